@@ -57,6 +57,10 @@ class Algorithm(Protocol):
         """How much is charged, in the algorithm's own measure: µs for a bucket, else units. 0 only looks."""
         ...
 
+    def of_one(self) -> Algorithm:
+        """What a request of one unit means, for no holder."""
+        ...
+
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         """The limit's numbers, in the order in which the script reads them."""
@@ -111,6 +115,13 @@ class Algorithm(Protocol):
         """The state once the request has passed. The caller has checked that `ready_us` is *now_us*."""
         ...
 
+    def admit_early(self, state: Any, now_us: int, at_us: int) -> Any:
+        """
+        As `admit`, of a limit that `overflows`, for a request that passes at *at_us*, a little later. A change of the
+        rate until then forgives nothing of it.
+        """
+        ...
+
     def settled(self, state: Any, now_us: int, granted_us: int, by: int) -> Any:
         """
         The state once the cost of a request that passed at *granted_us* turns out greater by *by*; less if negative.
@@ -157,6 +168,9 @@ class NoSlots:
 
     def holds(self, state: Any, now_us: int) -> bool:
         return False
+
+    def admit_early(self, state: Any, now_us: int, at_us: int) -> Any:
+        raise NotImplementedError("only a limit that overflows admits early")
 
     @property
     def holder(self) -> str:

@@ -16,9 +16,9 @@ import re
 from functools import lru_cache
 
 __all__ = [
-    "bucket_name", "digest_of", "digest_of_key", "fleet_name", "held_since", "holder_name", "is_bucket_of",
-    "is_encodable", "is_line", "is_workflow", "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of",
-    "patterns_of", "quoted", "slots_of_holder", "with_slots", "workflow_name",
+    "bucket_name", "digest_of", "digest_of_key", "fleet_name", "granted_name", "held_since", "holder_name",
+    "is_bucket_of", "is_encodable", "is_line", "is_workflow", "jobs_name", "jobs_name_of", "limit_id", "line_name",
+    "parts_of", "patterns_of", "quoted", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
@@ -78,6 +78,16 @@ def digest_of(stored: str) -> str:
 def digest_of_key(key: str) -> str:
     """As `digest_of`, of a key as the limit's template or callable gives it."""
     return digest_of(quoted(key))
+
+
+def wait_names(bucket: str) -> tuple[str, str, str, str]:
+    """Where the waitlist of *bucket* is stored: its numbers, the order, the entries, and the tags of tenants."""
+    return f"{bucket}:wait1", f"{bucket}:order1", f"{bucket}:entries1", f"{bucket}:tags1"
+
+
+def granted_name(bucket: str, job: str) -> str:
+    """Where a grant is kept for a while, in case its answer is lost; on the node of *bucket*."""
+    return f"{bucket}:granted1:{quoted(job)}"
 
 
 def line_name(bucket: str) -> str:

@@ -112,14 +112,14 @@ class StoreAccess:
 
     def forget(self, pattern: str, *, lines_only: bool = False) -> int:
         """
-        As `SupportsForget.forget`.
+        As `SupportsForget.delete_matching`.
 
         Raises:
             TypeError: The store cannot.
         """
         if not isinstance(self._store, SupportsForget):
             raise TypeError(f"a {type(self._store).__name__} cannot find names")
-        return self._store.forget(pattern, lines_only=lines_only)
+        return self._store.delete_matching(pattern, lines_only=lines_only)
 
     def close(self) -> None:
         self._store.close()

@@ -246,7 +246,7 @@ class SupportsCommands(Protocol):
 class SupportsForget(Protocol):
     """A store that deletes names by a pattern. For operators: it may take seconds. Optional."""
 
-    def forget(self, pattern: str, *, lines_only: bool = False) -> int:
+    def delete_matching(self, pattern: str, *, lines_only: bool = False) -> int:
         """
         Delete every name that matches *pattern*, as SCAN reads it. Scans all names, a thousand at a time.
 

@@ -204,12 +204,12 @@ class SharedGroupedStore(GroupedStore):
             answers.update(zip(numbers, group.call(lambda store: store.commands(those)), strict=True))  # noqa: B023
         return [answers[number] for number in range(len(commands))]
 
-    def forget(self, pattern: str, *, lines_only: bool = False) -> int:
-        """As `SupportsForget.forget`, of one limit's names."""
+    def delete_matching(self, pattern: str, *, lines_only: bool = False) -> int:
+        """As `SupportsForget.delete_matching`, of one limit's names."""
         group = self._of(pattern)
         if not isinstance(group.store, SupportsForget):
             raise TypeError(f"a {type(group.store).__name__} cannot find names")
-        return group.call(lambda store: store.forget(pattern, lines_only=lines_only))  # type: ignore[no-any-return]
+        return group.call(lambda store: store.delete_matching(pattern, lines_only=lines_only))  # type: ignore[no-any-return]
 
 
 def grouped(default: Store, groups: Sequence[tuple[str, Store]]) -> Store:

@@ -16,7 +16,7 @@ lua/throttlekit_lua/concurrency.lua and lease.lua mirror this file. Change all, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
@@ -84,6 +84,9 @@ class ConcurrencyAlgorithm:
     overflows: ClassVar[bool] = False
     remembered_us: ClassVar[int] = 0
 
+    def of_one(self) -> ConcurrencyAlgorithm:
+        return replace(self, size=1, holder="")
+
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         return self.amount, self.lease_us, self.holder
@@ -135,6 +138,9 @@ class ConcurrencyAlgorithm:
         if self.size == 0 or over <= 0 or self.holds(state, now_us):
             return now_us
         return now_us - (-over * self.pace_us(state, now_us) // self.size)
+
+    def admit_early(self, state: Holders | None, now_us: int, at_us: int) -> Holders | None:
+        raise NotImplementedError("only a limit that overflows admits early")
 
     def admit(self, state: Holders | None, now_us: int) -> Holders | None:
         if self.size == 0:

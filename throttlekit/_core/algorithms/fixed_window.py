@@ -10,7 +10,7 @@ lua/throttlekit_lua/fixed_window.lua mirrors this file. Change both, or the pari
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -52,6 +52,9 @@ class FixedWindowAlgorithm(NoSlots):
 
     code: ClassVar[str] = "f"
     estimates: ClassVar[bool] = False
+
+    def of_one(self) -> FixedWindowAlgorithm:
+        return replace(self, size=1)
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:

@@ -22,7 +22,7 @@ lua/throttlekit_lua/token_bucket.lua mirrors this file. Change both, or the pari
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, floor, gcd
 from typing import ClassVar, NamedTuple
 
@@ -76,6 +76,10 @@ class GcraAlgorithm(NoSlots):
     estimates: ClassVar[bool] = False
     overflows: ClassVar[bool] = True
 
+    def of_one(self) -> GcraAlgorithm:
+        size = -(-self.numerator // self.denominator)
+        return replace(self, size=size, headroom_us=max(0, self.headroom_us + self.size - size))
+
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         interval = str(self.numerator) if self.denominator == 1 else f"{self.numerator}/{self.denominator}"
@@ -128,6 +132,13 @@ class GcraAlgorithm(NoSlots):
         if self.size == 0:
             return state
         return self._tat(_from_us(state, now_us) + self.size)
+
+    def admit_early(self, state: Tat | None, now_us: int, at_us: int) -> Tat | None:
+        """Until *at_us* the bucket is a little beyond empty, which counts as a debt."""
+        if self.size == 0:
+            return state
+        full_us = _from_us(state, at_us) + self.size
+        return self._tat(full_us, max(0, full_us - now_us - self.capacity_us))
 
     def settled(self, state: Tat | None, now_us: int, granted_us: int, by: int) -> Tat | None:
         """In the measure of *state*: that of the request may be in force no longer."""

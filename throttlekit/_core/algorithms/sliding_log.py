@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark, window_slack_us
@@ -46,6 +46,9 @@ class SlidingLogAlgorithm(NoSlots):
 
     code: ClassVar[str] = "l"
     estimates: ClassVar[bool] = False
+
+    def of_one(self) -> SlidingLogAlgorithm:
+        return replace(self, size=1)
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:

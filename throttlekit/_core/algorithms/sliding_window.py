@@ -17,7 +17,7 @@ lua/throttlekit_lua/sliding_window.lua mirrors this file. Change both, or the pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark, window_slack_us
@@ -54,6 +54,9 @@ class SlidingWindowAlgorithm(NoSlots):
 
     code: ClassVar[str] = "s"
     estimates: ClassVar[bool] = False
+
+    def of_one(self) -> SlidingWindowAlgorithm:
+        return replace(self, size=1)
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:

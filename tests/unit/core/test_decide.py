@@ -1,0 +1,395 @@
+"""Who passes, who waits, and who is woken next: the decision over waitlists, on the store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from throttlekit import Concurrency, FixedWindow, Share, SlidingLog, TokenBucket
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import EARLY_US, Answer, Asker
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.line import CLASS
+from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
+from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Wake
+from throttlekit.stores import MemoryStore
+
+SECOND, MS = 1_000_000, 1_000
+LIMIT = TokenBucket("partner", "1/s", burst=1)
+
+
+class Lists:
+    """A store at an explicit time, and owners that listen."""
+
+    def __init__(self, *deaf: str) -> None:
+        self.now = 10**15
+        self.store = MemoryStore(clock_us=lambda: self.now)
+        self.rung: list[tuple[str, Wake]] = []
+        for owner in {"a", "b", "c", "park"} - {*deaf}:
+            self.listen(owner)
+
+    def listen(self, owner: str) -> None:
+        self.store.listen(owner, lambda _, wakes: self.rung.extend((owner, wake) for wake in wakes))
+
+    def claim(self, limit: Limit, *, key: str = "", cost: int = 1, job: str = "", **more: Any) -> StoreClaim:
+        holder = ""
+        if isinstance(limit, Concurrency):
+            holder = more.pop("workflow", "") or holder_name(job, "0", 0)
+        bucket = bucket_name(limit.name, key, limit.fingerprint)
+        return StoreClaim(bucket, limit.bind(cost, 0, holder), cost, limit.max_queue, **more)
+
+    def ask(
+        self, job: str, *limits: Limit | StoreClaim, owner: str = "a", free: int = 3, attempt: str = "", **more: Any
+    ) -> Answer:
+        asks = {name: more.pop(name) for name in ("caller", "park", "max_wait_us") if name in more}
+        claims = [
+            each if isinstance(each, StoreClaim) else self.claim(each, job=job, **more) for each in limits or [LIMIT]
+        ]
+        asker = Asker(asks.pop("caller", Caller.JOB), job, owner, free, **asks)
+        return self.store.ask(claims, asker, attempt=attempt)
+
+    def look(self, owner: str = "a", ids: Sequence[str] = (), *, limit: Limit = LIMIT, **more: Any) -> Any:
+        return self.store.look(self.claim(limit), owner, more.pop("free", 3), ids, **more)
+
+    def forget(self, *jobs: str, limit: Limit = LIMIT) -> None:
+        self.store.forget([self.claim(limit)], jobs)
+
+    def woken(self) -> list[str]:
+        """The ids that were woken by bells since the last call."""
+        found, self.rung = [wake.id for _, wake in self.rung], []
+        return found
+
+
+@pytest.fixture
+def lists() -> Lists:
+    return Lists()
+
+
+def test_a_job_passes_while_there_are_units_and_waits_when_there_are_none(lists: Lists) -> None:
+    """A denial charges nothing, and names the list on which the job waits."""
+    assert lists.ask("one").reason is Reason.ALLOWED
+    denied = lists.ask("two")
+    assert (denied.reason, denied.kept is not None and denied.kept.parked) == (Reason.EXHAUSTED, False)
+    assert denied.retry_us == lists.now + SECOND
+    lists.now += SECOND
+    assert lists.ask("three", owner="b").reason is Reason.IN_LINE, "the second waits before it"
+
+
+def test_the_first_job_is_woken_shortly_before_its_unit_comes(lists: Lists) -> None:
+    """Its owner hears of it by a bell, if another process looks; by the answer, if it looks itself."""
+    for job, owner in (("one", "a"), ("two", "a"), ("three", "b")):
+        lists.ask(job, owner=owner)
+    lists.now += SECOND - LEAD_US - 1
+    assert (lists.look("b").wakes, lists.woken()) == ((), [])
+    lists.now += 1
+    assert lists.look("b").wakes == ()
+    assert lists.rung == [("a", Wake("two", LEAD_US))]
+    assert lists.look("a").wakes == (Wake("two", LEAD_US),), "a look tells all that were woken and have not asked"
+
+
+def test_a_woken_job_is_granted_shortly_before_its_unit_for_that_instant(lists: Lists) -> None:
+    """The bound holds by the instant at which the body may begin, and the next unit comes one interval later."""
+    lists.ask("one")
+    lists.ask("two")
+    lists.now += SECOND - LEAD_US
+    lists.look()
+    lists.now += LEAD_US - EARLY_US - 1
+    assert lists.ask("two").reason is Reason.EXHAUSTED, "too early"
+    lists.now += 1
+    lists.look()
+    granted = lists.ask("two")
+    assert (granted.reason, granted.retry_us - lists.now) == (Reason.ALLOWED, EARLY_US)
+    assert lists.ask("three").retry_us == lists.now + EARLY_US + SECOND
+    assert lists.ask("four", SlidingLog("log", "1/s")).retry_us == lists.now, "who was not woken is not early"
+
+
+def test_a_job_of_a_window_or_a_log_is_not_granted_early(lists: Lists) -> None:
+    """They charge it now, and would count it out before its body began as long ago as their period."""
+    log = SlidingLog("log", "100/s")
+    lists.ask("one", LIMIT, log)
+    lists.ask("two", LIMIT, log)
+    lists.now += SECOND - LEAD_US
+    lists.look()
+    lists.now += LEAD_US - EARLY_US
+    assert lists.ask("two", LIMIT, log).reason is Reason.EXHAUSTED
+
+
+def test_a_change_of_the_rate_forgives_nothing_of_an_early_grant() -> None:
+    """The bucket is beyond empty until the body begins."""
+    algorithm, now = TokenBucket("partner", "1/s", burst=1).bind(1), 10**15
+    full = algorithm.admit(None, now)
+    early = algorithm.admit_early(full, now + SECOND - EARLY_US, now + SECOND)
+    assert early is not None
+    assert (early.at_us, early.debt_us) == (now + 2 * SECOND, EARLY_US)
+    other, changed = altered(TokenBucket("partner", "1/s", burst=1), "2/s").bind(1), now + SECOND - EARLY_US
+    assert other.ready_us(other.adopted(early, changed), changed) == changed + SECOND // 2 + EARLY_US // 2
+
+
+def test_a_new_job_passes_if_nobody_who_waits_can_be_woken() -> None:
+    """The process of the one that waits is dead: nobody listens on its channel."""
+    lists = Lists("b")
+    lists.ask("one")
+    lists.ask("two", owner="b")
+    lists.now += SECOND
+    assert lists.look("a").wakes == ()
+    assert lists.ask("three").reason is Reason.ALLOWED
+
+
+def test_an_owner_has_no_more_wakes_than_free_threads(lists: Lists) -> None:
+    """Jobs of another owner come before those of one whose threads all run something."""
+    limit = TokenBucket("wide", "10/s", burst=10)
+    for number in range(10):
+        lists.ask(f"first{number}", limit)
+    for number in range(4):
+        lists.ask(f"full{number}", limit, owner="b", free=0)
+    lists.ask("other", limit, owner="c", free=5)
+    lists.now += SECOND
+    lists.look("a", limit=limit)
+    assert lists.woken() == ["full0", "other"], "the thread that asked is free once its job waits"
+    assert [wake.id for wake in lists.look("b", limit=limit, free=2).wakes] == ["full0", "full1"]
+
+
+def test_a_wake_that_is_not_answered_gives_its_unit_to_the_next(lists: Lists) -> None:
+    """After a quarter of a second; the position of the first is kept, and it passes if it asks all the same."""
+    lists.ask("one")
+    lists.ask("two", owner="b")
+    lists.ask("three", owner="c")
+    lists.now += SECOND
+    lists.look()
+    lists.now += PATIENCE_US - 1
+    lists.look()
+    assert lists.woken() == ["two"]
+    lists.now += 1
+    lists.look()
+    assert lists.woken() == ["three"]
+    assert lists.ask("two", owner="b").reason is Reason.ALLOWED
+
+
+def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
+    """Where all that was woken is lost, as after a purge, the next of its jobs is woken once a second."""
+    lists.ask("one")
+    for number in range(4):
+        lists.ask(f"lost{number}", owner="b", free=0)
+    lists.now += SECOND
+    for _ in range(8):
+        lists.look("a")
+        lists.now += PROBE_US // 2 + 1
+    assert lists.woken() == ["lost0", "lost1", "lost2", "lost3"]
+
+
+def test_a_job_keeps_its_position_on_the_list_of_each_limit(lists: Lists) -> None:
+    """It waits where it is held back longest. Once it passes, or leaves, it is on no list any more."""
+    slow, fast = TokenBucket("slow", "1/minute", burst=1), TokenBucket("fast", "1/s", burst=1)
+    lists.ask("one", slow, fast)
+    denied = lists.ask("two", slow, fast)
+    assert denied.kept is not None
+    assert denied.claim == denied.kept.claim == 0
+    lists.ask("three", fast, owner="b")
+    lists.now += SECOND
+    lists.look("a", limit=fast)
+    assert lists.woken() == ["three"], "the job that waits for the slow limit stops nobody"
+    lists.now += 60 * SECOND
+    assert [wake.id for wake in lists.look("a", limit=slow).wakes] == ["two"]
+    assert lists.ask("two", slow, fast).reason is Reason.ALLOWED
+
+
+def test_a_job_that_was_woken_keeps_its_turn_while_another_limit_holds_it_back(lists: Lists) -> None:
+    """The unit of the scarcer limit is kept for it for a second: another job of that limit waits."""
+    scarce, wide = TokenBucket("scarce", "1/s", burst=1), TokenBucket("wide", "10/s", burst=1)
+    lists.ask("one", scarce, wide)
+    lists.ask("two", scarce, wide)
+    lists.now += SECOND - LEAD_US
+    lists.look("a", limit=scarce)
+    lists.now += LEAD_US
+    lists.ask("fast", wide)
+    denied = lists.ask("two", scarce, wide)
+    assert (denied.reason, denied.claim) == (Reason.EXHAUSTED, 1)
+    assert lists.ask("three", scarce, owner="b").reason is Reason.EXHAUSTED or lists.ask("three").claim == 0
+    lists.now += SECOND // 10
+    lists.look("a", limit=wide)
+    assert lists.ask("two", scarce, wide).reason is Reason.ALLOWED
+
+
+def test_a_full_queue_refuses_new_jobs_only(lists: Lists) -> None:
+    """A job that waits is never refused; jobs of processes that are gone do not count."""
+    limit = TokenBucket("short", "1/s", burst=1, queue=2)
+    lists.ask("one", limit)
+    lists.ask("two", limit)
+    lists.ask("three", limit)
+    assert lists.ask("four", limit).reason is Reason.FULL
+    assert lists.ask("three", limit).reason is Reason.EXHAUSTED
+    lists.now += SECOND
+    lists.store.listen("a", lambda *_: None)()
+    lists.look("b", limit=limit)
+    assert lists.ask("five", limit, owner="b").reason is Reason.ALLOWED, "the process of all that wait is gone"
+    assert lists.ask("six", limit, owner="b").reason is Reason.EXHAUSTED
+
+
+def test_a_pause_lets_nobody_pass_and_everybody_waits_on_its_list(lists: Lists) -> None:
+    """After a 429 the limit counts as used up once the pause is over; the end of a pause wakes."""
+    claim = lists.claim(LIMIT)
+    lists.store.pause([claim], 10 * SECOND, emptied=True)
+    denied = lists.ask("one")
+    assert (denied.reason, denied.retry_us - lists.now) == (Reason.PAUSED, 11 * SECOND)
+    assert denied.looks == ((0, 10 * SECOND),)
+    lists.now += 11 * SECOND - LEAD_US
+    assert [wake.id for wake in lists.look().wakes] == ["one"]
+    lists.now += LEAD_US
+    assert lists.ask("one").reason is Reason.ALLOWED
+    assert lists.ask("two").retry_us == lists.now + SECOND, "a grant ends a pause"
+
+
+def test_a_job_that_ran_before_goes_in_front(lists: Lists) -> None:
+    """A body that met a 429 waits once more, before those that have not run."""
+    lists.ask("one")
+    lists.ask("two")
+    lists.ask("ran", caller=Caller.AGAIN)
+    lists.now += SECOND
+    assert [wake.id for wake in lists.look().wakes] == ["ran"]
+
+
+def test_tenants_share_a_limit(lists: Lists) -> None:
+    """A light tenant's job comes before a heavy one's backlog, and weights count."""
+    limit = TokenBucket("shared", "1/s", burst=1, share=Share("{tenant}"))
+    heavy = {"tenant": "heavy", "step": SECOND}
+    lists.ask("first", limit, **heavy)
+    for number in range(5):
+        lists.ask(f"heavy{number}", limit, **heavy)
+    lists.ask("light", limit, tenant="light", step=SECOND)
+    order: list[str] = []
+    for _ in range(6):
+        lists.now += SECOND
+        (wake,) = lists.look(limit=limit).wakes
+        order.append(wake.id)
+        tenant = "light" if wake.id == "light" else "heavy"
+        assert lists.ask(wake.id, limit, tenant=tenant, step=SECOND).reason is Reason.ALLOWED
+    assert order.index("light") <= 1
+    assert [each for each in order if each != "light"] == [f"heavy{number}" for number in range(5)]
+
+
+def test_a_class_of_priority_comes_before_the_next(lists: Lists) -> None:
+    """Whatever its jobs have had before."""
+    lists.ask("one", step=1, tenant="1")
+    lists.ask("low", step=1, tenant="0")
+    lists.ask("high", step=1, tenant="1", lead=CLASS)
+    lists.now += SECOND
+    assert [wake.id for wake in lists.look().wakes] == ["high"]
+
+
+def test_a_job_that_no_longer_wants_to_wait_stops_nobody(lists: Lists) -> None:
+    """It is removed once its time is over."""
+    lists.ask("one")
+    lists.ask("two", max_wait_us=500 * MS)
+    lists.ask("three")
+    lists.now += SECOND
+    assert [wake.id for wake in lists.look().wakes] == ["three"]
+
+
+def test_a_job_that_leaves_makes_room_for_the_next(lists: Lists) -> None:
+    """Also if it was woken: its unit goes to the next at once."""
+    lists.ask("one")
+    lists.ask("two", owner="b")
+    lists.ask("three", owner="c")
+    lists.now += SECOND
+    lists.look()
+    assert lists.woken() == ["two"]
+    lists.forget("two")
+    assert lists.woken() == ["three"]
+
+
+def test_a_look_finds_jobs_that_the_store_does_not_know(lists: Lists) -> None:
+    """Those that it lost, and those that another process has by now: they ask anew."""
+    lists.ask("one")
+    lists.ask("mine")
+    lists.ask("moved")
+    lists.ask("moved", owner="b")
+    epoch = lists.look().epoch
+    assert lists.look("a", ["mine", "moved", "lost"]).again == ("moved", "lost")
+    lists.store.reset(list(lists.store._values))
+    lists.ask("one")
+    lists.ask("other", owner="b")
+    assert lists.look("a", ["mine"]).again == ("mine",)
+    assert lists.look("a").epoch not in ("", epoch)
+
+
+def test_a_parked_job_waits_in_the_park_until_it_is_near(lists: Lists) -> None:
+    """As many as three seconds of the rate are held by processes; the waker of the park brings the next."""
+    lists.ask("one")
+    answers = [lists.ask(f"job{number}", park="park") for number in range(7)]
+    assert [answer.kept is not None and answer.kept.parked for answer in answers] == [False] * 4 + [True] * 3
+    assert lists.look("park", near=True).near == ()
+    lists.forget("job0", "job1")
+    assert lists.look("park", near=True).near == ("job4", "job5")
+    taken = lists.store.own(lists.claim(LIMIT), "b", ["job4", "unknown"])
+    assert (taken.again, lists.look("park", near=True).near) == (("unknown",), ("job5",))
+
+
+def test_a_grant_is_repeated_to_the_same_question_only(lists: Lists) -> None:
+    """If the answer was lost, the process asks again with the same attempt, and is not charged twice."""
+    lists.ask("one")
+    lists.ask("two", attempt="1")
+    lists.now += SECOND
+    lists.look()
+    assert lists.ask("two", attempt="2").reason is Reason.ALLOWED
+    assert lists.ask("two", attempt="2").reason is Reason.ALLOWED, "the same question"
+    assert lists.ask("two", attempt="2", owner="b").reason is Reason.EXHAUSTED, "another process has a copy"
+    lists.now += SECOND
+    assert lists.ask("three", attempt="1").reason is not Reason.FULL
+
+
+def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
+    """It passes if nobody waits, and is told when it might pass otherwise. A peek changes nothing at all."""
+    assert lists.ask("", caller=Caller.PEEK).reason is Reason.ALLOWED
+    assert lists.ask("", caller=Caller.GUEST).reason is Reason.ALLOWED
+    denied = lists.ask("", caller=Caller.GUEST)
+    assert (denied.reason, denied.kept, denied.retry_us - lists.now) == (Reason.EXHAUSTED, None, SECOND)
+    lists.ask("job")
+    assert lists.ask("", caller=Caller.PEEK).retry_us - lists.now == 2 * SECOND
+
+
+def test_slots_are_given_to_the_first_as_they_come_back(lists: Lists) -> None:
+    """A release wakes; nobody needs to look for the instant at which a slot may come."""
+    limit = Concurrency("slots", 1, lease=30)
+    lists.ask("one", limit)
+    lists.ask("two", limit, owner="b")
+    assert lists.look(limit=limit).look_in_us is None
+    (claim,) = [lists.claim(limit, job="one")]
+    lists.store.settle([])
+    from throttlekit.stores.base import Lease
+
+    lists.store.release([Lease(claim.bucket, claim.algorithm, lists.now)])
+    lists.store.wake([lists.claim(limit)])
+    assert lists.woken() == ["two"]
+    assert lists.ask("two", limit, owner="b").reason is Reason.ALLOWED
+
+
+def test_windows_are_used_from_their_first_instant(lists: Lists) -> None:
+    """All units of a fixed window come at once: as many jobs are woken."""
+    limit = FixedWindow("window", "3/minute")
+    for number in range(3):
+        lists.ask(f"first{number}", limit)
+    waits = [lists.ask(f"next{number}", limit, free=9) for number in range(4)]
+    lists.now = waits[0].retry_us
+    assert [wake.id for wake in lists.look(limit=limit, free=9).wakes] == ["next0"], "a quarter of a second of the rate"
+    for number in range(3):
+        assert lists.ask(f"next{number}", limit, free=9).reason is Reason.ALLOWED
+    assert lists.ask("next3", limit, free=9).reason is Reason.EXHAUSTED
+
+
+def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) -> None:
+    """They take no slot, and none of them waits for those of other workflows."""
+    limit = Concurrency("flows", 1, lease=60, held_by="{workflow}")
+    a, b = workflow_name("a"), workflow_name("b")
+    lists.ask("a1", limit, workflow=b)
+    for job, workflow, owner in (("b1", a, "b"), ("b2", b, "c"), ("b3", a, "c")):
+        lists.ask(job, limit, workflow=workflow, owner=owner)
+    assert lists.ask("b2", limit, workflow=b, owner="c").reason is Reason.ALLOWED
+    lists.now += 61 * SECOND
+    lists.look(limit=limit)
+    assert lists.woken() == ["b1"]
+    assert lists.ask("b1", limit, workflow=a, owner="b").reason is Reason.ALLOWED
+    assert lists.woken() == ["b3"]

@@ -1,0 +1,482 @@
+"""
+One decision over several limits: all or nothing. The authority that every store is held to.
+
+A decision has four steps: `_look` at each limit, the verdict, then `_grant` or `_deny`, and the answer, which wakes the
+jobs that wait. Each algorithm says what one claim means (`Algorithm`); this file names no algorithm. waitlist.py says
+who waits, and who is next.
+
+lua/throttlekit_lua/ask.lua mirrors this file, step by step. Change both, or the parity tests fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from throttlekit._core.algorithm import Algorithm, Use
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.line import CLASS, CLASSES
+from throttlekit._core.slowdown import Pace, pace_of, paced
+from throttlekit._core.storage_keys import is_workflow
+from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.waitlist import (
+    KEPT_US,
+    LEAD_US,
+    PATIENCE_US,
+    TURN_US,
+    Entry,
+    Pause,
+    State,
+    Waitlist,
+    Wake,
+    WakeRules,
+)
+
+__all__ = ["EARLY_US", "Answer", "Asker", "Bell", "Kept", "Look", "Stored", "ask", "forget", "look", "own"]
+
+_NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
+"""
+A park keeps so much of a limit's rate in the hands of live workers; of slots, so many times their number. At most so
+many jobs, so that a look is short.
+"""
+
+EARLY_US = 5_000
+"""
+So long before its units come a job that was woken is granted, for the instant at which they come: at a small burst each
+unit whose job comes a little late is lost. Simulated at 50/s, burst 1: use .81 without, and 2.4 questions a job.
+"""
+
+_LATE_US = 1_000_000
+"""An owner that answers a wake has lost those that are older by this."""
+
+Bell = Callable[[str, int, Sequence[Wake]], bool]
+"""Tells an owner of its wakes on the list of one claim, by its number; returns whether it listens."""
+
+
+class Stored(NamedTuple):
+    """What is stored for one key: the algorithm's own state, and who waits. None: nothing is stored."""
+
+    taken: Any = None
+    waitlist: Waitlist | None = None
+
+
+class Asker(NamedTuple):
+    """
+    Who asks.
+
+    Attributes:
+        job: The job's id; "" for a caller that keeps no position.
+        owner: The process, by the name of its channel.
+        free: How many threads it has free besides that which asks.
+        park: The park in which the job may wait; "": its process holds it.
+        max_wait_us: How long the job wants to wait from now on; None: for ever.
+    """
+
+    caller: Caller
+    job: str = ""
+    owner: str = ""
+    free: int = 0
+    park: str = ""
+    max_wait_us: int | None = None
+
+
+class Kept(NamedTuple):
+    """
+    Where a denied job waits.
+
+    Attributes:
+        claim: The number of the claim on whose list it waits.
+        parked: It may wait in the park; else its process holds it.
+        epoch: That of the list.
+    """
+
+    claim: int
+    parked: bool
+    epoch: str
+
+
+class Answer(NamedTuple):
+    """
+    The answer to one question.
+
+    Attributes:
+        claim: The number of the binding claim; 0 when allowed.
+        retry_us: About when the request would pass, if every job before it does. When allowed, the instant at which its
+            body may begin: at most `EARLY_US` from now, for a job that was woken.
+        uses: What is used of each claim's limit after the decision.
+        kept: Where the job waits; None: it does not.
+        wakes: The asker's own wakes, and for each claim that somebody should look at, in how many microseconds.
+    """
+
+    reason: Reason
+    claim: int
+    now_us: int
+    retry_us: int
+    uses: tuple[Use, ...]
+    kept: Kept | None = None
+    wakes: tuple[tuple[int, Wake], ...] = ()
+    looks: tuple[tuple[int, int], ...] = ()
+
+
+class Look(NamedTuple):
+    """
+    The answer to a look at one list.
+
+    Attributes:
+        wakes: All wakes of the owner that have not asked.
+        again: Of the ids that it named, those that are not waiting here for it: they ask anew.
+        near: The first entries of a park.
+        owners: How many owners have jobs in the order.
+        look_in_us: In how many microseconds somebody should look; None: nobody needs to.
+    """
+
+    epoch: str
+    wakes: tuple[Wake, ...] = ()
+    again: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    owners: int = 0
+    look_in_us: int | None = None
+
+
+class _Found(NamedTuple):
+    """One claim of a request, as it was found."""
+
+    claim: StoreClaim
+    known: Any
+    """What is taken, as it is stored."""
+    taken: Any
+    """As it counts after a 429."""
+    waitlist: Waitlist
+    entry: Entry | None
+    turn: bool
+    """The job was woken here, or was when another limit held it back."""
+    ready: Callable[[int], int]
+    """When the request passes once so many units have passed before it."""
+    passes_us: int
+    """When there are units for the job, beyond those that others were woken for; no sooner than a pause ends."""
+    until_us: int
+    """It may be granted for an instant no later than this."""
+    first: bool
+    """Nobody waits who could be woken before it, or it must wait in any case."""
+    pace: Pace | None
+
+
+def ask(
+    claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, asker: Asker, bell: Bell, epoch: str
+) -> tuple[Answer, Sequence[Stored]]:
+    """
+    Decide whether every one of *claims* may pass at *now_us*, and charge all of them or none.
+
+    A denial charges nothing. The job then waits on the list of the limit that holds it back longest, and keeps its
+    position on those of the others. Who was woken passes before all others; who was not, only if nobody waits who could
+    be woken. A job that was woken in one limit and is held back by another keeps its turn in the first.
+
+    Args:
+        states: What is stored for each claim's key, in the order of *claims*. Their waitlists are changed in place.
+        epoch: Names the lists that begin now.
+
+    Returns:
+        The answer, and what to store.
+    """
+    early_us = EARLY_US if all(map(_bears_early, claims)) else 0
+    looks = [_look(claim, state, now_us, asker, early_us) for claim, state in zip(claims, states, strict=True)]
+    reason, binding, retry_us = _verdict(looks, now_us, asker)
+    if asker.caller is Caller.PEEK:
+        return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), states
+    for each in looks:
+        if each.entry is not None and each.entry.state is State.WOKEN:
+            each.waitlist.set_aside(each.entry.owner, each.entry.at_us - _LATE_US, now_us)
+    if reason is Reason.ALLOWED:
+        looks = [_grant(each, now_us, retry_us) for each in looks]
+        kept = None
+    else:
+        kept = _deny(looks, binding, now_us, asker, epoch) if reason is not Reason.FULL and asker.job else None
+    granted = reason is Reason.ALLOWED
+    wakes, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
+    answer = Answer(reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked)
+    return answer, [_stored(each) for each in looks]
+
+
+def look(
+    claim: StoreClaim, state: Stored, now_us: int, owner: str, free: int, ids: Sequence[str], near: bool, bell: Bell
+) -> tuple[Look, Stored]:
+    """
+    Look at one list for *owner*: wake jobs, and say which of its jobs may ask.
+
+    Args:
+        claim: Of one unit.
+        free: How many of its threads are free.
+        ids: Its first jobs: what the list does not know of them is found.
+        near: *owner* is a park: name the first of its entries.
+    """
+    found = _look(claim, state, now_us, _NOBODY)
+    waitlist = found.waitlist
+    if not waitlist.epoch:
+        return Look("", again=tuple(ids)), state
+    if waitlist.look_us <= now_us:
+        waitlist.look_us = 0
+    again: list[str] = []
+    for id in ids:
+        entry = waitlist.entries.get(id)
+        if entry is None or entry.owner != owner:
+            again.append(id)
+        elif entry.state is State.KEPT:
+            waitlist.enter(entry, owner, None)
+    _, looked = _wake_all([found], now_us, Asker(Caller.JOB, owner=owner), bell, free)
+    first = _near_of(waitlist, owner, claim.algorithm) if near else ()
+    return _answer(found, owner, again, first, looked, now_us), _stored(found)
+
+
+def own(
+    claim: StoreClaim, state: Stored, now_us: int, owner: str, ids: Sequence[str], bell: Bell
+) -> tuple[Look, Stored]:
+    """Make *owner* the owner of jobs that wait on one list. Those that it does not know are in `Look.again`."""
+    found = _look(claim, state, now_us, _NOBODY)
+    again: list[str] = []
+    for id in ids:
+        entry = found.waitlist.entries.get(id)
+        if entry is None:
+            again.append(id)
+        elif entry.state is State.KEPT:
+            found.waitlist.enter(entry, owner, None)
+        else:
+            found.waitlist.give(entry, owner)
+    _, looked = _wake_all([found], now_us, Asker(Caller.JOB, owner=owner), bell, None)
+    return _answer(found, owner, again, (), looked, now_us), _stored(found)
+
+
+def forget(claim: StoreClaim, number: int, state: Stored, now_us: int, ids: Sequence[str], bell: Bell) -> Stored:
+    """
+    Remove jobs that wait no longer: they expired, or were revoked, cancelled or deleted. Wake others; without *ids*
+    for units that came back, or as the rate rose.
+    """
+    if state.waitlist is None or not state.waitlist.epoch:
+        return state
+    found = _look(claim, state, now_us, _NOBODY)
+    for id in ids:
+        entry = found.waitlist.entries.get(id)
+        if entry is not None:
+            found.waitlist.forget(entry)
+    _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
+    return _stored(found)
+
+
+def _answer(
+    found: _Found,
+    owner: str,
+    again: Sequence[str],
+    near: tuple[str, ...],
+    looks: Sequence[tuple[int, int]],
+    now_us: int,
+) -> Look:
+    waitlist = found.waitlist
+    wakes = tuple(Wake(id, max(0, at_us - now_us)) for at_us, id in waitlist.woken_of(owner))
+    look_in_us = looks[0][1] if looks else None
+    owners = sum(bool(each.waiting) for each in waitlist.owners.values())
+    return Look(waitlist.epoch, wakes, tuple(again), near, owners, look_in_us)
+
+
+_NOBODY = Asker(Caller.GUEST)
+
+
+def _bears_early(claim: StoreClaim) -> bool:
+    """
+    Whether a job may be granted before its begin: a bucket charges it for its begin, and a slot is held until its end.
+    A window or a log that charged it now would count it out too soon.
+    """
+    algorithm = claim.algorithm
+    return not algorithm.size or algorithm.overflows or algorithm.estimates
+
+
+def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us: int = 0) -> _Found:
+    """What is there for one claim."""
+    algorithm, waitlist = claim.algorithm, state.waitlist or Waitlist()
+    waitlist.pause = waitlist.pause.at(now_us)
+    waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
+    known = algorithm.adopted(algorithm.sanitized(state.taken, now_us), now_us)
+    taken = algorithm.exhausted(known, waitlist.pause.emptied_us) if waitlist.pause.emptied_us else known
+    pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
+    ready = _ready(algorithm, taken, pace, now_us)
+    entry = waitlist.entries.get(asker.job) if asker.job else None
+    woken = entry is not None and entry.state is State.WOKEN
+    turn = entry is not None and (woken or entry.turn_us > 0)
+    if not algorithm.size or algorithm.holds(taken, now_us):
+        return _Found(claim, known, taken, waitlist, entry, turn, ready, now_us, now_us, True, pace)
+    passes_us = max(ready(0 if turn else waitlist.taken(now_us)), waitlist.pause.until_us)
+    is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
+    until_us = now_us + early_us if is_early else now_us
+    first = turn or passes_us > now_us or not waitlist.epoch or waitlist.head(_window(algorithm))[1] is None
+    return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
+
+
+def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason, int, int]:
+    """The reason, the binding claim, and about when the request passes."""
+    denies = [i for i, each in enumerate(looks) if each.passes_us > each.until_us or not each.first]
+    if not denies:
+        return Reason.ALLOWED, 0, max(now_us, *(each.passes_us for each in looks))
+    binding = max(denies, key=lambda i: (looks[i].waitlist.pause.until_us > now_us, looks[i].passes_us, -i))
+    found = looks[binding]
+    after_us = found.ready(found.waitlist.taken(now_us) + found.waitlist.waiting)
+    retry_us = max(found.passes_us, now_us + 1 if found.turn else after_us)
+    if asker.job and not any(each.entry for each in looks):
+        for i, each in enumerate(looks):
+            most = each.claim.max_queue
+            if each.claim.algorithm.size and most is not None and _jobs_on(each.waitlist) >= most:
+                return Reason.FULL, i, retry_us
+    if found.waitlist.pause.until_us > now_us:
+        return Reason.PAUSED, binding, retry_us
+    return Reason.EXHAUSTED if found.ready(0) > now_us else Reason.IN_LINE, binding, retry_us
+
+
+def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
+    """Charge one claim, a bucket for the instant at which the body begins. The job waits no longer; a pause ends."""
+    claim, waitlist, entry = found.claim, found.waitlist, found.entry
+    if not claim.algorithm.size:
+        return found
+    if claim.algorithm.overflows:
+        taken = claim.algorithm.admit_early(found.taken, now_us, begins_us)
+    else:
+        taken = claim.algorithm.admit(found.taken, now_us)
+    waitlist.pause = Pause()
+    waitlist.slow = waitlist.slow and paced(waitlist.slow, found.pace, begins_us)
+    if entry is not None:
+        waitlist.passed(entry.place)
+        waitlist.forget(entry)
+    return found._replace(known=taken, taken=taken, ready=_ready(claim.algorithm, taken, None, now_us), entry=None)
+
+
+def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoch: str) -> Kept:
+    """Give the job a position on each list; it waits on that of the claim *binding*."""
+    bound = looks[binding]
+    woken = any(each.entry is not None and each.entry.state is State.WOKEN for each in looks)
+    for i, each in enumerate(looks):
+        if i == binding or not each.claim.algorithm.size:
+            continue
+        turn_us = 0
+        if each.turn and each.ready(0) <= each.until_us:
+            counts = bound.waitlist.pause.until_us <= now_us and _scarcer(each.claim, bound.claim)
+            turn_us = now_us + TURN_US if counts else now_us
+        each.waitlist.keep(_position(each, asker, epoch), now_us + KEPT_US, turn_us)
+    entry, waitlist = _position(bound, asker, epoch), bound.waitlist
+    parked = bool(asker.park) and not woken
+    if parked:
+        most = _most_near(bound.claim.algorithm)
+        parked = waitlist.rank_of(entry.place, _window(bound.claim.algorithm), most) >= most
+    until_us = None if asker.max_wait_us is None else now_us + asker.max_wait_us
+    waitlist.enter(entry, asker.park if parked else asker.owner, until_us)
+    return Kept(binding, parked, waitlist.epoch)
+
+
+def _position(found: _Found, asker: Asker, epoch: str) -> Entry:
+    """The job's entry in one list, which may be new."""
+    claim, waitlist = found.claim, found.waitlist
+    waitlist.epoch = waitlist.epoch or epoch
+    if found.entry is not None:
+        return found.entry
+    first = asker.caller is Caller.AGAIN
+    place = waitlist.new_place(claim.tenant, claim.step, CLASSES - 1 - claim.lead // CLASS, first=first)
+    return Entry(asker.job, place, claim.cost, asker.owner, workflow=_workflow_of(claim))
+
+
+def _wake_all(
+    looks: Sequence[_Found], now_us: int, asker: Asker, bell: Bell, free: int | None, *, granted: bool = False
+) -> tuple[tuple[tuple[int, Wake], ...], tuple[tuple[int, int], ...]]:
+    """Wake jobs of each list. Returns the asker's own wakes, and the looks that it is asked for."""
+    wakes: list[tuple[int, Wake]] = []
+    looked: list[tuple[int, int]] = []
+    for i, found in enumerate(looks):
+        waitlist = found.waitlist
+        if not waitlist.epoch or not found.claim.algorithm.size:
+            continue
+        if asker.owner and free is not None:
+            waitlist.tell(asker.owner, free)
+
+        def heard(owner: str, wake: Wake, i: int = i) -> bool:
+            if owner != asker.owner:
+                return bell(owner, i, [wake])
+            wakes.append((i, wake))
+            return True
+
+        workflow = _workflow_of(found.claim)
+        if granted and workflow:
+            waitlist.wake_workflow(workflow, now_us, heard)
+        at_us = waitlist.wake(_rules(found, now_us), now_us, heard)
+        in_us = waitlist.next_look(at_us, now_us, by_job=bool(asker.job)) if asker.owner else None
+        if in_us is not None:
+            looked.append((i, in_us))
+    return tuple(wakes), tuple(looked)
+
+
+def _rules(found: _Found, now_us: int) -> WakeRules:
+    algorithm, waitlist = found.claim.algorithm.of_one(), found.waitlist
+    pace = pace_of(waitlist.slow, algorithm.mark, 1, now_us)
+    ready = _ready(algorithm, found.taken, pace, now_us)
+
+    def ready_us(units: int) -> int:
+        return ready(units - 1)
+
+    return WakeRules(ready_us, _window(algorithm), None if algorithm.estimates else LEAD_US)
+
+
+def _ready(algorithm: Algorithm, taken: Any, pace: Pace | None, now_us: int) -> Callable[[int], int]:
+    def ready_us(ahead: int) -> int:
+        ready_us = algorithm.ready_us(taken, now_us, ahead)
+        if pace is None:
+            return ready_us
+        slow_us, left = pace.ready_us(ahead)
+        ends_us = now_us if algorithm.estimates else max(now_us, slow_us)
+        return max(ready_us, slow_us, algorithm.ready_us(taken, ends_us, left) if left else 0)
+
+    return ready_us
+
+
+def _window(algorithm: Algorithm) -> int:
+    """How many wakes an owner may have that have not asked: .25 s of the rate, or a quarter of the slots."""
+    if algorithm.estimates:
+        return max(1, int(algorithm.params[0]) // 4)
+    return max(1, PATIENCE_US * 1000 // max(1, algorithm.mark))
+
+
+def _most_near(algorithm: Algorithm) -> int:
+    """How many of a park's jobs are in the hands of live workers."""
+    if algorithm.estimates:
+        return min(_NEAR_MOST, _NEAR_SLOTS * int(algorithm.params[0]))
+    return min(_NEAR_MOST, max(_NEAR_LEAST, _NEAR_NS // max(1, algorithm.mark)))
+
+
+def _near_of(waitlist: Waitlist, owner: str, algorithm: Algorithm) -> tuple[str, ...]:
+    """The first entries of a park: so many that with those before them live workers have enough in hand."""
+    own, most = waitlist.waiting_of(owner), _most_near(algorithm)
+    if not own:
+        return ()
+    before = waitlist.rank_of(own[0][0], _window(algorithm), most)
+    return tuple(id for _, id in own[: max(0, most - before)])
+
+
+def _workflow_of(claim: StoreClaim) -> str:
+    holder = claim.algorithm.holder
+    return holder if is_workflow(holder) else ""
+
+
+def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
+    """Whether a limit is scarcer than another one. Of two alike one is, so that they never wait for each other."""
+    return (-one.algorithm.mark, one.bucket) < (-other.algorithm.mark, other.bucket)
+
+
+def _jobs_on(waitlist: Waitlist) -> int:
+    """How many jobs are in the order, without those of owners that do not listen."""
+    return sum(len(owner.waiting) for owner in waitlist.owners.values() if owner.free >= 0)
+
+
+def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:
+    return tuple(each.claim.algorithm.use(each.taken, now_us) for each in looks)
+
+
+def _stored(found: _Found) -> Stored:
+    """What to store: no list that nobody is on, and that is neither paused nor slowed down."""
+    waitlist = found.waitlist
+    if waitlist.epoch and not waitlist.entries:
+        found = found._replace(waitlist=Waitlist(pause=waitlist.pause, slow=waitlist.slow))
+        waitlist = found.waitlist
+    nothing = not waitlist.epoch and waitlist.pause == Pause() and waitlist.slow is None
+    return Stored(found.known, None if nothing else waitlist)

@@ -1,0 +1,459 @@
+"""
+The jobs that wait for one limit and key: in which order, and which of them is woken next.
+
+An entry has a position, an owner (the process or the park that has the message), and one of three states:
+
+* waiting: it is in the order.
+* woken: its owner was told to let it ask, at an instant. Until it asks, or that instant is `PATIENCE_US` past, its
+  units are not given to others. Waking charges nothing: a job is charged when it asks.
+* kept: it is not in the order, and only its position is known, by the job's id: it waits for another limit, or its
+  owner did not answer.
+
+The order is by class of priority, then by start tag, then by number. Start tags are those of start-time fair queueing
+(Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
+the start of the last job that passed, and finishes at start + cost / weight. Without shares all tags are equal.
+
+Times are whole microseconds, and arguments. decide.py decides with it. lua/throttlekit_lua/waitlist.lua mirrors this
+file. Change both, or the parity tests fail.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from throttlekit._core.slowdown import Slowdown
+
+__all__ = [
+    "ASIDE_US", "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
+    "SPACING_US", "TURN_US", "VOID_US", "Entry", "Owner", "Pause", "Place", "State", "Waitlist", "Wake", "WakeRules",
+]  # fmt: skip
+
+LEAD_US = 30_000
+"""How long before its unit comes a job is woken. Simulated at 50/s, burst 1: 10 ms use .975, 30 ms .988."""
+
+PATIENCE_US = 250_000
+"""How long after its instant a wake counts. Simulated with 4 of 8 owners hung at 1/s: .25 s use .95, 1 s .60."""
+
+TURN_US = 1_000_000
+"""How long a turn in a limit counts while a less scarce one holds the job back."""
+
+FUTURE_US = 1_000_000
+"""What counts from further ahead than this was written by a clock that was wrong."""
+
+PROBE_US = 1_000_000
+"""An owner is probed if all its wakes, the last probe among them, are overdue by this."""
+
+SPACING_US = 10_000
+"""The shortest time between two looks that a script asks for."""
+
+VOID_US = 20_000
+"""So long after its instant a look that was asked for is asked for again, of another process."""
+
+ASIDE_US = 600_000_000
+"""How long the position of a job whose owner did not answer is kept."""
+
+KEPT_US = 172_800_000_000
+"""How long everything else is kept: two days."""
+
+MOST_AT_ONCE = 16
+"""How many entries one question tries to wake, drops, or sets aside: no script may hold the server for long."""
+
+FREE_UNKNOWN = 999_999
+"""The free threads of an owner that has not told them. They are known only while it has jobs in the order."""
+
+DEAF = -1
+"""The free threads of an owner that does not listen on its channel."""
+
+_FIRST_TAG, _LAST_TAG = 1, 2**53 - 2
+"""All tags are exact in a double. Beyond the last, jobs are in the order in which they came."""
+
+
+class State(Enum):
+    """What an entry does."""
+
+    WAITING = "waiting"
+    WOKEN = "woken"
+    KEPT = "kept"
+
+
+class Place(NamedTuple):
+    """A position. Places compare in the order of the list."""
+
+    rank: int
+    """The class of priority; 0 is the first."""
+    tag: int
+    number: int
+
+
+class Wake(NamedTuple):
+    """That job may ask, in so many microseconds."""
+
+    id: str
+    in_us: int
+
+
+class Pause(NamedTuple):
+    """
+    When the limit lets jobs pass again.
+
+    Attributes:
+        until_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
+        from_us: The instant at which it began, so that a clock that steps back makes no pause longer.
+        emptied_us: After a 429: up to that instant the limit counts as used. 0: no 429 since a job passed.
+    """
+
+    until_us: int = 0
+    from_us: int = 0
+    emptied_us: int = 0
+
+    def at(self, now_us: int) -> Pause:
+        """As it counts at *now_us*, if a later clock wrote it: what is left of it begins now."""
+        by_us = self.from_us - now_us
+        if by_us <= 0:
+            return self
+        return Pause(self.until_us - by_us, now_us, max(0, self.emptied_us - by_us))
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """
+    One job on the list.
+
+    Attributes:
+        until_us: While it waits, when it no longer wants to; while it is kept, when its position is forgotten. None:
+            never.
+        at_us: The instant for which it was woken.
+        counts: Whether its wake takes units from others: not if its owner was only probed.
+        turn_us: Until when the job's turn counts here, while another limit holds it back; 0: it has no turn.
+        workflow: The workflow that is to hold its slot; "": the job does.
+    """
+
+    id: str
+    place: Place
+    cost: int
+    owner: str
+    state: State = State.KEPT
+    until_us: int | None = None
+    at_us: int = 0
+    counts: bool = False
+    turn_us: int = 0
+    workflow: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Owner:
+    """
+    Who has the messages of some entries.
+
+    Attributes:
+        waiting: Its entries in the order, by place.
+        woken: Its entries that were woken, by when.
+        free: How many of its threads are free, while it has jobs in the order; `DEAF`, `FREE_UNKNOWN`.
+    """
+
+    name: str
+    waiting: list[tuple[Place, str]] = field(default_factory=list)
+    woken: list[tuple[int, str]] = field(default_factory=list)
+    free: int = FREE_UNKNOWN
+
+
+class WakeRules(NamedTuple):
+    """
+    What `Waitlist.wake` has to know of the limit.
+
+    Attributes:
+        ready_us: The earliest instant at which so many units are there, if no other job passes.
+        window: How many wakes an owner may have that have not asked.
+        lead_us: How long before its units come a job is woken; None: no clock shows when they come, and somebody gives
+            them back.
+    """
+
+    ready_us: Callable[[int], int]
+    window: int
+    lead_us: int | None
+
+
+@dataclass(slots=True, eq=False)
+class Waitlist:
+    """
+    Attributes:
+        epoch: Names this list: one that begins anew, after a loss of the store's state, has another.
+        number: The last number that was given.
+        v: The start tag of the last job that passed.
+        look_us: For when a process was asked to look.
+        finishes: Where each tenant's next job would start, if beyond v.
+        ends: The entries that end by themselves, by when: those that wait and do not want to any longer, and those that
+            are kept.
+        turns: The entries that have a turn.
+        pause, slow: What stops all jobs, or slows the limit down, for a while.
+    """
+
+    epoch: str = ""
+    number: int = 0
+    v: int = _FIRST_TAG
+    look_us: int = 0
+    entries: dict[str, Entry] = field(default_factory=dict)
+    owners: dict[str, Owner] = field(default_factory=dict)
+    finishes: dict[str, int] = field(default_factory=dict)
+    ends: list[tuple[int, str]] = field(default_factory=list)
+    turns: set[str] = field(default_factory=set)
+    pause: Pause = field(default_factory=Pause)
+    slow: Slowdown | None = None
+
+    # Positions
+
+    def new_place(self, tenant: str, step: int, rank: int, *, first: bool) -> Place:
+        """
+        Return the position of a job that comes now.
+
+        Args:
+            step: How far the job moves its tenant on: cost / weight; 0 without shares.
+            first: The job ran before, and goes in front of those of its class that did not.
+        """
+        self.number += 1
+        if first:
+            return Place(rank, max(0, self.v - 1) if step else 0, self.number)
+        if not step:
+            return Place(rank, _FIRST_TAG, self.number)
+        tag = max(self.v, self.finishes.get(tenant, 0))
+        self.finishes[tenant] = min(tag + step, _LAST_TAG)
+        return Place(rank, tag, self.number)
+
+    def passed(self, place: Place) -> None:
+        """Note that a job with that position has passed."""
+        if place.tag > self.v:
+            self.v = place.tag
+            self.finishes = {tenant: tag for tenant, tag in self.finishes.items() if tag > self.v}
+
+    def rank_of(self, place: Place, window: int, most: int) -> int:
+        """How many jobs of owners that are not skipped wait before *place*: *most* or more, if there are so many."""
+        before = 0
+        for owner in self._by_head():
+            if owner.waiting[0][0] >= place or before >= most:
+                break
+            if not _skipped(owner, window):
+                before += bisect_left(owner.waiting, (place, ""))
+        return before
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs are in the order."""
+        return sum(len(owner.waiting) for owner in self.owners.values())
+
+    # States
+
+    def enter(self, entry: Entry, owner: str, until_us: int | None) -> None:
+        """Put an entry into the order, among those of *owner*. One that is there already keeps its position."""
+        if entry.state is State.WAITING and entry.owner == owner:
+            self._end_not(entry)
+            entry.until_us = until_us
+            self._end(entry)
+            return
+        self.take_out(entry)
+        self._let_go(entry)
+        entry.state, entry.owner, entry.until_us = State.WAITING, owner, until_us
+        self.entries[entry.id] = entry
+        insort(self._owner(owner).waiting, (entry.place, entry.id))
+        self._end(entry)
+
+    def keep(self, entry: Entry, until_us: int, turn_us: int = 0) -> None:
+        """Keep the position of an entry, which waits here no longer; and its turn, if *turn_us* is not 0."""
+        self.take_out(entry)
+        self._let_go(entry)
+        entry.until_us, entry.turn_us = until_us, turn_us
+        self.entries[entry.id] = entry
+        self._end(entry)
+        if turn_us:
+            self.turns.add(entry.id)
+
+    def take_out(self, entry: Entry) -> None:
+        """Take an entry out of the order, or out of its owner's wakes. Its position, or its turn, is kept."""
+        if entry.state is State.KEPT:
+            return
+        owner = self.owners[entry.owner]
+        if entry.state is State.WAITING:
+            self._leave_order(entry, owner)
+        else:
+            owner.woken.remove((entry.at_us, entry.id))
+        if not owner.waiting and not owner.woken:
+            del self.owners[entry.owner]
+        entry.state, entry.counts, entry.until_us = State.KEPT, False, None
+
+    def forget(self, entry: Entry) -> None:
+        """Remove an entry, with its position."""
+        self.take_out(entry)
+        self._let_go(entry)
+        del self.entries[entry.id]
+
+    def drop_ended(self, now_us: int) -> bool:
+        """Remove entries that no longer want to wait, or were kept for long enough. False: there may be more."""
+        ended = self.ends[: bisect_left(self.ends, (now_us + 1, ""))][:MOST_AT_ONCE]
+        for _, id in ended:
+            self.forget(self.entries[id])
+        return len(ended) < MOST_AT_ONCE
+
+    def _let_go(self, entry: Entry) -> None:
+        """The entry is kept no longer, and has no turn."""
+        if entry.state is State.KEPT:
+            self._end_not(entry)
+        self.turns.discard(entry.id)
+        entry.turn_us = 0
+
+    def _end(self, entry: Entry) -> None:
+        if entry.until_us is not None:
+            insort(self.ends, (entry.until_us, entry.id))
+
+    def _end_not(self, entry: Entry) -> None:
+        if entry.until_us is not None:
+            del self.ends[bisect_left(self.ends, (entry.until_us, entry.id))]
+
+    def give(self, entry: Entry, owner: str) -> None:
+        """Make *owner* the owner of an entry, whatever it does."""
+        if entry.owner == owner:
+            return
+        state, counts, until_us = entry.state, entry.counts, entry.until_us
+        self.take_out(entry)
+        if state is State.WAITING:
+            self.enter(entry, owner, until_us)
+        elif state is State.WOKEN:
+            entry.owner, entry.state, entry.counts = owner, State.WOKEN, counts
+            insort(self._owner(owner).woken, (entry.at_us, entry.id))
+        else:
+            entry.owner = owner
+
+    def tell(self, name: str, free: int) -> None:
+        """Note how many threads of an owner are free, if it has jobs in the order. It listens."""
+        if self.waiting_of(name):
+            self.owners[name].free = max(0, free)
+
+    def woken_of(self, name: str) -> list[tuple[int, str]]:
+        """The entries of an owner that were woken, by the instant."""
+        return list(self.owners[name].woken) if name in self.owners else []
+
+    def waiting_of(self, name: str) -> list[tuple[Place, str]]:
+        """The entries of an owner in the order."""
+        return self.owners[name].waiting if name in self.owners else []
+
+    def set_aside(self, owner: str, before_us: int, now_us: int) -> None:
+        """Keep the positions only of an owner's wakes for before *before_us*: it has answered later ones."""
+        for at_us, id in self.woken_of(owner)[:MOST_AT_ONCE]:
+            if at_us >= before_us:
+                break
+            self.keep(self.entries[id], now_us + ASIDE_US)
+
+    def _owner(self, name: str) -> Owner:
+        return self.owners.setdefault(name, Owner(name))
+
+    # Who is next
+
+    def head(self, window: int) -> tuple[list[Owner], Owner | None]:
+        """The owner of the first job in the order that may be woken, and before it those that are skipped."""
+        skipped: list[Owner] = []
+        for owner in self._by_head():
+            if not _skipped(owner, window):
+                return skipped, owner
+            skipped.append(owner)
+        return skipped, None
+
+    def taken(self, now_us: int) -> int:
+        """Units of the wakes that have not asked and count, and of the turns that count."""
+        return sum(entry.cost for _, entry in self._held(now_us))
+
+    def wake(self, rules: WakeRules, now_us: int, heard: Callable[[str, Wake], bool]) -> int | None:
+        """
+        Wake the first jobs, while there are units for them beyond those of the jobs that were woken before.
+
+        Args:
+            heard: Tells an owner of a wake; returns whether it listens.
+
+        Returns:
+            The instant at which somebody should look at this list; None: nobody needs to.
+        """
+        again_us = None if self.drop_ended(now_us) else now_us + SPACING_US
+        if now_us < self.pause.until_us:
+            return again_us or self.pause.until_us
+        taken, next_us, tried = self.taken(now_us), None, 0
+        while True:
+            skipped, owner = self.head(rules.window)
+            if owner is None or tried == MOST_AT_ONCE:
+                break
+            tried += 1
+            entry = self.entries[owner.waiting[0][1]]
+            at_us = rules.ready_us(taken + entry.cost)
+            if at_us > now_us + (rules.lead_us or 0):
+                next_us = None if rules.lead_us is None else at_us - rules.lead_us
+                break
+            if self._wake(entry, max(now_us, at_us), now_us, heard, counts=True):
+                taken += entry.cost
+        held = list(self._held(now_us))
+        woken = [until_us - PATIENCE_US for until_us, entry in held if entry.state is State.WOKEN]
+        if next_us is not None and woken:
+            next_us = max(next_us, max(woken) + SPACING_US)  # each of them looks itself, as it asks
+        for each in skipped:
+            if each.free != DEAF and each.woken and each.woken[-1][0] + PROBE_US < now_us:
+                self._wake(self.entries[each.waiting[0][1]], now_us, now_us, heard, counts=False)
+        if owner is None and not skipped:
+            return again_us
+        if tried == MOST_AT_ONCE:
+            again_us = now_us + SPACING_US
+        lapses = [until_us for until_us, _ in held]
+        return min((at_us for at_us in (next_us, again_us, *lapses) if at_us is not None), default=None)
+
+    def wake_workflow(self, workflow: str, now_us: int, heard: Callable[[str, Wake], bool]) -> None:
+        """Wake jobs of a workflow that holds its slot: they take none, and wait for nobody. Each of them wakes more."""
+        waiting = [e for e in self.entries.values() if e.state is State.WAITING and e.workflow == workflow]
+        for entry in sorted(waiting, key=lambda entry: entry.place)[:MOST_AT_ONCE]:
+            self._wake(entry, now_us, now_us, heard, counts=False)
+
+    def next_look(self, at_us: int | None, now_us: int, *, by_job: bool) -> int | None:
+        """
+        Ask for a look at *at_us*, unless one is asked for that is soon enough: the delay, or None.
+
+        Args:
+            by_job: A job asks. It is asked for a look that is far off in any case: who was asked first may hang.
+        """
+        if at_us is None:
+            return None
+        at_us = max(at_us, now_us + SPACING_US)
+        is_far = by_job and at_us > now_us + PATIENCE_US
+        if now_us - VOID_US <= self.look_us <= at_us and not is_far:
+            return None
+        self.look_us = at_us
+        return at_us - now_us
+
+    def _by_head(self) -> list[Owner]:
+        """The owners with jobs in the order, by the first of these."""
+        return sorted((owner for owner in self.owners.values() if owner.waiting), key=lambda owner: owner.waiting[0])
+
+    def _held(self, now_us: int) -> Iterator[tuple[int, Entry]]:
+        """What takes units from others, and until when: wakes that have not asked, and turns."""
+        woken = (self.entries[id] for owner in self.owners.values() for _, id in owner.woken)
+        untils = [(entry.at_us + PATIENCE_US, entry) for entry in woken if entry.counts]
+        untils += [(self.entries[id].turn_us, self.entries[id]) for id in self.turns]
+        return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
+
+    def _wake(self, entry: Entry, at_us: int, now_us: int, heard: Callable[[str, Wake], bool], *, counts: bool) -> bool:
+        """Wake an entry that waits, if its owner listens. Returns whether it does."""
+        owner = self.owners[entry.owner]
+        if not heard(owner.name, Wake(entry.id, at_us - now_us)):
+            owner.free = DEAF
+            return False
+        self._leave_order(entry, owner)
+        entry.state, entry.at_us, entry.counts, entry.until_us = State.WOKEN, at_us, counts, None
+        insort(owner.woken, (at_us, entry.id))
+        return True
+
+    def _leave_order(self, entry: Entry, owner: Owner) -> None:
+        del owner.waiting[bisect_left(owner.waiting, (entry.place, entry.id))]
+        self._end_not(entry)
+        if not owner.waiting:
+            owner.free = FREE_UNKNOWN
+
+
+def _skipped(owner: Owner, window: int) -> bool:
+    """Whether an owner has as many wakes as it can answer soon."""
+    return len(owner.woken) >= min(owner.free, window)
