@@ -47,6 +47,8 @@ LIKELY = {
     "token_bucket": "token-bucket",
 }
 PARITY = "tests/parity/test_lua.py"
+WAITS = "tests/parity/test_waitlists.py"
+OF_WAITLISTS = ("ask", "at_once", "claims", "wait_forget", "wait_look", "wait_own", "wait_reply", "waitlist")
 CASES = ["tests/parity/test_lines.py", "tests/parity/test_numbers.py"]
 HISTORY = f"{PARITY}::test_long_random_histories[{{}}]"
 STORES = [f"tests/conformance/test_stores.py::Test{kind}Store" for kind in ("Memory", "Redis")]
@@ -64,6 +66,8 @@ def stages(name: str) -> list[list[str]]:
     exact = [PARITY, *CASES, "-k", "not long_random_histories"]
     if stem == "latency":
         exact = ["tests/parity/test_latency.py"]
+    if stem in OF_WAITLISTS:
+        return [[WAITS], [WAITS]]  # what is rare is met by one of many histories
     rest = [*STORES, "tests/conformance/test_redis_store.py", HISTORY.format("mixtures")]
     if stem == "clear_line":  # no history empties a line
         rest = ["tests/conformance/test_redis_store.py", "tests/conformance/test_control.py"]

@@ -21,6 +21,9 @@ ALGORITHMS = {
 }
 """The file of each algorithm, by its code. That of `a` builds on that of `c`, and comes after it."""
 
+_WAITING = ("ask", "wait_look", "wait_own", "wait_forget")
+"""The verbs of waitlists."""
+
 # Read here and not when first needed: a child that was forked meanwhile would wait for the import system for ever.
 _PARTS = {
     part: (files(__name__) / f"{part}.lua").read_text("utf-8")
@@ -34,6 +37,11 @@ _PARTS = {
         "slowdown",
         "line",
         "acquire",
+        "at_once",
+        "claims",
+        "wait_reply",
+        "waitlist",
+        *_WAITING,
         "leave",
         "settle",
         "pause",
@@ -57,4 +65,17 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     line = ("slowdown", "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
     shortest = ("fast_bucket", "fast_line") if verb == "acquire" and codes == frozenset("t") else ()
     short = ("fast_path",) if verb == "acquire" else ()
-    return "\n".join(_PARTS[part] for part in ("clock", *shortest, "common", *algorithms, *short, *line, verb))
+    texts = [_PARTS[name] for name in algorithms]
+    if verb in _WAITING:
+        return _read_waiting(verb, texts)
+    parts = [_PARTS[part] for part in ("clock", *shortest, "common")]
+    return "\n".join((*parts, *texts, *(_PARTS[part] for part in (*short, *line, verb))))
+
+
+def _read_waiting(verb: str, algorithms: list[str]) -> str:
+    """Lua allows 200 local variables in a function, and a function that is made in another one is made sooner."""
+    first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "ask" else ()))]
+    names = ("slowdown", "waitlist", *(() if verb in ("ask", "wait_forget") else ("wait_reply",)), verb)
+    rest = [_PARTS[part] for part in names]
+    head = (_PARTS["clock"], _PARTS["common"], "do", *algorithms, "end", *first)
+    return "\n".join((*head, "local function decide()", *rest, "end", "return decide()"))

@@ -24,6 +24,10 @@
   release(c)     gives back what c.c holds; returns whether it held any
   renew(c)       keeps what c.c holds, or takes what is free; returns whether it holds any now
 
+  Where a claim of one unit has not a size of 1, or not the numbers of c:
+
+  one(c, one)    makes `one`, a copy of c with a size of 1, a claim of one unit
+
   Where the number of slots in use adapts:
 
   drop(c, at)    what was granted at `at`, or nil, ended badly; returns whether that changes anything

@@ -118,6 +118,7 @@ algorithms.a = {
   end,
   renew = function(c) return all.renew(c) end,
   drop = drop,
+  one = function(c, one) one.a = slots_of(c) end,
   keep = function(c)
     all.keep(c)
     local gauge = c.gauge

@@ -137,7 +137,8 @@ algorithms.l = {
     if c.push > 0 then
       c.units = c.a - count_until(c, now - c.b) + c.push
       fill(c, 0, c.push, c.newest)
-      put(c, 0, bytes((c.head + c.push) % c.a) .. bytes(c.owed))
+      c.stored, c.head, c.push = true, (c.head + c.push) % c.a, 0
+      put(c, 0, bytes(c.head) .. bytes(c.owed))
     end
     local last = ttl(c.newest > 0 and c.newest + c.b or now)
     if c.bytes then redis.call('SET', c.key, c.bytes, 'PX', last) else redis.call('PEXPIRE', c.key, last) end

@@ -76,7 +76,8 @@ end
 -- The request has passed. Returns whether the limit was slowed down.
 local function pass_pace(c)
   local slow = c.line.slow
-  if c.pace then slow.gate, slow.moved = max(c.pace.gate, now) + c.pace.charge, now
-  elseif slow and now >= slow_last(slow) then c.line.slow = nil end
+  local begins = c.begins or now
+  if c.pace then slow.gate, slow.moved = max(c.pace.gate, begins) + c.pace.charge, begins
+  elseif slow and begins >= slow_last(slow) then c.line.slow = nil end
   return slow
 end

@@ -14,8 +14,11 @@ end
 
 -- Microseconds of so many units, rounded up; and how many units so many microseconds hold.
 local function fraction(c)
-  local over, under = string.match(c.c, '^(%d+)/?(%d*)')
-  return tonumber(over), tonumber(under) or 1
+  if not c.over then
+    local over, under = string.match(c.c, '^(%d+)/?(%d*)')
+    c.over, c.under = tonumber(over), tonumber(under) or 1
+  end
+  return c.over, c.under
 end
 
 -- The measure that a text ends in, and whether it is another than the limit's own; nothing if it ends in none.
@@ -80,9 +83,15 @@ algorithms.t = {
     local over, under = fraction(c)
     return max(at, max(at, c.tat or 0) + time_of(n, over, under) - c.a)
   end,
+  one = function(c, one)
+    local over, under = fraction(c)
+    one.size = quotient(over, under)
+    one.a = max(0, c.a + c.size - one.size)
+  end,
   charge = function(c)
     if c.ahead and c.place and not c.pace and c.line.paused == 0 then c.idle = max(0, now - (c.tat or now)) end
-    c.tat, c.debt = max(now, c.tat or 0) + c.size, 0
+    c.tat, c.debt = max(c.begins or now, c.tat or 0) + c.size, 0
+    if c.begins then c.debt = max(0, c.tat - now - c.b) end  -- until it begins, the bucket is beyond empty
   end,
   settle = function(c)
     if not c.tat and c.by <= 0 then return false end

@@ -15,9 +15,11 @@ from support.servers.slowlog import PARTS, Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Asker
 from throttlekit._core.serialize import plain
-from throttlekit._core.storage_keys import bucket_name, limit_id, with_slots
+from throttlekit._core.storage_keys import bucket_name, limit_id, wait_names, with_slots
 from throttlekit._core.verdict import Caller
+from throttlekit._core.waitlist import PATIENCE_US
 from throttlekit._engine.call import Call
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import Delivery
@@ -355,8 +357,96 @@ def _of_huey(filled: Filled) -> dict[str, Case]:
     }
 
 
+def _of_waitlists(filled: Filled) -> dict[str, Case]:
+    """The scripts of waitlists, with jobs of 50 owners."""
+    limit = TokenBucket("listed", "1000/s", burst=100)
+    claim = StoreClaim("tk1:{listed:}:x", limit.bind(1, 0, ""))
+    other = StoreClaim("tk1:{listed2:}:x", limit.bind(1, 0, ""))
+    park, jobs = "owner0", [f"id{n:032}" for n in range(0, 5_000, 50)]
+    store = lambda: filled.server.store  # noqa: E731
+
+    def fill(bucket: str, *, owners: int = 50, wait: str = "-", woken: int = 0) -> None:
+        record, order, entries, tags = wait_names(bucket)
+        now_us = int(filled.client.time()[0]) * 1_000_000
+
+        def write(pipe: Any, part: range) -> None:
+            rows, members = dict[str, str](), dict[str, int]()
+            for n in part:
+                owner, place, id = f"owner{n % owners}", f"15{1:016}{n + 1:012}", f"id{n:032}"
+                if n < woken:
+                    at_us = now_us + (n - woken) * 1_000  # as many as the limit lets pass
+                    rows[id] = f"w {owner} {place} 1 {at_us} - "
+                    members |= {f"w{owner}|{at_us:016}|{id}": 0, f"k{at_us + PATIENCE_US:016}w1|{id}": 0}
+                else:
+                    rows[id] = f"o {owner} {place} 1 0 {wait} "
+                    members[f"o{owner}|{place}|{id}"] = 0
+                    members |= {} if wait == "-" else {f"x{int(wait):016}|{id}": 0}
+            pipe.hset(entries, mapping=rows)
+            pipe.zadd(order, members)
+
+        filled.in_pieces(write)
+        filled.client.hset(record, mapping={"epoch": "ab", "n": MANY, "renewed": now_us})
+        for n in range(owners):
+            first = next(each for each in range(n, MANY, owners) if each >= woken)
+            filled.client.hset(record, f"powner{n}", 999_999 if woken < 250 * owners else 0)
+            filled.client.zadd(order, {f"h15{1:016}{first + 1:012}owner{n}|id{first:032}": 0})
+        filled.client.zadd(tags, {f"tenant{n}": n + 2 for n in range(100)})
+
+    @filled.once
+    def waits() -> None:
+        fill(claim.bucket)
+        fill(other.bucket)
+
+    @filled.once
+    def in_one_park() -> None:
+        fill(claim.bucket, owners=1)
+
+    @filled.once
+    def expired() -> None:
+        fill(claim.bucket, wait="1000")
+
+    @filled.once
+    def woken() -> None:
+        fill(claim.bucket, woken=25_000)
+
+    def no_units(prepare: Callable[[], None], *claims: StoreClaim) -> Callable[[], None]:
+        def prepared() -> None:
+            prepare()
+            for each in claims:
+                filled.client.set(each.bucket, int(filled.client.time()[0]) * 1_000_000 + 2_000_000)
+
+        return prepared
+
+    def ask(id: str, *claims: StoreClaim, park: str = "") -> Callable[[], object]:
+        return lambda: store().ask(claims, Asker(Caller.JOB, id, "owner1", 9, park), attempt="1")
+
+    return {
+        "ask: a new job is denied": Case("ask", no_units(waits, claim), ask("new", claim)),
+        "ask: a new job of two limits": Case("ask", no_units(waits, claim, other), ask("new", claim, other)),
+        "ask: 16 are woken": Case("ask", waits, ask("new", claim)),
+        "ask: all have expired": Case("ask", expired, ask("new", claim)),
+        "ask: nobody is far from live workers": Case("ask", no_units(waits, claim), ask("new", claim, park=park)),
+        "ask: all wakes are lost": Case("ask", woken, ask(f"id{20_001:032}", claim)),
+        "wait_look: of a process": Case("wait_look", waits, lambda: store().look(claim, "owner1", 9, jobs[:8])),
+        "wait_look: of a park": Case("wait_look", in_one_park, lambda: store().look(claim, park, 99, near=True)),
+        "wait_look: of a park among processes": Case(
+            "wait_look", no_units(waits, claim), lambda: store().look(claim, park, 99, near=True)
+        ),
+        "wait_look: the rate has changed": Case(
+            "wait_look", waits,
+            lambda: store().look(StoreClaim(claim.bucket, TokenBucket("l", "9/s").bind(1, 0, "")), "owner1", 9),
+        ),
+        "wait_own": Case("wait_own", waits, lambda: store().own(claim, "owner1", jobs)),
+        "wait_forget": Case("wait_forget", waits, lambda: store().forget([claim, other], jobs)),
+        "wait_forget: a clock was a minute ahead": Case(
+            "wait_forget", woken,
+            lambda: store().forget([claim], (), int(filled.client.time()[0]) * 1_000_000 - 60_000_000),
+        ),
+    }  # fmt: skip
+
+
 FILLED = Filled()
-CASES = _of_limits(FILLED) | _of_parks(FILLED) | _of_hosts(FILLED) | _of_huey(FILLED)
+CASES = _of_limits(FILLED) | _of_waitlists(FILLED) | _of_parks(FILLED) | _of_hosts(FILLED) | _of_huey(FILLED)
 
 
 @pytest.fixture(scope="module")

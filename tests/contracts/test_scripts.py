@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 import throttlekit_lua
-from contracts.tree import LUA, parsed, read
+from contracts.tree import LUA as ALL
+from contracts.tree import parsed, read
 
+_OF_WAITLISTS = ("ask", "at_once", "claims", "wait_forget", "wait_look", "wait_own", "wait_reply", "waitlist")
+WAITLISTS = [path for path in ALL if path.stem in _OF_WAITLISTS]
+"""
+These mirror a specification step by step, and tests/parity/test_waitlists.py checks what the tests of the others read
+in the text: that each value is text, and that each key has a time to live.
+"""
+LUA = [path for path in ALL if path not in WAITLISTS]
 CLOCK = next(path for path in LUA if path.stem == "clock")
 COMMON = next(path for path in LUA if path.stem == "common")
 FAST_BUCKET = next(path for path in LUA if path.stem == "fast_bucket")
@@ -105,6 +113,32 @@ def _documented(header: str, word: str) -> set[tuple[int, int]]:
         factor, constant = _index(text, "")
         indexes |= {(factor, constant + i) for i in range(3 if "a, b and c" in told else 1)}
     return indexes
+
+
+# Those of waitlists
+
+
+@pytest.mark.parametrize("path", WAITLISTS, ids=lambda path: path.name)
+def test_script_of_waitlists_runs_on_old_and_new_servers(path: Path) -> None:
+    """As of the others; and each command is written out, and known to these tests."""
+    body = _body(path).replace("table.unpack or unpack", "")
+    assert not re.search(r"format\([^)]*%d|\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b|&|~=\s*~", body)
+    commands = re.findall(r"(?<!local )\bcall\((.*?)[,)]", body)
+    more = "'(?:EXISTS|HGET|HMGET|HLEN|PUBLISH|ZLEXCOUNT|ZRANGEBYLEX|ZREVRANGEBYLEX)'"
+    assert all(re.fullmatch(f"'(?:{_WRITING}|{_READING})'|{more}", command) for command in commands), commands
+    assert "redis." not in body.replace("local call, match, sub, concat = redis.call,", "")
+    assert "tostring" not in body
+
+
+@pytest.mark.parametrize("verb", ["ask", "wait_forget", "wait_look", "wait_own"])
+@pytest.mark.parametrize("letters", ["t", "ca", "tfslca"])
+def test_script_of_waitlists_is_put_together(verb: str, letters: str) -> None:
+    """It has the clock, the common head, the algorithms of its claims, and the files of waitlists that it needs."""
+    text = throttlekit_lua.read(verb, frozenset(letters))
+    names = {"ask": ("at_once",), "wait_forget": ()}.get(verb, ("wait_reply",))
+    expected = {"clock", "common", "claims", "slowdown", "waitlist", verb, *names}
+    expected |= {throttlekit_lua.ALGORITHMS[letter] for letter in letters}
+    assert {path.stem for path in ALL if read(path) in text} == expected
 
 
 # All of them
@@ -387,6 +421,7 @@ def test_algorithm_answers_all_that_the_head_says_and_no_more(path: Path) -> Non
     """Each algorithm has the functions that the head names, and those for leases where slots are estimates."""
     leases = _verbs_of_leases() if "estimates = true" in _body(path) else []
     leases += ["drop"] if path.stem == "latency" else []
+    leases += ["one"] if path.stem in ("latency", "token_bucket") else []
     assert sorted(_functions(path)) == sorted([*_verbs_of_an_algorithm(), *leases])
 
 

@@ -17,10 +17,14 @@ from throttlekit.stores.redis import RedisStore
 
 __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 
-VERBS = ("acquire", "clear_line", "leave", "lease", "pause", "settle", "slow")
+VERBS = (
+    "acquire", "ask", "clear_line", "leave", "lease", "pause", "settle", "slow", "wait_forget", "wait_look", "wait_own",
+)  # fmt: skip
 """The scripts that `throttlekit_lua.read` composes."""
 
 PARTS = (
+    "at_once",
+    "claims",
     "clock",
     "common",
     "fast_bucket",
@@ -28,6 +32,8 @@ PARTS = (
     "fast_path",
     "line",
     "slowdown",
+    "wait_reply",
+    "waitlist",
     *throttlekit_lua.ALGORITHMS.values(),
 )
 """The files that those are composed of: none of them is a script."""

@@ -1,0 +1,162 @@
+--[[
+  Decide whether every claim may pass, and charge all of them or none; a job that is denied waits on a list, which wakes
+  it. Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua.
+
+  Its first part is at_once.lua, whose header says what is read, written and returned.
+]]
+local EARLY, LATE = 5000, 1000000
+
+free, max_wait = tonumber(free), tonumber(max_wait)
+
+-- A bucket charges a job for its begin, and a slot is held until its end: a window or a log counts it out too soon.
+local early = EARLY
+for _, c in ipairs(claims) do
+  if c.size > 0 and c.code ~= 't' and not c.of.estimates then early = 0 end
+end
+
+local function look(c)
+  find(c)
+  local list = c.line
+  c.turn, c.passes, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, now, true
+  if c.size == 0 or c.held then return end
+  c.passes = max(ready_after(c, c.turn and 0 or units_out(list), now), list.paused)
+  if c.turn and c.code == 't' and list.paused <= now then c.till = now + early end
+  c.first = c.turn or c.passes > now or list.epoch == '' or not head(list)
+end
+
+-- Whether as many jobs wait as may, without those of owners that do not listen.
+local function is_full(c)
+  local jobs = c.size > 0 and c.queue and waiting(c.line) or 0
+  if not c.queue or c.size == 0 or jobs < c.queue then return false end
+  for _, o in ipairs(owners(c.line, '-1', '(i')) do
+    if o.free == DEAF then jobs = jobs - count(c.line, own('o', o.name)) end
+  end
+  return jobs >= c.queue
+end
+
+-- The reason, the binding claim's number, and about when the request passes.
+local function verdict()
+  local binding, retry, waits = nil, now, false
+  for i, c in ipairs(claims) do
+    retry, waits = max(retry, c.passes), waits or c.entry ~= nil
+    if c.passes > c.till or not c.first then
+      local than, paused = claims[binding], c.line.paused > now
+      local was_paused = than and than.line.paused > now
+      if not than or paused and not was_paused or paused == was_paused and c.passes > than.passes then binding = i end
+    end
+  end
+  if not binding then return 0, 1, retry end
+  local c = claims[binding]
+  local list = c.line
+  retry = max(c.passes, c.turn and now + 1 or ready_after(c, units_out(list) + waiting(list), now))
+  if job ~= '' and not waits then
+    for i, each in ipairs(claims) do
+      if is_full(each) then return 4, i, retry end
+    end
+  end
+  if list.paused > now then return 5, binding, retry end
+  return ready_after(c, 0, now) > now and 1 or 2, binding, retry
+end
+
+local function grant(c, begins)
+  local list = c.line
+  c.begins = begins
+  if c.size == 0 then
+    mend(c)
+    return
+  end
+  c.of.charge(c)
+  c.of.keep(c)
+  list.paused, list.from, list.emptied = 0, 0, 0
+  pass_pace(c)
+  c.pace = nil
+  if c.entry then
+    pass(list, c.entry.place)
+    forget(list, c.entry)
+  end
+end
+
+-- The job's entry in a list, which may be new.
+local function position(c)
+  local list = c.line
+  if list.epoch == '' then list.epoch = epoch end
+  if c.entry then return c.entry end
+  local place = new_place(list, c, ARGV[2] == 'again')
+  return {id = job, place = place, cost = c.cost, owner = owner, at = 0, workflow = workflow_of(c)}
+end
+
+-- Whether a text is before another one, by its bytes: "<" goes by the server's locale.
+local function is_before(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then return a < b end
+  end
+  return #one < #other
+end
+
+-- Whether limit c is scarcer than another one.
+local function is_scarcer(c, than)
+  if c.mark ~= than.mark then return c.mark > than.mark end
+  return is_before(c.key, than.key)
+end
+
+-- Gives the job a position on each list. It waits on that of the binding claim: returns whether in the park.
+local function deny(binding)
+  local bound, woken = claims[binding], false
+  for _, c in ipairs(claims) do woken = woken or c.entry ~= nil and is_woken(c.entry) end
+  for i, c in ipairs(claims) do
+    mend(c)
+    if i ~= binding and c.size > 0 then
+      local turn = 0
+      if c.turn and ready_after(c, 0, now) <= c.till then
+        turn = bound.line.paused <= now and is_scarcer(c, bound) and now + TURN or now
+      end
+      keep(c.line, position(c), now + KEPT_WAIT, turn)
+    end
+  end
+  local e, list, most = position(bound), bound.line, most_near(bound)
+  local parked = park ~= '' and not woken and rank_of(list, e.place, most) >= most
+  enter(list, e, parked and park or owner, max_wait and now + max_wait)
+  return parked
+end
+
+local waited = false
+for _, c in ipairs(claims) do
+  c.entry = job ~= '' and c.record_was.epoch and entry_in(job, call('HGET', c.entries, job)) or nil
+  waited = waited or c.entry ~= nil
+end
+local before = not waited and not nobody_waits and answer_before()
+if before then return before end
+for _, c in ipairs(claims) do look(c) end
+local reason, binding, retry = verdict()
+if ARGV[2] == 'peek' then return answer(reason, binding, retry, '', '') .. ';' end
+for _, c in ipairs(claims) do
+  local e = c.entry
+  for _, each in ipairs(e and is_woken(e) and woken_of(c.line, e.owner, e.at - LATE) or {}) do
+    keep(c.line, entry_of(c.line, each.id), now + ASIDE)
+  end
+end
+local kept = ''
+if reason == 0 then
+  for _, c in ipairs(claims) do grant(c, retry) end
+elseif reason ~= 4 and job ~= '' then
+  local parked = deny(binding)
+  kept = concat({whole(binding - 1), parked and '1' or '0', claims[binding].line.epoch}, ' ')
+else
+  for _, c in ipairs(claims) do mend(c) end
+end
+local looks, delays, replies = {}, {}, {}
+for i, c in ipairs(claims) do
+  local delay = wake_claim(c, reason == 0 and free or free + 1, job ~= '', reason == 0)
+  if delay then looks[#looks + 1] = whole(i - 1) .. ' ' .. whole(delay) end
+  for _, each in ipairs(c.own) do
+    delays[#delays + 1], replies[#delays + 2] = whole(i - 1) .. ' ' .. whole(each.at - now), each.id
+  end
+  close_list(c.line)
+end
+if reason == 0 and waited and attempt ~= '' then
+  local again = answer(reason, binding, retry, '', '') .. ';'
+  call('SET', KEYS[#KEYS], owner .. ' ' .. attempt .. ' ' .. again, 'PX', ttl(now))
+end
+replies[1] = answer(reason, binding, retry, kept, concat(looks, ' ')) .. ';' .. concat(delays, ' ')
+return #delays > 0 and replies or replies[1]

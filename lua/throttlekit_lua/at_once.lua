@@ -1,0 +1,54 @@
+--[[
+  The first part of ask.lua: repeat a grant whose answer was lost, or grant at once where nobody waits and nothing is
+  paused or slowed down. Then nothing of what follows is needed. Comes after claims.lua.
+
+  KEYS[5n+1]  besides those of n claims: where a grant is kept for a while, in case its answer is lost; only with an attempt
+
+  ARGV[1]  now, microseconds; "" means the server's clock (tests pass a number)
+  ARGV[2]  caller: "job", "again", "guest" or "peek"
+  ARGV[3]  the job's id; ARGV[4] its owner; ARGV[5] the park in which it may wait; each may be ""
+  ARGV[6]  "free wait epoch attempt": free threads besides the one that asks; how long the job will wait, microseconds,
+           or nothing; the epoch of lists that begin now; which attempt of the job this is, or nothing
+  ARGV[7 ..]  the claims: see claims.lua
+
+  Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;wakes": claim, of claims from 0; kept: "claim parked
+           epoch" or nothing; looks: "claim delay" each; wakes: "claim delay" each, whose ids follow as texts of their own
+           reason: 0 allowed, 1 exhausted, 2 in line, 4 queue full, 5 paused
+]]
+local job, owner, park, claims = ARGV[3], ARGV[4], ARGV[5], read_claims(7, math.floor(#KEYS / 5), ARGV[4])
+local free, max_wait, epoch, attempt = match(ARGV[6], '^(%d+) (%d*) (%x*) (.*)$')
+
+local function answer(reason, binding, retry, kept, looks)
+  local two, uses = INTEGER .. ' ' .. INTEGER, ''
+  for i, c in ipairs(claims) do uses = (i == 1 and '' or uses .. ' ') .. format(two, c.of.use(c)) end
+  return format(two .. ' ' .. two .. ';%s;%s;%s', reason, binding - 1, now, retry, uses, kept, looks)
+end
+
+-- The answer to the same question, if it was a grant to a job that waited.
+local function answer_before()
+  if attempt == '' then return nil end
+  local mine, known = owner .. ' ' .. attempt .. ' ', call('GET', KEYS[#KEYS])
+  return known and sub(known, 1, #mine) == mine and sub(known, #mine + 1)
+end
+
+local nobody_waits = true
+for _, c in ipairs(claims) do
+  local was = c.record_was
+  nobody_waits = nobody_waits and not (was.epoch or was[1] or was.slow)
+end
+if nobody_waits then
+  local before, at_once = answer_before(), ARGV[2] ~= 'peek'
+  if before then return before end
+  for _, c in ipairs(claims) do
+    c.of.read(c)
+    c.is_read = true
+    at_once = at_once and c.size > 0 and c.of.ready(c, 0, now) <= now
+  end
+  if at_once then
+    for _, c in ipairs(claims) do
+      c.of.charge(c)
+      c.of.keep(c)
+    end
+    return answer(0, 1, now, '', '') .. ';'
+  end
+end

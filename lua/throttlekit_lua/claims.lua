@@ -1,0 +1,34 @@
+--[[
+  The claims of a script on waitlists. Comes after common.lua and the algorithms.
+
+  KEYS[5i-4 .. 5i]  of claim i: what is taken, and the record, order, entries and tags of its list: see waitlist.lua
+  ARGV              of claim i: size, a, and "code b;c;mark cost step lead queue tenant"
+]]
+local call, match, sub, concat = redis.call, string.match, string.sub, table.concat
+local unpacked = table.unpack or unpack
+-- The numbers in the record of a list, and what they are if they are not stored.
+local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed'}, {0, 0, 0, 0, 1, 0, 0}
+
+-- What a record has: the numbers in this order, and the epoch, the slowdown and the free threads of an owner, or false.
+local function read_record(key, owner)
+  if call('EXISTS', key) == 0 then return {} end
+  local was = call('HMGET', key, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'epoch', 'slow', 'p' .. owner)
+  was.epoch, was.slow, was.free = was[8], was[9], was[10] or nil
+  return was
+end
+
+-- Reads so many claims, whose first argument is ARGV[at], and the records of their lists, for one owner.
+local function read_claims(at, number, asker)
+  local found = {}
+  for i = 1, number do
+    local k, n = 5 * (i - 1), at + 3 * (i - 1)
+    local code, b, own, rest = match(ARGV[n + 2], '^(%l) (%d+);([^;]*);(.*)$')
+    local a, record = tonumber(ARGV[n + 1]), KEYS[k + 2]
+    found[i] = {
+      key = KEYS[k + 1], of = algorithms[code], code = code, size = tonumber(ARGV[n]), a = a, b = tonumber(b), c = own,
+      rest = rest, declared_a = a, record = record, order = KEYS[k + 3], entries = KEYS[k + 4], tags = KEYS[k + 5],
+      record_was = read_record(record, asker), asker = asker, own = {}, line = nil, is_read = false, turn = false, passes = now, till = now, first = true,
+    }
+  end
+  return found
+end

@@ -1,0 +1,425 @@
+--[[
+  The jobs that wait for one claim's limit and key. Mirrors throttlekit/_core/waitlist.py. Comes after claims.lua, the
+  algorithms and slowdown.lua.
+
+  The list of a claim c, c.line, has four keys:
+
+  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); paused, from and emptied (the
+           pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order
+  order    sorted set; all scores are 0, so members are in the order of their bytes. A place is 2 digits of rank, 16 of
+           the tag, and 12 of the number. At any time an entry has one of the first two, and some of the others:
+             o<owner>|<place>|<id>       it waits
+             w<owner>|<at>|<id>          it was woken
+             k<until><w or t><cost>|<id> it takes units from others until then, as it was woken, or has a turn
+             x<until>|<id>               it ends by itself
+             g<workflow>|<place>|<id>    it waits, and is of a workflow
+             h<place><owner>|<id>        it is the first of its owner's in the order
+  entries  hash: id -> "state owner place cost at until workflow". state: o waiting, w woken, p probed (woken, but takes
+           no units), k kept. at: when it was woken for, or until when its turn counts. until: "-" for never
+  tags     sorted set: where each tenant's next job would start, if beyond v
+
+  The names of an owner and a workflow have no "|" and no space; an id may have any bytes. A set that becomes empty
+  loses its time to live: so what is added comes before what is removed.
+]]
+local LEAD, PATIENCE, TURN, FUTURE, PROBE = 30000, 250000, 1000000, 1000000, 1000000
+local SPACING, VOID, ASIDE, KEPT_WAIT = 10000, 20000, 600000000, 172800000000
+local MOST, FREE_UNKNOWN, DEAF = 16, 999999, -1
+local NEAR, LEAST_NEAR, MOST_NEAR, NEAR_SLOTS = 3000000000, 4, 1000, 6
+local RENEWED, TO_LIVE = 3600000000, '172800000'
+
+local function wide(x) return format('%016.0f', x) end
+
+-- Lists
+
+local function open_list(c)
+  local was = c.record_was
+  local epoch, slow = was.epoch, was.slow
+  -- One constructor: a table that grows field by field is copied again and again.
+  local list = {
+    record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
+    epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was[1] or 0) + 0, paused = (was[2] or 0) + 0,
+    emptied = (was[3] or 0) + 0, n = (was[4] or 0) + 0, v = (was[5] or 1) + 0, look = (was[6] or 0) + 0,
+    renewed = (was[7] or 0) + 0, held = nil, dropped = false, window = 1, skipped = nil,
+  }
+  if c.asker ~= '' then list.owned[c.asker] = {name = c.asker, free = tonumber(was.free), was = was.free} end
+  c.line = list
+  -- A later clock wrote a pause, or a slowdown: what is left of it begins now.
+  if list.slow and slow_at(list.slow) then
+    was.slow = slow_text(list.slow)
+    call('HSET', c.record, 'slow', was.slow)
+  end
+  local by = list.from - now
+  if by <= 0 then return end
+  list.paused, list.from, list.emptied = list.paused - by, now, max(0, list.emptied - by)
+  was[1], was[2], was[3] = whole(now), whole(list.paused), whole(list.emptied)
+  call('HSET', c.record, 'from', was[1], 'paused', was[2], 'emptied', was[3])
+end
+
+-- Writes what changed. A list that nobody is on is deleted, but for a pause and a slowdown.
+local function close_list(list)
+  if list.dropped and call('HLEN', list.entries) == 0 then
+    call('DEL', list.record, list.order, list.entries, list.tags)
+    list.was, list.owned, list.epoch, list.n, list.v, list.look, list.renewed = {}, {}, '', 0, 1, 0, 0
+  end
+  local was, idle, renews = list.was, list.epoch == '', false
+  if idle and list.from == 0 and not list.slow then
+    if was[1] or was.slow then call('DEL', list.record) end
+    return
+  end
+  if math.abs(now - list.renewed) >= RENEWED and not idle then renews, list.renewed = true, now end
+  local row = {}
+  for i, name in ipairs(FIELDS) do
+    if list[name] ~= (was[i] or UNSET[i]) + 0 then row[#row + 1], row[#row + 2] = name, whole(list[name]) end
+  end
+  if list.epoch ~= (was.epoch or '') then row[#row + 1], row[#row + 2] = 'epoch', list.epoch end
+  local slow = list.slow and slow_text(list.slow) or nil
+  if slow and slow ~= was.slow then row[#row + 1], row[#row + 2] = 'slow', slow
+  elseif was.slow and not slow then call('HDEL', list.record, 'slow') end
+  for name, o in pairs(list.owned) do
+    local free = o.free and whole(o.free) or nil
+    if free and free ~= o.was then row[#row + 1], row[#row + 2] = 'p' .. name, free
+    elseif o.was and not free then call('HDEL', list.record, 'p' .. name) end
+  end
+  if #row > 0 then call('HSET', list.record, unpacked(row)) end
+  if idle then call('PEXPIRE', list.record, TO_LIVE) end
+  if renews then
+    for _, key in ipairs({list.record, list.order, list.entries, list.tags}) do call('PEXPIRE', key, TO_LIVE) end
+  end
+end
+
+-- Owners
+
+local function owner_of(list, name)
+  local o = list.owned[name]
+  if not o then
+    local was = call('HGET', list.record, 'p' .. name)
+    o = {name = name, free = tonumber(was or nil), was = was}
+    list.owned[name] = o
+  end
+  return o
+end
+
+-- The members of a kind that an owner has, and how many.
+local function own(kind, name) return '[' .. kind .. name .. '|', '(' .. kind .. name .. '}' end
+
+local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, high) end
+
+local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
+
+-- Whether an owner has as many wakes as it can answer soon.
+local function is_skipped(list, o)
+  local most = math.min(o.free, list.window)
+  if most <= 0 then return true end
+  o.woken = o.woken or count(list, own('w', o.name))
+  return o.woken >= most
+end
+
+-- The owners with entries in the order before `till`, by the first of these, which is o.first.
+local function owners(list, most, till)
+  local found, unread = members(list, most, '[h', till), {}
+  for i, member in ipairs(found) do
+    local bar = string.find(member, '|', 32, true)
+    local name, id = sub(member, 32, bar - 1), sub(member, bar + 1)
+    local o = list.owned[name] or {name = name}
+    if not list.owned[name] then unread[#unread + 1] = 'p' .. name end
+    list.owned[name], found[i], o.first = o, o, id
+  end
+  if #unread > 0 then
+    for i, free in ipairs(call('HMGET', list.record, unpacked(unread))) do
+      local o = list.owned[sub(unread[i], 2)]
+      o.free, o.was = tonumber(free), free
+    end
+  end
+  return found
+end
+
+-- The owner of the first entry that may be woken, or nil; and list.skipped, those before it.
+local function head(list)
+  for most = 1, -1, -2 do
+    list.skipped = {}
+    for _, o in ipairs(owners(list, whole(most), '(i')) do
+      if not is_skipped(list, o) then return o end
+      list.skipped[#list.skipped + 1] = o
+    end
+    if #list.skipped == 0 then return nil end
+  end
+end
+
+-- Entries
+
+local function entry_in(id, text)
+  if not text then return false end
+  local state, owner, place, cost, at, till, workflow = match(text, '^(%l) (%S*) (%d+) (%d+) (%d+) (%S+) (%S*)$')
+  return {
+    id = id, state = state, owner = owner, place = place, cost = cost + 0, at = at + 0, till = tonumber(till),
+    workflow = workflow,
+  }
+end
+
+-- Those of some ids; false in place of one that is not there.
+local function entries_of(list, ids)
+  local found = #ids > 0 and call('HMGET', list.entries, unpacked(ids)) or {}
+  for i, id in ipairs(ids) do found[i] = entry_in(id, found[i]) end
+  return found
+end
+
+local function entry_of(list, id)
+  return list.epoch ~= '' and entry_in(id, call('HGET', list.entries, id)) or nil
+end
+
+local function is_woken(e) return e.state == 'w' or e.state == 'p' end
+
+-- The members of an entry in the order, but `h`.
+local function members_of(e)
+  if not e.state then return {} end
+  local rest, found = '|' .. e.id, {}
+  if is_woken(e) then
+    found[1] = 'w' .. e.owner .. '|' .. wide(e.at) .. rest
+    if e.state == 'w' then found[2] = 'k' .. wide(e.at + PATIENCE) .. 'w' .. whole(e.cost) .. rest end
+    return found
+  end
+  if e.state == 'o' then
+    found[1] = 'o' .. e.owner .. '|' .. e.place .. rest
+    if e.workflow ~= '' then found[2] = 'g' .. e.workflow .. '|' .. e.place .. rest end
+  elseif e.at > 0 then found[1] = 'k' .. wide(e.at) .. 't' .. whole(e.cost) .. rest end
+  if e.till then found[#found + 1] = 'x' .. wide(e.till) .. rest end
+  return found
+end
+
+local function add(members, member) members[#members + 1], members[#members + 2] = '0', member end
+
+-- Files who is the first of an owner's, as an entry enters the order, or leaves it.
+local function file(list, e, enters, added, removed)
+  local o, prefix = owner_of(list, e.owner), #e.owner + 3
+  local found = members(list, '2', own('o', e.owner))
+  for i, member in ipairs(found) do
+    found[i] = 'h' .. sub(member, prefix, prefix + 29) .. e.owner .. sub(member, prefix + 30)
+  end
+  local mine, first = 'h' .. e.place .. e.owner .. '|' .. e.id, found[1]
+  if enters then
+    o.free = o.free or FREE_UNKNOWN
+    if first and first < mine then return end
+    add(added, mine)
+    removed[#removed + 1] = first
+  elseif first == mine then
+    removed[#removed + 1] = mine
+    if found[2] then add(added, found[2]) else o.free = nil end
+  end
+end
+
+-- Changes an entry, which may be new. state nil: it is removed.
+local function change(list, e, state, owner, at, till)
+  local before, added, removed, kept = members_of(e), {}, {}, {}
+  local moves = e.state ~= state or e.owner ~= owner
+  if e.state == 'o' and moves then file(list, e, false, added, removed) end
+  if e.at > 0 then list.held, owner_of(list, e.owner).woken = nil, nil end
+  e.state, e.owner, e.at, e.till = state, owner, at, till
+  if state == 'o' and moves then file(list, e, true, added, removed) end
+  if state and at > 0 then list.held, owner_of(list, owner).woken = nil, nil end
+  for _, member in ipairs(members_of(e)) do
+    add(added, member)
+    kept[member] = true
+  end
+  for _, member in ipairs(before) do
+    if not kept[member] then removed[#removed + 1] = member end
+  end
+  if #added > 0 then call('ZADD', list.order, unpacked(added)) end
+  if #removed > 0 then call('ZREM', list.order, unpacked(removed)) end
+  if state then
+    local text = concat({state, owner, e.place, whole(e.cost), whole(at), till and whole(till) or '-', e.workflow}, ' ')
+    call('HSET', list.entries, e.id, text)
+  else
+    call('HDEL', list.entries, e.id)
+    list.dropped = true
+  end
+end
+
+local function enter(list, e, owner, till) change(list, e, 'o', owner, 0, till) end
+
+local function keep(list, e, till, turn) change(list, e, 'k', e.owner, turn or 0, till) end
+
+local function forget(list, e) change(list, e, nil) end
+
+-- The ids of an owner's entries that were woken, before `before` or at all, and when.
+local function woken_of(list, name, before)
+  local low, high = own('w', name)
+  if before then high = '(' .. sub(low, 2) .. wide(max(0, before)) end
+  local woken = members(list, before and whole(MOST) or '-1', low, high)
+  for i, member in ipairs(woken) do
+    woken[i] = {at = tonumber(sub(member, #low, #low + 15)), id = sub(member, #low + 17)}
+  end
+  return woken
+end
+
+-- Positions
+
+local function new_place(list, c, first)
+  list.n = list.n + 1
+  local tag = 1
+  if first then tag = c.step > 0 and max(0, list.v - 1) or 0
+  elseif c.step > 0 then
+    tag = max(list.v, tonumber(call('ZSCORE', list.tags, c.tenant) or '0'))
+    local added = call('ZADD', list.tags, whole(math.min(tag + c.step, MOST_TAG)), c.tenant)
+    if added == 1 then call('PEXPIRE', list.tags, TO_LIVE) end
+  end
+  return format('%02.0f', c.rank) .. wide(tag) .. format('%012.0f', list.n)
+end
+
+local function pass(list, place)
+  local tag = tonumber(sub(place, 3, 18))
+  if tag <= list.v then return end
+  list.v = tag
+  call('ZREMRANGEBYSCORE', list.tags, '-inf', whole(tag))
+end
+
+local function waiting(list) return count(list, '[o', '(p') end
+
+-- How many entries of owners that are not skipped wait before a place: `most` or more, if there are so many.
+local function rank_of(list, place, most)
+  local before = 0
+  for _, o in ipairs(owners(list, '-1', '(h' .. place)) do
+    if before >= most then break end
+    if not is_skipped(list, o) then
+      before = before + count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. place)
+    end
+  end
+  return before
+end
+
+-- Who is next
+
+-- What takes units from others: how many, the first instant at which some of it ends, and that of the last wake.
+local function held(list)
+  if not list.held then
+    local units, last = 0, nil
+    local found = members(list, '-1', '[k' .. wide(now + 1), '(k' .. wide(now + FUTURE + PATIENCE + 1))
+    for _, member in ipairs(found) do
+      units = units + tonumber(match(member, '^%d+', 19))
+      if sub(member, 18, 18) == 'w' then last = member end
+    end
+    list.held = {
+      units = units, first = found[1] and tonumber(sub(found[1], 2, 17)),
+      last = last and tonumber(sub(last, 2, 17)) - PATIENCE,
+    }
+  end
+  return list.held
+end
+
+local function units_out(list) return list.epoch == '' and 0 or held(list).units end
+
+-- Wakes an entry for `at`, if its owner listens: see `bell_message` in stores/wire.py. Returns whether it does.
+local function wake_entry(c, e, at, state)
+  local list, delay = c.line, whole(at - now)
+  if e.owner == c.asker then c.own[#c.own + 1] = {id = e.id, at = at}
+  else
+    local bell = {whole(#c.key), ':', c.key, ',', whole(#e.id), ':', e.id, ',', whole(#delay), ':', delay, ','}
+    if call('PUBLISH', 'tk1:' .. e.owner, concat(bell)) == 0 then
+      owner_of(list, e.owner).free = DEAF
+      return false
+    end
+  end
+  change(list, e, state, e.owner, at, nil)
+  return true
+end
+
+-- A claim of one unit, for no holder.
+local function of_one(c)
+  if c.cost == 1 and c.code ~= 'a' and not c.held and not c.line.slow then return c end
+  local one = setmetatable({held = false, size = 1, rest = whole(c.mark) .. ' 1 ', pace = false}, {__index = c})
+  if c.of.one then c.of.one(c, one) end
+  if c.line.slow then read_pace(one) end
+  return one
+end
+
+-- Wakes the first entries, while there are units for them. Returns when somebody should look, or nil.
+local function wake(c)
+  local list = c.line
+  local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
+  for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
+  local again = #ended == MOST and now + SPACING or nil
+  if now < list.paused then return again or list.paused end
+  local taken, one, lead = units_out(list), of_one(c), not c.of.estimates and LEAD
+  local o, next_at, tried = nil, nil, 0
+  while true do
+    o = head(list)
+    if not o or tried == MOST then break end
+    tried = tried + 1
+    local e = entry_of(list, o.first)
+    local at = ready_after(one, taken + e.cost - 1, now)
+    if at > now + (lead or 0) then
+      next_at = lead and at - lead or nil
+      break
+    end
+    if wake_entry(c, e, max(now, at), 'w') then taken = taken + e.cost end
+  end
+  local skipped, out = list.skipped, held(list)
+  if next_at and out.last then next_at = max(next_at, out.last + SPACING) end
+  -- Of each owner that listens, and whose wakes are all overdue: they may be lost.
+  for _, each in ipairs(skipped) do
+    local low, high = own('w', each.name)
+    local last = each.free ~= DEAF and call('ZREVRANGEBYLEX', list.order, high, low, 'LIMIT', '0', '1')[1]
+    if last and tonumber(sub(last, #low, #low + 15)) + PROBE < now then
+      wake_entry(c, entry_of(list, each.first), now, 'p')
+    end
+  end
+  if not o and #skipped == 0 then return again end
+  if tried == MOST then again = now + SPACING end
+  local at = math.min(next_at or math.huge, again or math.huge, out.first or math.huge)
+  return at < math.huge and at or nil
+end
+
+-- Wakes entries of a workflow that holds its slot: they take none, and wait for nobody.
+local function wake_workflow(c, workflow)
+  local low, high = own('g', workflow)
+  for _, member in ipairs(members(c.line, whole(MOST), low, high)) do
+    wake_entry(c, entry_of(c.line, sub(member, #low + 31)), now, 'p')
+  end
+end
+
+-- Claims
+
+-- Reads what is there for a claim: what is taken, and who waits.
+local function find(c)
+  local mark, cost, step, lead, queue, tenant = match(c.rest, '^(%d+) (%d+) (%d+) (%d+) (%d*) (.*)$')
+  c.mark, c.cost, c.step, c.queue, c.tenant = tonumber(mark), tonumber(cost), tonumber(step), tonumber(queue), tenant
+  c.rank = 15 - math.floor(tonumber(lead) / 1099511627776)
+  open_list(c)
+  local list, estimates = c.line, c.of.estimates
+  list.window = max(1, math.floor(estimates and c.declared_a / 4 or PATIENCE * 1000 / max(1, c.mark)))
+  if not c.is_read then c.of.read(c) end
+  if list.emptied > 0 then c.of.exhausted(c, list.emptied) end
+  if list.slow and c.size > 0 then read_pace(c) end
+end
+
+-- Writes what is taken in place of stale state, or of another rate's, without what a pause adds to it.
+local function mend(c)
+  if not c.stale and not c.adopted then return end
+  local fresh = {key = c.key, of = c.of, size = 0, a = c.declared_a, b = c.b, c = c.spec or c.c}
+  c.of.read(fresh)
+  c.of.keep(fresh)
+end
+
+-- The workflow that is to hold a slot of the claim, or "".
+local function workflow_of(c) return c.of.estimates and sub(c.c, -1) == '#' and c.c or '' end
+
+-- How many of a park's entries are in the hands of live workers.
+local function most_near(c)
+  if c.of.estimates then return math.min(MOST_NEAR, NEAR_SLOTS * c.declared_a) end
+  return math.min(MOST_NEAR, max(LEAST_NEAR, math.floor(NEAR / max(1, c.mark))))
+end
+
+-- Wakes entries of a claim's list, and notes the free threads of the caller. Returns in how long it should look, or nil.
+local function wake_claim(c, free, by_job, granted)
+  local list, asker = c.line, c.asker
+  if list.epoch == '' or c.size == 0 then return nil end
+  local o = free and asker ~= '' and owner_of(list, asker)
+  if o and o.free then o.free = free end
+  local workflow = granted and workflow_of(c) or ''
+  if workflow ~= '' then wake_workflow(c, workflow) end
+  local at = wake(c)
+  if asker == '' or not at then return nil end
+  at = max(at, now + SPACING)
+  if now - VOID <= list.look and list.look <= at and not (by_job and at > now + PATIENCE) then return nil end
+  list.look = at
+  return at - now
+end

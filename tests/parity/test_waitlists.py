@@ -1,0 +1,193 @@
+"""The scripts of waitlists are the reference: every answer, every bell, and all that is stored."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from parity.waits import LIMITS, BothStores, WaitHistory
+from throttlekit import TokenBucket
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Asker
+from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.waitlist import Wake
+from throttlekit.stores import MemoryStore
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.wire import UnusableReply, answer_of, bell_message, bell_of, look_of
+
+LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_WAITS", "3000"))
+HISTORY = 200
+NOW_US = 1_800_000_000_000_000
+
+ALWAYS = ["waiting", "woken", "kept", "paused", "allowed", "exhausted", "in line", "bells", "own wakes"]
+"""What no run of some thousand steps lacks."""
+
+
+@pytest.mark.parametrize("algorithms", [*([name] for name in LIMITS), [*LIMITS]], ids=[*LIMITS, "mixtures"])
+def test_random_histories(redis_url: str, client: Any, algorithms: Sequence[str]) -> None:
+    """Over some thousand random steps, the scripts answer, ring and store exactly what the reference does."""
+    steps, seen, least = 0, Counter[str](), dict.fromkeys(ALWAYS, LONG_RUN // 300)
+    # What is rarest is seen some times: where chance brings less, the histories go on.
+    while steps < LONG_RUN or (steps < 8 * LONG_RUN and any(seen[what] < few for what, few in least.items())):
+        seed = random.getrandbits(64)
+        client.flushdb()
+        stores = BothStores(redis_url, client)
+        for owner in ("p1", "p10", "park"):
+            stores.listen(owner)
+        try:
+            WaitHistory(random.Random(seed), algorithms, stores).run(HISTORY)
+        except Exception as error:
+            raise AssertionError(f"history {seed}, step {stores.steps}: {error}") from error
+        finally:
+            stores.close()
+        steps, seen = steps + HISTORY, seen + stores.seen
+    client.flushdb()
+    assert not {what: seen[what] for what, few in least.items() if seen[what] < few}
+
+
+def _many(stores: BothStores, *, wait_us: int | None = None) -> StoreClaim:
+    """100 jobs of 40 owners, which wait until a pause ends."""
+    claim = _claim(TokenBucket("a", "1000/s", burst=100))
+    stores.pause(claim, NOW_US, 1_000_000, emptied=False)
+    for n in range(100):
+        stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, f"id{n}", f"p{n % 40}", max_wait_us=wait_us))
+    return claim
+
+
+@pytest.mark.parametrize("listening", [0, 10, 40])
+def test_a_script_wakes_some_of_many_jobs(redis_url: str, client: Any, listening: int) -> None:
+    """As the reference: 16 tries, with those whose owners do not listen."""
+    stores = BothStores(redis_url, client)
+    for n in range(40 - listening, 40):
+        stores.listen(f"p{n}")
+    claim = _many(stores)
+    for n in range(6):
+        stores.run("wake", [claim], NOW_US + 1_000_000 + n)
+        stores.run("look", [claim], NOW_US + 1_000_000 + n, "p39", 99, [])
+    stores.close()
+
+
+def test_a_script_drops_some_of_many_jobs(redis_url: str, client: Any) -> None:
+    """As the reference: 16 that no longer want to wait."""
+    stores = BothStores(redis_url, client)
+    claim = _many(stores, wait_us=1_000)
+    for n in range(3):
+        stores.run("look", [claim], NOW_US + 2_000 + n, "p0", 99, [])
+    stores.close()
+
+
+def test_an_answer_sets_some_of_many_wakes_aside(redis_url: str, client: Any) -> None:
+    """As the reference: 16 wakes that are older by a second than one that was answered."""
+    stores = BothStores(redis_url, client)
+    claim = _claim(TokenBucket("a", "1000/s", burst=100))
+    stores.listen("p")
+    stores.pause(claim, NOW_US, 1_000_000, emptied=False)
+    for n in range(100):
+        stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, f"id{n}", "p"))
+    for n in range(5):
+        stores.run("look", [claim], NOW_US + 1_000_000 + n, "p", 99, [])
+    stores.run("look", [claim], NOW_US + 3_000_000, "p", 99, [])
+    _, last = max(stores.waitlist(claim).woken_of("p"))
+    stores.run("ask", [claim], NOW_US + 3_000_000, Asker(Caller.JOB, last, "p"))
+    stores.close()
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Any]:
+    """Each store that has waitlists."""
+    store: Any = MemoryStore() if request.param == "memory" else RedisStore(redis_url, timeout=20)
+    yield store
+    store.close()
+
+
+def _claim(limit: TokenBucket, name: str = "a") -> StoreClaim:
+    return StoreClaim(f"tk1:{{{name}:}}:f", limit.bind(1, 0, ""))
+
+
+SLOW = _claim(TokenBucket("a", "1/s", burst=1))
+
+
+def test_a_grant_whose_answer_was_lost_is_repeated_for_the_same_attempt(store: Any) -> None:
+    """A job that waited and was granted gets the same answer again, and takes nothing again."""
+    store.ask([SLOW], Asker(Caller.JOB, "first", "p"), NOW_US)
+    store.ask([SLOW], Asker(Caller.JOB, "second", "p", 1), NOW_US)
+    store.look(SLOW, "p", 1, (), NOW_US + 970_000)
+    granted = store.ask([SLOW], Asker(Caller.JOB, "second", "p"), NOW_US + 1_000_000, attempt="1")
+    again = store.ask([SLOW], Asker(Caller.JOB, "second", "p"), NOW_US + 1_100_000, attempt="1")
+    other = store.ask([SLOW], Asker(Caller.JOB, "second", "p"), NOW_US + 1_200_000, attempt="2")
+    assert granted.reason is again.reason is Reason.ALLOWED
+    assert (again.now_us, again.uses) == (granted.now_us, granted.uses)
+    assert other.reason is Reason.EXHAUSTED
+
+
+def test_a_peek_is_no_grant_to_repeat(store: Any) -> None:
+    """A peek at a job that may pass charges nothing; the request that follows does."""
+    store.ask([SLOW], Asker(Caller.JOB, "first", "p"), NOW_US)
+    store.ask([SLOW], Asker(Caller.JOB, "second", "p", 1), NOW_US)
+    store.look(SLOW, "p", 1, (), NOW_US + 970_000)
+    store.ask([SLOW], Asker(Caller.PEEK, "second", "p"), NOW_US + 1_000_000, attempt="1")
+    store.ask([SLOW], Asker(Caller.JOB, "second", "p"), NOW_US + 1_000_000, attempt="1")
+    assert store.ask([SLOW], Asker(Caller.JOB, "third", "p"), NOW_US + 1_000_000).reason is Reason.EXHAUSTED
+
+
+def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: Any) -> None:
+    """Each verb of waitlists runs on a server that does not know its script."""
+    store = RedisStore(redis_url, timeout=20)
+    for _ in range(2):
+        client.script_flush()
+        store.ask([SLOW], Asker(Caller.JOB, "x", "p"))
+        store.look(SLOW, "p", 1)
+        store.own(SLOW, "q", ["x"])
+        store.wake([SLOW])
+    store.close()
+
+
+def test_many_ids_go_to_the_server_in_parts(redis_url: str) -> None:
+    """However many ids a caller names, all of them change their owner, and all are removed."""
+    store, ids = RedisStore(redis_url, timeout=20), [f"id{n}" for n in range(120)]
+    for id in ["first", *ids]:
+        store.ask([SLOW], Asker(Caller.JOB, id, "p"), NOW_US)
+    assert store.own(SLOW, "q", [*ids, "unknown"], NOW_US).again == ("unknown",)
+    assert store.look(SLOW, "q", 1, ids[:8], NOW_US).again == ()
+    store.forget([SLOW], ids, NOW_US)
+    assert store.look(SLOW, "q", 1, ids, NOW_US).epoch == ""
+    store.close()
+
+
+@pytest.mark.parametrize("id", ["x", "", "1:2,3 ,", "a|b c\n", "\0", "ü\ud800", "😀"])
+def test_a_bell_carries_any_id(id: str) -> None:
+    """What was written is read again, whatever bytes the ids have."""
+    wakes = [Wake(id, 0), Wake("other", 123)]
+    assert bell_of(bell_message("tk1:{a:}:f", wakes)) == ("tk1:{a:}:f", wakes)
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"x", b"3:ab,", b"2:ab,1:x,", b"2:ab,1:x,1:y,", b"2:ab;", b":,", b"99999999999999:a,", b"2:ab"]
+)
+def test_what_is_no_bell_is_refused(message: bytes) -> None:
+    """Anybody may publish on a channel."""
+    with pytest.raises(UnusableReply):
+        bell_of(message)
+
+
+@pytest.mark.parametrize(
+    "reply", [None, b"", b"0 0 1", b"9 0 1 1;0 1;;;", b"0 0 1 1;0 1;;;0 1", [b"0 0 1 1;0 1;;;0 1", b"a", b"b"], [], 7]
+)
+def test_what_is_no_answer_is_refused(reply: Any) -> None:
+    """A reply that the script cannot have sent is not taken for an answer."""
+    with pytest.raises(UnusableReply):
+        answer_of(reply)
+
+
+@pytest.mark.parametrize(
+    "reply", [None, [], [b""], [b"1 - ab;5;0;0"], [b"1 x ab;;0;0"], [b"1 - ab;;1;0", b"a", b"b"], b"x"]
+)
+def test_what_is_no_look_is_refused(reply: Any) -> None:
+    """A reply that the script cannot have sent is not taken for a look."""
+    with pytest.raises(UnusableReply):
+        look_of(reply)

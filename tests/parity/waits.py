@@ -1,0 +1,556 @@
+"""Random histories of waitlists, run on the memory store and on the Redis store at the same instants."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from parity.histories import NOW_US, written_as
+from parity.replay import _read  # pyright: ignore[reportPrivateUsage]
+from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.decide import Answer, Asker, Stored
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.line import CLASS
+from throttlekit._core.slowdown import Fall, Heard
+from throttlekit._core.storage_keys import bucket_name, wait_names
+from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.waitlist import (
+    DEAF,
+    FREE_UNKNOWN,
+    PATIENCE_US,
+    Pause,
+    State,
+    Waitlist,
+    Wake,
+)
+from throttlekit.stores import Correction, Lease, MemoryStore, Slowing, StoreClaim
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.wire import bell_of, encoded
+
+__all__ = ["LIMITS", "BothStores", "WaitHistory", "stored_list"]
+
+MS, SECOND = 1_000, 1_000_000
+LIMITS: dict[str, list[Limit]] = {
+    "token-bucket": [
+        TokenBucket("a", "10/s", burst=1),
+        TokenBucket("a", "50/s", burst=10),
+        TokenBucket("a", "1/s", burst=2),
+        TokenBucket("a", "300000/s", burst=4),
+        TokenBucket("a", "200/s", burst=40),
+        TokenBucket("a", "7/s", burst=7),
+    ],
+    "leaky-bucket": [LeakyBucket("b", "7/s", queue=3), LeakyBucket("b", "40/s")],
+    "fixed-window": [FixedWindow("c", "5/s"), FixedWindow("c", "20/s"), FixedWindow("c", "30/minute")],
+    "sliding-window": [SlidingWindow("d", "5/s"), SlidingWindow("d", "40/s")],
+    "sliding-log": [SlidingLog("e", "5/s"), SlidingLog("e", "300/s")],
+    "concurrency": [Concurrency("f", 2, lease=30), Concurrency("f", 12, lease=30)],
+    "adaptive-concurrency": [
+        Concurrency("g", 8, lease=30, adapt=ByLatency(2)),
+        Concurrency("g", 20, lease=30, adapt=ByLatency(1, timeout=0.5)),
+        Concurrency("g", 2, lease=30, adapt=ByLatency(1)),
+    ],
+}
+OWNERS = ("p1", "p10", "p2", "host.example:1234.0f", "q", "~")
+PARKS = ("park", "p")
+ODD = ("{}", "{}", "{}", "j|{}", "é {}\n", "{}|1|x", "%00\x00{}", "\ud800{}", "o{}}}", "12 34;{};", "{}" * 30)
+
+# Around the scripts: keys live an hour longer, for a test on a busy machine.
+LONGER = """
+local given = redis
+local redis = {sha1hex = redis.sha1hex, call = function(...)
+  local words = {...}
+  for i = 1, #words do
+    if type(words[i]) ~= 'string' then error('not text: ' .. tostring(words[i])) end
+  end
+  local at = words[1] == 'PEXPIRE' and 3 or words[1] == 'SET' and 5
+  if at and words[at] then words[at] = string.format('%.0f', words[at] + 3600000) end
+  return given.call((unpack or table.unpack)(words))
+end}
+"""
+
+
+class _Longer(RedisStore):
+    """The Redis store, with scripts whose keys live longer, and epochs that the test knows."""
+
+    epoch = "ab"
+
+    def _run(self, script: Any, arguments: list[Any]) -> Any:
+        return self._command("EVAL", LONGER + script.text, *arguments)
+
+    def _epoch(self) -> str:
+        return self.epoch
+
+
+class _Memory(MemoryStore):
+    epoch = "ab"
+
+    def _epoch(self) -> str:
+        return self.epoch
+
+
+class BothStores:
+    """
+    Runs verbs on a memory store and a Redis store, and compares what they answer, ring and store.
+
+    Attributes:
+        seen: How often things of interest were stored or answered.
+    """
+
+    def __init__(self, url: str, client: Any) -> None:
+        self.memory, self.redis = _Memory(), _Longer(url, timeout=20)
+        self._client = client
+        self._bells = client.pubsub()
+        self._rung: list[tuple[str, str, tuple[Wake, ...]]] = []
+        self._ends: dict[str, Any] = {}
+        self._known: dict[str, tuple[StoreClaim, Any]] = {}
+        self.seen = Counter[str]()
+        self.steps = 0
+
+    def close(self) -> None:
+        self._bells.close()
+        self.redis.close()
+
+    def listen(self, owner: str) -> None:
+        if owner in self._ends:
+            return
+
+        def heard(bucket: str, wakes: Sequence[Wake]) -> None:
+            self._rung.append((owner, bucket, tuple(wakes)))
+
+        self._ends[owner] = self.memory.listen(owner, heard)
+        self._bells.subscribe(f"tk1:{owner}")
+        self._read_bells()
+
+    def go_deaf(self, owner: str) -> None:
+        if owner in self._ends:
+            self._ends.pop(owner)()
+            self._bells.unsubscribe(f"tk1:{owner}")
+            self._read_bells()
+
+    def _read_bells(self) -> list[tuple[str, str, tuple[Wake, ...]]]:
+        """All bells so far: what comes before the answer to a ping."""
+        if self._bells.connection is None:
+            return []
+        found: list[tuple[str, str, tuple[Wake, ...]]] = []
+        self._bells.ping("end")
+        while (message := self._bells.get_message(timeout=20)) is not None:
+            if message["type"] == "pong":
+                return found
+            if message["type"] == "message":
+                bucket, wakes = bell_of(message["data"])
+                found.append((message["channel"].decode()[4:], bucket, tuple(wakes)))
+        raise AssertionError("the server does not answer")
+
+    def expire(self, now_us: int) -> None:
+        """Forget what the memory store has forgotten by now."""
+        values = self.memory._values  # pyright: ignore[reportPrivateUsage]
+        gone = [name for name, (_, expires_us) in values.items() if expires_us <= now_us]
+        for name in gone:
+            del values[name]
+            if (known := next((each for each in self._known if wait_names(each)[0] == name), None)) is not None:
+                self._client.delete(*wait_names(known))
+            else:
+                self._client.delete(name)
+
+    def run(self, verb: str, claims: Sequence[StoreClaim], now_us: int, *args: Any, **options: Any) -> Any:
+        """Run *verb* on both stores at *now_us*."""
+        self.steps += 1
+        self.memory.epoch = self.redis.epoch = f"{self.steps:x}"
+        self._known |= {claim.bucket: (claim, None) for claim in claims}
+        self.expire(now_us)
+        answers: list[Any] = []
+        for store in (self.memory, self.redis):
+            first = claims if verb in ("ask", "forget", "wake") else claims[0]
+            answers.append(getattr(store, verb)(first, *args, now_us=now_us, **options))
+        assert answers[0] == answers[1], f"\nmemory {answers[0]}\nredis  {answers[1]}"
+        rung, self._rung = self._rung, []
+        assert sorted(rung, key=repr) == sorted(self._read_bells(), key=repr)
+        self.seen["bells"] += len(rung)
+        self.check(claims)
+        if isinstance(answers[0], Answer):
+            self.seen[answers[0].reason.value] += 1
+            self.seen["parked"] += answers[0].kept is not None and answers[0].kept.parked
+            self.seen["early"] += answers[0].reason is Reason.ALLOWED and answers[0].retry_us > now_us
+            self.seen["own wakes"] += len(answers[0].wakes)
+        return answers[0]
+
+    def change(self, claim: StoreClaim, call: Any) -> None:
+        """Run an old verb on both stores, which changes what is taken."""
+        self._known[claim.bucket] = claim, None
+        for store in (self.memory, self.redis):
+            call(store)
+
+    def pause(self, claim: StoreClaim, now_us: int, for_us: int | None, *, emptied: bool) -> None:
+        """Pause a waitlist: the scripts have no verb for it yet."""
+        self.expire(now_us)
+        self.memory.pause([claim], for_us, now_us, emptied=emptied)
+        self._copy(claim)
+
+    def slow(self, claim: StoreClaim, why: Fall | Heard, now_us: int) -> None:
+        self.run("own", [claim], now_us, "nobody", ())  # what is stale is written as it counts
+        self.memory.slow([Slowing(claim, why)], now_us)
+        self._copy(claim)
+
+    def _copy(self, claim: StoreClaim) -> None:
+        """Write the pause and the slowdown of the memory store's list into the Redis store's."""
+        waitlist, record = self._stored(claim).waitlist, wait_names(claim.bucket)[0]
+        self._known[claim.bucket] = claim, None
+        if waitlist is None:
+            self._client.delete(record)
+            return
+        pause = waitlist.pause
+        fields = {"paused": pause.until_us, "from": pause.from_us, "emptied": pause.emptied_us}
+        self._client.hset(record, mapping=fields)
+        if waitlist.slow is not None:
+            self._client.hset(record, "slow", " ".join(map(str, waitlist.slow)))
+        self._client.pexpire(record, 172_800_000)
+
+    def _stored(self, claim: StoreClaim) -> Stored:
+        values = self.memory._values  # pyright: ignore[reportPrivateUsage]
+        taken, waitlist = (values.get(name, (None, 0))[0] for name in (claim.bucket, wait_names(claim.bucket)[0]))
+        return Stored(taken, waitlist)  # type: ignore[arg-type]
+
+    def waitlist(self, claim: StoreClaim) -> Waitlist:
+        return self._stored(claim).waitlist or Waitlist()
+
+    def check(self, claims: Sequence[StoreClaim]) -> None:
+        """Compare what is stored for *claims*."""
+        for claim in claims:
+            stored = self._stored(claim)
+            found = stored_list(self._client, claim.bucket)
+            expected = _plain(stored.waitlist or Waitlist())
+            assert found == expected, f"{claim.bucket}\nmemory {expected}\nredis  {found}"
+            expected_taken = written_as(stored.taken)
+            kind = self._client.type(claim.bucket)
+            value: Any = self._client.get(claim.bucket) if kind == b"string" else None
+            if kind == b"zset":
+                pairs = self._client.zrange(claim.bucket, 0, -1, withscores=True)
+                value = [b"\n".join(b"%b\n%d" % (name, int(score)) for name, score in pairs)]
+            assert _read(claim.bucket, value, stored.taken) == expected_taken, claim.bucket
+            if stored.waitlist is not None:
+                self._count(stored.waitlist)
+        for key in self._client.scan_iter(match="tk1:*", count=1000):
+            assert 0 < self._client.pttl(key) <= 2_678_400_000 + 3_600_000, key
+
+    def _count(self, waitlist: Waitlist) -> None:
+        entries = waitlist.entries.values()
+        self.seen["waiting"] += any(each.state is State.WAITING for each in entries)
+        self.seen["woken"] += any(each.state is State.WOKEN for each in entries)
+        self.seen["probed"] += any(each.state is State.WOKEN and not each.counts for each in entries)
+        self.seen["kept"] += any(each.state is State.KEPT for each in entries)
+        self.seen["turns"] += bool(waitlist.turns)
+        self.seen["deaf"] += any(owner.free == DEAF for owner in waitlist.owners.values())
+        self.seen["tags"] += bool(waitlist.finishes)
+        self.seen["paused"] += waitlist.pause.until_us > 0
+        self.seen["slow"] += waitlist.slow is not None
+        self.seen["workflows"] += any(each.workflow and each.state is State.WAITING for each in entries)
+        self.seen["parks"] += any(name in PARKS for name in waitlist.owners)
+
+
+def _plain(waitlist: Waitlist) -> dict[str, Any]:
+    """What a waitlist has, as plain values; what means nothing at the moment is left out."""
+    return {
+        "epoch": waitlist.epoch,
+        "numbers": (waitlist.number, waitlist.v, waitlist.look_us) if waitlist.epoch else None,
+        "pause": waitlist.pause,
+        "slow": tuple(waitlist.slow or ()),
+        "tags": waitlist.finishes,
+        "entries": {
+            each.id: (
+                each.state.value, each.owner, tuple(each.place), each.cost,
+                each.at_us if each.state is State.WOKEN else 0, each.until_us, each.counts, each.turn_us,
+                each.workflow,
+            )
+            for each in waitlist.entries.values()
+        },
+        "ends": waitlist.ends,
+        "turns": sorted((waitlist.entries[id].turn_us, id) for id in waitlist.turns),
+        "owners": {
+            name: (
+                owner.free, [(tuple(place), id) for place, id in owner.waiting], list(owner.woken),
+            )
+            for name, owner in waitlist.owners.items()
+        },
+    }  # fmt: skip
+
+
+_STATES = {"o": "waiting", "w": "woken", "p": "woken", "k": "kept"}
+_NUMBERS = ("n", "v", "look", "renewed", "paused", "from", "emptied")
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogatepass")
+
+
+def _place(text: str) -> tuple[int, int, int]:
+    return int(text[:2]), int(text[2:18]), int(text[18:30])
+
+
+def stored_list(client: Any, bucket: str) -> dict[str, Any]:
+    """A stored waitlist as `_plain` shows the memory store's. Every member of the order must be right."""
+    record_name, order_name, entries_name, tags_name = wait_names(bucket)
+    record = {_text(name): _text(value) for name, value in client.hgetall(record_name).items()}
+    free = {name[1:]: int(text) for name, text in record.items() if name[0] == "p" and name != "paused"}
+    numbers = {name: int(text) for name, text in record.items() if name in _NUMBERS}
+    assert len(record) == len(free) + len(numbers) + ("epoch" in record) + ("slow" in record), record
+    order = [_text(member) for member in client.zrange(order_name, 0, -1)]
+    entries: dict[str, tuple[Any, ...]] = {}
+    for id, value in client.hgetall(entries_name).items():
+        state, owner, place, cost, at, till, workflow = _text(value).split(" ")
+        until_us, is_kept = None if till == "-" else int(till), state == "k"
+        entries[_text(id)] = (
+            _STATES[state], owner, _place(place), int(cost), 0 if is_kept else int(at), until_us, state == "w",
+            int(at) if is_kept else 0, workflow,
+        )  # fmt: skip
+    owners: dict[str, tuple[int, list[Any], list[Any]]] = {}
+    for name in {entry[1] for entry in entries.values() if entry[0] != "kept"}:
+        own = [member[len(name) + 2 :] for member in order if member.startswith(f"o{name}|")]
+        asked = [member[len(name) + 2 :] for member in order if member.startswith(f"w{name}|")]
+        owners[name] = (
+            free.pop(name) if own else FREE_UNKNOWN, [(_place(each), each[31:]) for each in own],
+            [(int(each[:16]), each[17:]) for each in asked],
+        )  # fmt: skip
+    assert not free, free
+    ends = [(int(member[1:17]), member[18:]) for member in order if member[0] == "x"]
+    turns = sorted(
+        (int(member[1:17]), member.split("|", 1)[1]) for member in order if member[0] == "k" and member[17] == "t"
+    )
+    _check_members(order, entries, owners)
+    assert bool(entries) == bool(order) == ("epoch" in record), (entries, order, record)
+    tags = {_text(name): int(score) for name, score in client.zrange(tags_name, 0, -1, withscores=True)}
+    return {
+        "epoch": record.get("epoch", ""),
+        "numbers": (numbers.get("n", 0), numbers.get("v", 1), numbers.get("look", 0)) if "epoch" in record else None,
+        "pause": Pause(numbers.get("paused", 0), numbers.get("from", 0), numbers.get("emptied", 0)),
+        "slow": tuple(map(int, record.get("slow", "").split())),
+        "tags": tags,
+        "entries": entries,
+        "ends": ends,
+        "turns": turns,
+        "owners": owners,
+    }
+
+
+def _check_members(order: Sequence[str], entries: Any, owners: Any) -> None:
+    """The order has what the entries and their owners say, and nothing else."""
+    expected: list[str] = []
+    for id, (state, owner, place, cost, at, until, counts, turn, workflow) in entries.items():
+        text = f"{place[0]:02}{place[1]:016}{place[2]:012}"
+        if state == "waiting":
+            expected.append(f"o{owner}|{text}|{id}")
+            expected += [f"g{workflow}|{text}|{id}"] if workflow else []
+        if state == "woken":
+            expected.append(f"w{owner}|{at:016}|{id}")
+            expected += [f"k{at + PATIENCE_US:016}w{cost}|{id}"] if counts else []
+        expected += [f"x{until:016}|{id}"] if until is not None else []
+        expected += [f"k{turn:016}t{cost}|{id}"] if turn else []
+    for name, (_, waiting, _) in owners.items():
+        if waiting:
+            (rank, tag, number), id = waiting[0]
+            expected.append(f"h{rank:02}{tag:016}{number:012}{name}|{id}")
+    assert sorted(order, key=encoded) == sorted(expected, key=encoded)
+
+
+class _Bound(NamedTuple):
+    limit: Limit
+    bucket: str
+    shared: bool
+    queue: int | None
+
+
+@dataclass(eq=False)
+class _Job:
+    id: str
+    owner: str
+    park: str
+    claims: list[StoreClaim]
+    again: bool
+    asks: int = 0
+    leases: list[Lease] = field(default_factory=list)
+
+
+class WaitHistory:
+    """Walks at random over some limits."""
+
+    def __init__(self, rnd: random.Random, algorithms: Sequence[str], stores: BothStores) -> None:
+        self._rnd, self._stores = rnd, stores
+        self._now_us = NOW_US + rnd.randrange(10**12)
+        self._limits: list[_Bound] = []
+        for number in range(rnd.choice([1, 1, 2, 3])):
+            kinds = LIMITS[rnd.choice(algorithms)]
+            first = rnd.choice(kinds)
+            kind = "ring" if isinstance(first, SlidingLog) else first.algorithm
+            bucket = bucket_name(f"{first.name}{number}", "", f"{kind}{first.fingerprint}")
+            queue = rnd.choice([None, None, 3, 8])
+            shared = rnd.random() < 0.5
+            self._limits.append(_Bound(first, bucket, shared, queue))
+            other = rnd.choice(kinds)
+            if rnd.random() < 0.3 and other.count_with(first) and not isinstance(other, Concurrency):
+                self._limits.append(_Bound(other, bucket, shared, queue))
+        self._owners = rnd.sample(OWNERS, rnd.randint(1, len(OWNERS)))
+        self._jobs: list[_Job] = []
+        self._running: list[_Job] = []
+        self._wide = rnd.random() < 0.2
+        self._slowly, self._asks_woken = rnd.random() < 0.4, rnd.choice([1, 6, 12])
+
+    def run(self, steps: int) -> None:
+        verbs = {
+            self._ask_new: 10, self._ask_again: 4, self._ask_woken: self._asks_woken, self._look: 6, self._own: 1,
+            self._forget: 1, self._wake: 1, self._pause: 0.4, self._slow: 0.3, self._end: 4, self._settle: 0.3,
+            self._bell: 0.5,
+        }  # fmt: skip
+        for _ in range(steps):
+            steps_us = [0, 0, 1, 900, 5_000, 20_000, 60_000, 150_000, 260_000, 400_000]
+            if self._slowly:
+                steps_us = [0, 900, 5_000, 20_000, 60_000, 150_000, -30_000]
+            if self._rnd.random() < 0.1:
+                steps_us += [1_100_000, 61 * SECOND, -SECOND, -100_000, -61 * SECOND, 700 * SECOND]
+            self._now_us += self._rnd.choice(steps_us)
+            (verb,) = self._rnd.choices([*verbs], [*verbs.values()])
+            verb()
+
+    def _owner(self) -> str:
+        return self._rnd.choice(self._owners)
+
+    def _claims(self, id: str) -> list[StoreClaim]:
+        buckets = dict.fromkeys(each.bucket for each in self._limits)
+        chosen = self._rnd.sample([*buckets], self._rnd.randint(1, len(buckets)))
+        return [
+            self._claim(self._rnd.choice([each for each in self._limits if each.bucket == bucket]), id)
+            for bucket in chosen
+        ]
+
+    def _claim(self, of: _Bound, id: str, cost: int | None = None) -> StoreClaim:
+        rnd = self._rnd
+        if cost is None:
+            cost = rnd.choice([1, 1, 1, 0, rnd.randint(1, min(5, of.limit.capacity))])
+        holder = f"job{len(self._jobs)}x{rnd.randrange(10**9)}#0"
+        if isinstance(of.limit, Concurrency) and rnd.random() < 0.3:
+            holder = f"w{rnd.randrange(3)}#"
+        tenant = rnd.choice(["u", "v", "w w", "ü"]) if of.shared and rnd.random() < 0.8 else ""
+        step = -(-cost * 1_000_000 // rnd.choice([1, 2, 7])) if tenant else 0
+        if self._wide and step and rnd.random() < 0.05:
+            step = 10**18
+        lead = rnd.choice([0, 0, 0, 1, 15]) * CLASS
+        return StoreClaim(of.bucket, of.limit.bind(cost, 0, holder), cost, of.queue, tenant, step, lead)
+
+    def _unit(self) -> StoreClaim:
+        return self._claim(self._rnd.choice(self._limits), "", 1)
+
+    def _ask(self, job: _Job, caller: Caller, *, owner: str | None = None) -> None:
+        rnd = self._rnd
+        attempt = rnd.choice(["", f"{job.asks}", f"{job.asks}", f"{max(0, job.asks - 1)}"])
+        job.asks += 1
+        wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
+        id = "" if caller is Caller.GUEST and rnd.random() < 0.9 else job.id
+        asker = Asker(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), job.park, wait)
+        answer = self._stores.run("ask", job.claims, self._now_us, asker, attempt=attempt if id else "")
+        if answer.reason is Reason.ALLOWED and caller is not Caller.PEEK:
+            job.leases = [
+                Lease(each.bucket, each.algorithm, self._now_us)
+                for each in job.claims
+                if each.algorithm.holder and each.algorithm.size
+            ]
+            self._running.append(job)
+            if job in self._jobs and rnd.random() < 0.95:
+                self._jobs.remove(job)
+
+    def _ask_new(self) -> None:
+        rnd = self._rnd
+        if len(self._jobs) > 40:
+            self._ask_woken()
+            return
+        number = self._stores.steps
+        id = rnd.choice(ODD).format(*[number] * 30)
+        park = rnd.choice(PARKS) if rnd.random() < 0.4 else ""
+        job = _Job(id, self._owner(), park, self._claims(id), rnd.random() < 0.1)
+        caller = rnd.choice([Caller.JOB] * 8 + [Caller.GUEST, Caller.PEEK])
+        if caller is Caller.JOB:
+            self._jobs.append(job)
+            caller = Caller.AGAIN if job.again else caller
+        self._ask(job, caller)
+
+    def _ask_again(self) -> None:
+        if self._jobs:
+            job = self._rnd.choice(self._jobs)
+            owner = self._owner() if self._rnd.random() < 0.1 else None
+            caller = self._rnd.choice([Caller.JOB] * 6 + [Caller.AGAIN, Caller.PEEK, Caller.GUEST])
+            self._ask(job, caller, owner=owner)
+
+    def _ask_woken(self) -> None:
+        woken = [job for job in self._jobs if any(self._is_woken(claim, job.id) for claim in job.claims)]
+        if not woken:
+            self._ask_new() if len(self._jobs) < 30 else self._look()
+            return
+        job = self._rnd.choice(woken)
+        at = [
+            self._stores.waitlist(claim).entries[job.id].at_us for claim in job.claims if self._is_woken(claim, job.id)
+        ]
+        if self._rnd.random() < 0.6 and 0 < at[0] - self._now_us < SECOND:
+            self._now_us = at[0] - self._rnd.choice([0, 0, 1_000, 5_000, 6_000])
+        self._ask(job, Caller.AGAIN if job.again else Caller.JOB)
+
+    def _is_woken(self, claim: StoreClaim, id: str) -> bool:
+        entry = self._stores.waitlist(claim).entries.get(id)
+        return entry is not None and entry.state is State.WOKEN
+
+    def _ids(self, most: int) -> list[str]:
+        ids = [job.id for job in self._rnd.sample(self._jobs, min(len(self._jobs), self._rnd.randint(0, most)))]
+        return ids + (["unknown"] if self._rnd.random() < 0.2 else [])
+
+    def _look(self) -> None:
+        owner = self._rnd.choice([*self._owners, *PARKS])
+        free = self._rnd.choice([0, 1, 2, 4, 8, 999_999])
+        near = owner in PARKS or self._rnd.random() < 0.1
+        self._stores.run("look", [self._unit()], self._now_us, owner, free, self._ids(8), near=near)
+
+    def _own(self) -> None:
+        self._stores.run("own", [self._unit()], self._now_us, self._owner(), self._ids(6))
+
+    def _forget(self) -> None:
+        ids = self._ids(3)
+        claims = [self._claim(each, "", 1) for each in {each.bucket: each for each in self._limits}.values()]
+        self._stores.run("forget", claims, self._now_us, ids)
+        if self._rnd.random() < 0.7:
+            self._jobs = [job for job in self._jobs if job.id not in ids]
+
+    def _wake(self) -> None:
+        self._stores.run("wake", [self._unit()], self._now_us)
+
+    def _pause(self) -> None:
+        for_us = self._rnd.choice([None, 3_000, 50_000, SECOND, 3 * SECOND, 100 * SECOND])
+        self._stores.pause(self._unit(), self._now_us, for_us, emptied=self._rnd.random() < 0.5)
+
+    def _slow(self) -> None:
+        rnd = self._rnd
+        why = rnd.choice([Fall(None, rnd.choice([SECOND, 60 * SECOND]), 50_000), Heard(rnd.choice([0, 3]), 5 * SECOND)])
+        self._stores.slow(self._unit(), why, self._now_us)
+
+    def _end(self) -> None:
+        if not self._running:
+            return
+        job = self._running.pop(self._rnd.randrange(len(self._running)))
+        if not job.leases:
+            return
+        self._stores.expire(self._now_us)
+        for lease in job.leases:
+            claim = next(each for each in job.claims if each.bucket == lease.bucket)
+            self._stores.change(claim, lambda store, lease=lease: store.release([lease], self._now_us))
+        self._stores.run("wake", [each for each in job.claims if each.algorithm.holder], self._now_us)
+
+    def _settle(self) -> None:
+        claim = self._unit()
+        by = self._rnd.choice([-1, 1, 2]) * claim.algorithm.size
+        correction = Correction(claim.bucket, claim.algorithm, self._now_us - 1_000, by)
+        if claim.algorithm.holder:
+            return
+        self._stores.expire(self._now_us)
+        self._stores.change(claim, lambda store: store.settle([correction], self._now_us))
+        self._stores.run("wake", [claim], self._now_us)
+
+    def _bell(self) -> None:
+        owner = self._rnd.choice([*self._owners, *PARKS])
+        (self._stores.listen if self._rnd.random() < 0.6 else self._stores.go_deaf)(owner)
