@@ -1,0 +1,126 @@
+"""Wakers of several processes on a real server: jobs that wait are woken in order, and bells are heard."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
+
+import pytest
+import redis
+
+from support.waiting import wait_until
+from throttlekit import TokenBucket
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Asker
+from throttlekit._core.storage_keys import bucket_name
+from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.waitlist import Wake
+from throttlekit._engine.waker import Waker
+from throttlekit.stores.bells import Listener
+from throttlekit.stores.redis import RedisStore
+
+LIMIT = TokenBucket("partner", "20/s", burst=1)
+CLAIM = StoreClaim(bucket_name(LIMIT.name, "", LIMIT.fingerprint), LIMIT.bind(1))
+
+
+class Process:
+    """As a worker process: two threads that ask, run what is granted, and hold what is denied."""
+
+    def __init__(self, url: str, name: str, ran: list[str]) -> None:
+        self.name, self._ran = name, ran
+        self._store, self._jobs, self._free = RedisStore(url, timeout=5), SimpleQueue[str](), 2
+        self._lock = threading.Lock()
+        self.waker: Waker[str] = Waker(self._store, name, lambda: self._free, lambda id, _: self._jobs.put(id))
+        self._client = redis.Redis.from_url(url)
+        self.listener = Listener(self._client, f"tk1:{name}", self.waker.heard, self.waker.missed)
+        assert self.listener.wait(10)
+        self.waker.begin()
+        for _ in range(2):
+            threading.Thread(target=self._run, daemon=True).start()
+
+    def put(self, id: str) -> None:
+        self._jobs.put(id)
+
+    def close(self) -> None:
+        self.put("")
+        self.put("")
+        self.waker.close()
+        self.listener.close()
+        self._store.close()
+        self._client.close()
+
+    def _run(self) -> None:
+        while id := self._jobs.get():
+            with self._lock:
+                self._free -= 1
+                free = self._free
+            self.waker.asks(id, [CLAIM.bucket], free)
+            answer = self._store.ask([CLAIM], Asker(Caller.JOB, id, self.name, free))
+            self.waker.answered(id, id, [CLAIM], answer)
+            if answer.reason is Reason.ALLOWED:
+                time.sleep((answer.retry_us - answer.now_us) / 1e6)
+                self._ran.append(id)
+                self.waker.done(id)
+            with self._lock:
+                self._free += 1
+
+
+@pytest.fixture
+def start(redis_url: str) -> Iterator[Callable[[str, list[str]], Process]]:
+    with contextlib.ExitStack() as stack:
+
+        def started(name: str, ran: list[str]) -> Process:
+            process = Process(redis_url, name, ran)
+            stack.callback(process.close)
+            return process
+
+        yield started
+
+
+def test_jobs_of_several_processes_run_in_the_order_in_which_they_asked(
+    start: Callable[[str, list[str]], Process], redis_url: str
+) -> None:
+    """Each asks, waits, is woken and runs; the list is gone in the end."""
+    ran: list[str] = []
+    one, two = start("one", ran), start("two", ran)
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        for number in range(20):
+            (one if number % 3 else two).put(f"job{number:02d}")
+            wait_until(
+                lambda n=number: client.hlen(f"{CLAIM.bucket}:entries1") + len(ran) > n, description="it has asked"
+            )
+        wait_until(lambda: len(ran) == 20, description="all have run", timeout=30)
+        assert ran == sorted(ran)
+        wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="nobody is on the list")
+
+
+def test_a_listener_hears_what_is_published_and_says_when_it_may_have_missed_something(redis_url: str) -> None:
+    """Its connection is closed by the server: it listens again, and says so."""
+    heard, missed = list[tuple[str, list[Wake]]](), list[int]()
+
+    def hear(bucket: str, wakes: Sequence[Wake]) -> None:
+        heard.append((bucket, list(wakes)))
+
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        store = RedisStore(redis_url, timeout=5)
+        listener = Listener(client, "tk1:other", hear, lambda: missed.append(1))
+        assert listener.wait(10)
+        store.ask([CLAIM], Asker(Caller.JOB, "one", "me"))
+        store.ask([CLAIM], Asker(Caller.JOB, "two\x00 |,", "other"))
+
+        def is_woken() -> bool:
+            store.look(CLAIM, "me", 1)
+            return bool(heard)
+
+        wait_until(is_woken, description="the other one is woken")
+        ((bucket, (wake,)),) = heard
+        assert (bucket, wake.id) == (CLAIM.bucket, "two\x00 |,")
+        assert 0 <= wake.in_us <= 30_000
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        wait_until(lambda: len(missed) == 2, description="it listens again", timeout=20)
+        listener.close()
+        assert client.publish("tk1:other", b"") == 0
+        store.close()

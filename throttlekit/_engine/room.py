@@ -1,0 +1,249 @@
+"""The jobs that a process holds while they wait: which of them may ask now, and when it looks at their lists."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Look
+from throttlekit._core.waitlist import Wake
+
+__all__ = ["LookAt", "Room"]
+
+_T = TypeVar("_T")
+
+_NET_US, _LONGEST_NET_US = 500_000, 5_000_000
+"""A process looks at a list where its jobs wait at least once in .5 s; at slow limits, at least once in 5 s."""
+_NEVER_US = 2**62
+_IDS_NAMED = 8
+"""How many ids of the first jobs a look names, to find those that the store does not know."""
+_AHEAD_US = 2_000
+"""A job asks so long before the instant for which it was woken: the question takes a while."""
+_SAME_LOOK_US = 10_000
+"""Looks that are asked for within so long of each other are one."""
+_SPREAD_US = 1_000
+"""How far apart jobs ask anew that the store does not know."""
+
+
+class LookAt(NamedTuple):
+    """A look that is due."""
+
+    claim: StoreClaim
+    ids: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Held(Generic[_T]):
+    id: str
+    item: _T
+    bucket: str
+    at_us: int | None = None
+    """When it may ask; None: it waits."""
+
+
+@dataclass(slots=True, eq=False)
+class _List:
+    """
+    What the process knows of one list.
+
+    Attributes:
+        ids: The jobs that it holds.
+        owners: How many processes have jobs there.
+        net_us: When it looks in any case.
+        asked_us: When the store asked it to look: a sooner look does not replace a later one.
+    """
+
+    claim: StoreClaim
+    epoch: str = ""
+    ids: dict[str, None] = field(default_factory=dict)
+    owners: int = 1
+    net_us: int = _NEVER_US
+    asked_us: list[int] = field(default_factory=list)
+
+    @property
+    def look_us(self) -> int:
+        return min((self.net_us, *self.asked_us))
+
+    def period_us(self) -> int:
+        """How often the process looks: with many processes, each of them less often."""
+        algorithm = self.claim.algorithm
+        if algorithm.estimates:
+            return _NET_US
+        unit_us = max(1, algorithm.mark // 1000)
+        return min(max(_NET_US, 2 * self.owners * unit_us), max(_LONGEST_NET_US, unit_us))
+
+
+class Room(Generic[_T]):
+    """Holds jobs that wait. Whoever uses it has a lock, and a clock: times are microseconds of that clock."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held[_T]] = {}
+        self._lists: dict[str, _List] = {}
+        self._ready: list[tuple[int, int, _Held[_T]]] = []
+        self._busy: dict[str, int | None] = {}
+        """Jobs that ask or run, and when they were woken meanwhile."""
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._held
+
+    # Jobs
+
+    def asks(self, id: str) -> None:
+        """Note that a job asks, or runs."""
+        self._busy.setdefault(id, None)
+
+    def done(self, id: str) -> None:
+        """Note that a job asks and runs no longer, and does not wait."""
+        self._busy.pop(id, None)
+
+    def hold(self, id: str, item: _T, claim: StoreClaim, epoch: str, now_us: int) -> _T | None:
+        """
+        Hold a job that was denied, and waits on the list of *claim*, of one unit.
+
+        Returns:
+            The item that was held for this id before: a second copy of its message came.
+        """
+        before = self.release(id)
+        known = self._lists.setdefault(claim.bucket, _List(claim, epoch))
+        if not known.ids:
+            known.net_us = now_us + known.period_us()
+        self._note_epoch(known, epoch, now_us)
+        known.claim = claim
+        known.ids[id] = None
+        self._held[id] = _Held(id, item, claim.bucket)
+        at_us = self._busy.pop(id, None)
+        if at_us is not None:
+            self._wake(self._held[id], at_us)
+        return before
+
+    def release(self, id: str) -> _T | None:
+        """Let go of a job that waits no longer."""
+        held = self._held.pop(id, None)
+        if held is None:
+            return None
+        known = self._lists.get(held.bucket)
+        if known is not None:
+            known.ids.pop(id, None)
+            if not known.ids:
+                known.net_us = _NEVER_US
+                self._forget_idle(known)
+        return held.item
+
+    def hold_ready(self, id: str, item: _T, at_us: int) -> None:
+        """Hold a job that was woken, and could not be started, until *at_us*."""
+        self._busy.pop(id, None)
+        self._held[id] = held = _Held(id, item, "")
+        self._wake(held, at_us)
+
+    def release_all(self) -> list[_T]:
+        """Let go of all jobs that wait, in the order in which they came."""
+        items = [held.item for held in self._held.values()]
+        self._held.clear()
+        self._lists.clear()
+        return items
+
+    def take_ready(self, now_us: int) -> tuple[str, _T] | None:
+        """The first job that may ask now, which is held no longer; None: there is none."""
+        while self._ready and self._ready[0][0] <= now_us:
+            at_us, _, held = heapq.heappop(self._ready)
+            if self._held.get(held.id) is held and held.at_us == at_us + _AHEAD_US:
+                self.release(held.id)
+                self.asks(held.id)
+                return held.id, held.item
+        return None
+
+    # Wakes and looks
+
+    def woken(self, wakes: Sequence[Wake], now_us: int) -> list[str]:
+        """Note wakes. Returns the ids of jobs that this process knows nothing of."""
+        unknown: list[str] = []
+        for id, in_us in wakes:
+            held = self._held.get(id)
+            if held is not None:
+                self._wake(held, now_us + in_us)
+            elif id in self._busy:
+                self._busy[id] = now_us + in_us
+            else:
+                unknown.append(id)
+        return unknown
+
+    def look_in(self, claim: StoreClaim, in_us: int, now_us: int) -> None:
+        """Look at the list of *claim*, of one unit, in so long: whether jobs wait there in this process or not."""
+        known = self._lists.setdefault(claim.bucket, _List(claim))
+        at_us = now_us + in_us
+        if not any(abs(each - at_us) < _SAME_LOOK_US for each in known.asked_us):
+            known.asked_us.append(at_us)
+
+    def look_at_all(self, now_us: int) -> None:
+        """Look now at every list where jobs wait."""
+        for known in self._lists.values():
+            known.asked_us.append(now_us)
+
+    def waits_on(self, bucket: str) -> bool:
+        """Whether jobs wait on a list in this process."""
+        return bucket in self._lists and bool(self._lists[bucket].ids)
+
+    def unit_of(self, bucket: str) -> StoreClaim | None:
+        """The claim, of one unit, of a list that this process knows."""
+        known = self._lists.get(bucket)
+        return None if known is None else known.claim
+
+    def due(self, now_us: int) -> list[LookAt]:
+        """The looks that are due now."""
+        found: list[LookAt] = []
+        for known in list(self._lists.values()):
+            if known.look_us > now_us:
+                continue
+            known.asked_us = [at_us for at_us in known.asked_us if at_us > now_us]
+            known.net_us = now_us + known.period_us() if known.ids else _NEVER_US
+            self._forget_idle(known)
+            waiting = (id for id in known.ids if self._held[id].at_us is None)
+            found.append(LookAt(known.claim, tuple(islice(waiting, _IDS_NAMED))))
+        return found
+
+    def looked(self, claim: StoreClaim, look: Look, now_us: int) -> list[str]:
+        """Note what a look found. Returns as `woken`."""
+        known = self._lists.get(claim.bucket)
+        if known is not None:
+            known.owners = max(1, look.owners)
+            self._note_epoch(known, look.epoch, now_us)
+            self._ask_anew(look.again, now_us)
+        if look.look_in_us is not None:
+            self.look_in(claim, look.look_in_us, now_us)
+        return self.woken(look.wakes, now_us)
+
+    def next_us(self, *, with_ready: bool = True) -> int | None:
+        """When there is something to do next: a look, or, if *with_ready*, a job that may ask."""
+        while self._ready and self._held.get(self._ready[0][2].id) is not self._ready[0][2]:
+            heapq.heappop(self._ready)
+        ready = [self._ready[0][0]] if self._ready and with_ready else []
+        return min((*ready, *(each.look_us for each in self._lists.values())), default=None)
+
+    def _note_epoch(self, known: _List, epoch: str, now_us: int) -> None:
+        """All jobs ask anew where the list is another one than before: the store has lost its state."""
+        if epoch and known.epoch not in ("", epoch):
+            self._ask_anew(known.ids, now_us)
+        known.epoch = epoch or known.epoch
+
+    def _ask_anew(self, ids: Sequence[str] | dict[str, None], now_us: int) -> None:
+        waiting = (held for id in ids if (held := self._held.get(id)) is not None and held.at_us is None)
+        for place, held in enumerate(waiting):
+            self._wake(held, now_us + place * _SPREAD_US)
+
+    def _wake(self, held: _Held[_T], at_us: int) -> None:
+        if held.at_us is None or at_us < held.at_us:
+            held.at_us = at_us
+            self._number += 1
+            heapq.heappush(self._ready, (at_us - _AHEAD_US, self._number, held))
+
+    def _forget_idle(self, known: _List) -> None:
+        if not known.ids and not known.asked_us:
+            self._lists.pop(known.claim.bucket, None)
