@@ -26,7 +26,8 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker
 from throttlekit._core.storage_keys import bucket_name, granted_name
 from throttlekit._core.verdict import Caller
-from throttlekit.stores.wire import asker_arguments, claims_arguments, wait_keys
+from throttlekit.stores.waitlist_wire import asker_arguments, wait_keys
+from throttlekit.stores.wire import claims_arguments
 
 _BATCH = 200
 _ASK, _LOOK = (throttlekit_lua.read(verb, frozenset("t")) for verb in ("ask", "wait_look"))

@@ -20,7 +20,7 @@ from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.waker import Waker
 from throttlekit.stores.bells import Listener
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore
 
 LIMIT = TokenBucket("partner", "20/s", burst=1)
 CLAIM = StoreClaim(bucket_name(LIMIT.name, "", LIMIT.fingerprint), LIMIT.bind(1))
@@ -31,7 +31,7 @@ class Process:
 
     def __init__(self, url: str, name: str, ran: list[str]) -> None:
         self.name, self._ran = name, ran
-        self._store, self._jobs, self._free = RedisStore(url, timeout=5), SimpleQueue[str](), 2
+        self._store, self._jobs, self._free = WaitlistRedisStore(url, timeout=5), SimpleQueue[str](), 2
         self._lock = threading.Lock()
         self.waker: Waker[str] = Waker(self._store, name, lambda: self._free, lambda id, _: self._jobs.put(id))
         self._client = redis.Redis.from_url(url)
@@ -105,7 +105,7 @@ def test_a_listener_hears_what_is_published_and_says_when_it_may_have_missed_som
         heard.append((bucket, list(wakes)))
 
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        store = RedisStore(redis_url, timeout=5)
+        store = WaitlistRedisStore(redis_url, timeout=5)
         listener = Listener(client, "tk1:other", hear, lambda: missed.append(1))
         assert listener.wait(10)
         store.ask([CLAIM], Asker(Caller.JOB, "one", "me"))

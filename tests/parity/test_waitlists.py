@@ -16,9 +16,10 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import Wake
-from throttlekit.stores import MemoryStore
-from throttlekit.stores.redis import RedisStore
-from throttlekit.stores.wire import UnusableReply, answer_of, bell_message, bell_of, look_of
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore
+from throttlekit.stores.waitlist_wire import answer_of, bell_message, bell_of, look_of
+from throttlekit.stores.wire import UnusableReply
 
 LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_WAITS", "3000"))
 HISTORY = 200
@@ -100,7 +101,7 @@ def test_an_answer_sets_some_of_many_wakes_aside(redis_url: str, client: Any) ->
 @pytest.fixture(params=["memory", "redis"])
 def store(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Any]:
     """Each store that has waitlists."""
-    store: Any = MemoryStore() if request.param == "memory" else RedisStore(redis_url, timeout=20)
+    store: Any = WaitlistMemoryStore() if request.param == "memory" else WaitlistRedisStore(redis_url, timeout=20)
     yield store
     store.close()
 
@@ -137,7 +138,7 @@ def test_a_peek_is_no_grant_to_repeat(store: Any) -> None:
 
 def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: Any) -> None:
     """Each verb of waitlists runs on a server that does not know its script."""
-    store = RedisStore(redis_url, timeout=20)
+    store = WaitlistRedisStore(redis_url, timeout=20)
     for _ in range(2):
         client.script_flush()
         store.ask([SLOW], Asker(Caller.JOB, "x", "p"))
@@ -149,7 +150,7 @@ def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: 
 
 def test_many_ids_go_to_the_server_in_parts(redis_url: str) -> None:
     """However many ids a caller names, all of them change their owner, and all are removed."""
-    store, ids = RedisStore(redis_url, timeout=20), [f"id{n}" for n in range(120)]
+    store, ids = WaitlistRedisStore(redis_url, timeout=20), [f"id{n}" for n in range(120)]
     for id in ["first", *ids]:
         store.ask([SLOW], Asker(Caller.JOB, id, "p"), NOW_US)
     assert store.own(SLOW, "q", [*ids, "unknown"], NOW_US).again == ("unknown",)

@@ -26,9 +26,10 @@ from throttlekit._core.waitlist import (
     Waitlist,
     Wake,
 )
-from throttlekit.stores import Correction, Lease, MemoryStore, Slowing, StoreClaim
-from throttlekit.stores.redis import RedisStore
-from throttlekit.stores.wire import bell_of, encoded
+from throttlekit.stores import Correction, Lease, Slowing, StoreClaim
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore
+from throttlekit.stores.waitlist_wire import bell_of, encoded
 
 __all__ = ["LIMITS", "BothStores", "WaitHistory", "stored_list"]
 
@@ -72,7 +73,7 @@ end}
 """
 
 
-class _Longer(RedisStore):
+class _Longer(WaitlistRedisStore):
     """The Redis store, with scripts whose keys live longer, and epochs that the test knows."""
 
     epoch = "ab"
@@ -84,7 +85,7 @@ class _Longer(RedisStore):
         return self.epoch
 
 
-class _Memory(MemoryStore):
+class _Memory(WaitlistMemoryStore):
     epoch = "ab"
 
     def _epoch(self) -> str:

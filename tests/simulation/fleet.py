@@ -24,8 +24,8 @@ from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_na
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import FREE_UNKNOWN, Wake
 from throttlekit._engine.room import Room
-from throttlekit.stores import MemoryStore
 from throttlekit.stores.base import Lease
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 MS, SECOND = 1_000, 1_000_000
 TRIP, BELL = 1 * MS, 2 * MS
@@ -315,7 +315,7 @@ class Sim:
         self.events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self.number = self.asked = self.expired = 0
         self.offset = 0
-        self.store = MemoryStore(clock_us=lambda: self.now + EPOCH + self.offset)
+        self.store = WaitlistMemoryStore(clock_us=lambda: self.now + EPOCH + self.offset)
         self.queue: deque[Job] = deque()
         self.jobs: list[Job] = []
         self.left: dict[str, int] = {}

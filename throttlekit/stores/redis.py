@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
@@ -20,8 +19,7 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
     raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Look
-from throttlekit._core.storage_keys import granted_name, is_line, jobs_name_of
+from throttlekit._core.storage_keys import is_line, jobs_name_of
 from throttlekit._core.verdict import Verdict
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
@@ -30,21 +28,15 @@ from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_er
 from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import (
     Script,
-    answer_of,
     arguments_of,
-    asker_arguments,
-    claims_arguments,
     command,
-    encoded,
     frame_of,
-    look_of,
     place_text,
     rest_of,
     script_for,
     script_of,
     slowing_row,
     verdict_of,
-    wait_keys,
 )
 
 __all__ = ["RedisStore", "address_of", "check_url", "connection_options", "renew_pool_lock_after_fork", "url_errors"]
@@ -59,8 +51,6 @@ _URL_OPTIONS = (
     "ssl_exclude_verify_flags",
 )  # fmt: skip
 _SCAN_COUNT = 1000
-_MOST_IDS = 50
-"""So many entries of waitlists one script moves or removes: it takes up to 60 µs for each."""
 _T = TypeVar("_T")
 
 
@@ -115,40 +105,6 @@ class RedisStore:
         for number, reply in zip(sent, replies, strict=True):
             answers[number] = self._verdict(requests[number], reply)
         return answers
-
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
-    ) -> Answer:
-        keys = wait_keys(claims) + ([granted_name(claims[0].bucket, asker.job)] if attempt else [])
-        head = asker_arguments(asker, _or_empty(now_us), self._epoch(), attempt)
-        reply = self._run_wait("ask", claims, keys, [*head, *claims_arguments(claims)])
-        return self._call(claims[0].bucket, lambda: answer_of(reply))
-
-    def look(
-        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
-        near: bool = False,
-    ) -> Look:  # fmt: skip
-        head = [_or_empty(now_us), encoded(owner), f"{max(0, free)} {near:d}", *claims_arguments([claim])]
-        reply = self._run_wait("wait_look", [claim], wait_keys([claim]), [*head, *map(encoded, ids)])
-        return self._call(claim.bucket, lambda: look_of(reply))
-
-    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
-        head = [_or_empty(now_us), encoded(owner), *claims_arguments([claim])]
-        looks: list[Look] = []
-        for part in _parts(ids, _MOST_IDS):
-            reply = self._run_wait("wait_own", [claim], wait_keys([claim]), [*head, *map(encoded, part)])
-            looks.append(self._call(claim.bucket, lambda: look_of(reply)))  # noqa: B023
-        again = tuple(chain.from_iterable(look.again for look in looks))
-        in_us = min((look.look_in_us for look in looks if look.look_in_us is not None), default=None)
-        return looks[-1]._replace(again=again, look_in_us=in_us)
-
-    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], now_us: int | None = None) -> None:
-        head = [_or_empty(now_us), len(claims), *claims_arguments(claims)]
-        for part in _parts(ids, max(1, _MOST_IDS // len(claims))):
-            self._run_wait("wait_forget", claims, wait_keys(claims), [*head, *map(encoded, part)])
-
-    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        self.forget(claims, (), now_us)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         rows = [(each.algorithm.code, *each.algorithm.params, each.granted_us, each.by) for each in corrections]
@@ -219,14 +175,6 @@ class RedisStore:
         script = script_for(verb, frozenset(row[0] for row in rows))
         arguments = [len(keys), *keys, *head, *chain.from_iterable(rows)]
         return self._call(keys[0], lambda: self._run(script, arguments))
-
-    def _run_wait(self, verb: str, claims: Sequence[StoreClaim], keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """Run a script on the waitlists of *claims*."""
-        script = script_for(verb, frozenset([claim.algorithm.code for claim in claims]))
-        return self._call(keys[0], lambda: self._run(script, [len(keys), *keys, *arguments]))
-
-    def _epoch(self) -> str:
-        return os.urandom(4).hex()
 
     def _call(self, name: str, call: Callable[[], _T]) -> _T:
         """Run *call*, with its errors mapped; *name* says which part of the store it goes to."""
@@ -318,11 +266,6 @@ class RedisStore:
 
     def _delete(self, names: Sequence[str]) -> None:
         self._command("UNLINK", *names)
-
-
-def _parts(ids: Sequence[str], most: int) -> list[Sequence[str]]:
-    """*ids* in parts; one that is empty if there are none."""
-    return [ids[first : first + most] for first in range(0, max(1, len(ids)), most)]
 
 
 def _or_empty(number: int | None) -> int | str:

@@ -6,27 +6,25 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import throttlekit_lua
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Kept, Look
 from throttlekit._core.latency import Drop
 from throttlekit._core.line import Place
 from throttlekit._core.slowdown import Fall
-from throttlekit._core.storage_keys import jobs_name, line_name, wait_names
+from throttlekit._core.storage_keys import jobs_name, line_name
 from throttlekit._core.verdict import Caller, Reason, Verdict
-from throttlekit._core.waitlist import Wake
 from throttlekit.stores.base import Request, Slowing
 
 __all__ = [
-    "Script", "UnusableReply", "answer_of", "arguments_of", "asker_arguments", "bell_message", "bell_of",
-    "claims_arguments", "command", "encoded", "frame_of", "look_of", "place_text", "rest_of", "script_for", "script_of",
-    "slowing_row", "verdict_of", "wait_keys",
+    "REASONS", "Script", "UnusableReply", "arguments_of", "claims_arguments", "command", "frame_of", "place_text",
+    "rest_of", "script_for", "script_of", "slowing_row", "uses_of", "verdict_of",
 ]  # fmt: skip
 
-_REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
+REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
+"""By the numbers that the scripts of decisions answer."""
 _CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _SECRET = os.urandom(8).hex()
 _MINUS = ord("-")
@@ -77,111 +75,9 @@ def frame_of(request: Request, now_us: int | None) -> bytes:
     return b"".join((keys, caller, arguments))
 
 
-def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
-    """The keys of a script on the waitlists of *claims*: of each what is taken, and `wait_names`."""
-    return [name for claim in claims for name in (claim.bucket, *wait_names(claim.bucket))]
-
-
 def claims_arguments(claims: Sequence[StoreClaim]) -> list[int | str]:
-    """Its arguments that say what the claims are."""
+    """The arguments of a script that say what the claims are."""
     return [each for claim in claims for each in _claim_arguments(*_terms_of(claim))]
-
-
-def asker_arguments(asker: Asker, now: int | str, epoch: str, attempt: str) -> list[Any]:
-    """The arguments of ask.lua that say who asks. *now*: "" for the server's time."""
-    wait = "" if asker.max_wait_us is None else asker.max_wait_us
-    names = [encoded(asker.job), encoded(asker.owner), encoded(asker.park)]
-    return [now, asker.caller.value, *names, f"{asker.free} {wait} {epoch} {attempt}"]
-
-
-def encoded(text: str) -> bytes:
-    """An id, or the name of an owner, as the scripts get it. JSON allows half of a surrogate pair in an id."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def answer_of(reply: Any) -> Answer:
-    """
-    Parse the reply of ask.lua.
-
-    Raises:
-        UnusableReply: The script cannot have sent this.
-    """
-    try:
-        texts = cast("list[bytes]", reply if isinstance(reply, list) else [reply])
-        head, ids = texts[0], texts[1:]
-        numbers, used, kept, looks, delays = [part.split() for part in head.split(b";")]
-        reason, claim, now_us, retry_us = map(int, numbers)
-        own = [Wake(_decoded(id), int(delay)) for id, delay in zip(ids, delays[1::2], strict=True)]
-        wakes = tuple(zip(map(int, delays[::2]), own, strict=True))
-        asked = tuple(zip(map(int, looks[::2]), map(int, looks[1::2]), strict=True))
-        return Answer(_REASONS[reason], claim, now_us, retry_us, _uses([*map(int, used)]), _kept(kept), wakes, asked)
-    except (AttributeError, TypeError, ValueError, IndexError) as error:
-        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
-
-
-def _kept(words: list[bytes]) -> Kept | None:
-    if not words:
-        return None
-    claim, parked, epoch = words
-    return Kept(int(claim), parked == b"1", epoch.decode("ascii"))
-
-
-def look_of(reply: Any) -> Look:
-    """
-    Parse the reply of wait_look.lua or wait_own.lua.
-
-    Raises:
-        UnusableReply: The script cannot have sent this.
-    """
-    try:
-        first, *rest = reply
-        head, delays, count, near_count = first.split(b";")
-        owners, in_us, epoch = head.split(b" ")
-        ids, delays = [_decoded(id) for id in rest], [int(delay) for delay in delays.split()]
-        woken, known = len(delays), len(delays) + int(count)
-        if len(ids) != known + int(near_count):
-            raise ValueError("another number of ids")
-        wakes = tuple(map(Wake, ids[:woken], delays))
-        look_in_us = None if in_us == b"-" else int(in_us)
-        again, near = tuple(ids[woken:known]), tuple(ids[known:])
-        return Look(epoch.decode("ascii"), wakes, again, near, int(owners), look_in_us)
-    except (AttributeError, TypeError, ValueError, IndexError) as error:
-        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
-
-
-def bell_message(bucket: str, wakes: Sequence[Wake]) -> bytes:
-    """
-    What a script publishes to the owner of *wakes*, as `ring` in waitlist.lua writes it: texts as "length:text,", the
-    bucket, then the id and the delay of each wake.
-    """
-    texts = [bucket, *(text for wake in wakes for text in (wake.id, str(wake.in_us)))]
-    return b"".join([b"%d:%b," % (len(each), each) for each in map(encoded, texts)])
-
-
-def bell_of(message: bytes) -> tuple[str, list[Wake]]:
-    """
-    Parse what `bell_message` wrote: the bucket, and the wakes.
-
-    Raises:
-        UnusableReply: It is something else.
-    """
-    try:
-        texts, at = list[str](), 0
-        while at < len(message):
-            first = message.index(b":", at, at + 12) + 1
-            at = first + int(message[at : first - 1])
-            if message[at : at + 1] != b",":
-                raise ValueError("no end")
-            texts.append(_decoded(message[first:at]))
-            at += 1
-        bucket, *rest = texts
-        return bucket, [Wake(id, int(delay)) for id, delay in zip(rest[::2], rest[1::2], strict=True)]
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UnusableReply(f"not a bell of the scripts: {message!r}") from error
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "surrogatepass")
 
 
 def command(*arguments: str | bytes | int) -> bytes:
@@ -199,16 +95,16 @@ def verdict_of(reply: Any) -> Verdict:
     try:
         if reply[0] != _MINUS:
             now_us, *used = map(int, reply.split())
-            return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, _uses(used))
+            return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, uses_of(used))
         numbers, _, given = reply.partition(b"|")
         reason, binding, now_us, retry_us, due_us, *used = map(int, numbers.split())
         places = tuple([_place(text) for text in given.decode("ascii").split(";")]) if given else ()
-        return Verdict(_REASONS[-reason], binding - 1, now_us, retry_us, due_us, _uses(used), places)
+        return Verdict(REASONS[-reason], binding - 1, now_us, retry_us, due_us, uses_of(used), places)
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
 
 
-def _uses(used: list[int]) -> tuple[Use, ...]:
+def uses_of(used: list[int]) -> tuple[Use, ...]:
     if len(used) == 2:
         return (Use(used[0], used[1]),)
     return tuple([Use(units, full) for units, full in zip(used[::2], used[1::2], strict=True)])

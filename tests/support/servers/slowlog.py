@@ -13,7 +13,7 @@ import redis
 import throttlekit_lua
 from support.servers.processes import redis_server
 from throttlekit import Limiter
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore
 
 __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 
@@ -52,7 +52,7 @@ class Slowest:
         self.client: Any = redis.Redis.from_url(url)
         self.client.config_set("slowlog-log-slower-than", 0)
         self.client.config_set("slowlog-max-len", 1_000)
-        self.store = RedisStore(url, timeout=10)
+        self.store = WaitlistRedisStore(url, timeout=10)
         self.limiter = Limiter(self.store)
         self.ran: set[str] = set()
         self.processor_us = 0

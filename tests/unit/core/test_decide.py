@@ -16,7 +16,7 @@ from throttlekit._core.line import CLASS
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Wake
-from throttlekit.stores import MemoryStore
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 SECOND, MS = 1_000_000, 1_000
 LIMIT = TokenBucket("partner", "1/s", burst=1)
@@ -27,7 +27,7 @@ class Lists:
 
     def __init__(self, *deaf: str) -> None:
         self.now = 10**15
-        self.store = MemoryStore(clock_us=lambda: self.now)
+        self.store = WaitlistMemoryStore(clock_us=lambda: self.now)
         self.rung: list[tuple[str, Wake]] = []
         for owner in {"a", "b", "c", "park"} - {*deaf}:
             self.listen(owner)

@@ -1,0 +1,116 @@
+"""Encode questions about waitlists, and parse the replies of their scripts and the bells that these ring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Answer, Asker, Kept, Look
+from throttlekit._core.storage_keys import wait_names
+from throttlekit._core.waitlist import Wake
+from throttlekit.stores.wire import REASONS, UnusableReply, uses_of
+
+__all__ = ["answer_of", "asker_arguments", "bell_message", "bell_of", "encoded", "look_of", "wait_keys"]
+
+
+def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
+    """The keys of a script on the waitlists of *claims*: of each what is taken, and `wait_names`."""
+    return [name for claim in claims for name in (claim.bucket, *wait_names(claim.bucket))]
+
+
+def asker_arguments(asker: Asker, now: int | str, epoch: str, attempt: str) -> list[Any]:
+    """The arguments of ask.lua that say who asks. *now*: "" for the server's time."""
+    wait = "" if asker.max_wait_us is None else asker.max_wait_us
+    names = [encoded(asker.job), encoded(asker.owner), encoded(asker.park)]
+    return [now, asker.caller.value, *names, f"{asker.free} {wait} {epoch} {attempt}"]
+
+
+def encoded(text: str) -> bytes:
+    """An id, or the name of an owner, as the scripts get it. JSON allows half of a surrogate pair in an id."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def answer_of(reply: Any) -> Answer:
+    """
+    Parse the reply of ask.lua.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    try:
+        texts = cast("list[bytes]", reply if isinstance(reply, list) else [reply])
+        head, ids = texts[0], texts[1:]
+        numbers, used, kept, looks, delays = [part.split() for part in head.split(b";")]
+        reason, claim, now_us, retry_us = map(int, numbers)
+        own = [Wake(_decoded(id), int(delay)) for id, delay in zip(ids, delays[1::2], strict=True)]
+        wakes = tuple(zip(map(int, delays[::2]), own, strict=True))
+        asked = tuple(zip(map(int, looks[::2]), map(int, looks[1::2]), strict=True))
+        return Answer(REASONS[reason], claim, now_us, retry_us, uses_of([*map(int, used)]), _kept(kept), wakes, asked)
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
+        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def look_of(reply: Any) -> Look:
+    """
+    Parse the reply of wait_look.lua or wait_own.lua.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    try:
+        first, *rest = reply
+        head, delays, count, near_count = first.split(b";")
+        owners, in_us, epoch = head.split(b" ")
+        ids, delays = [_decoded(id) for id in rest], [int(delay) for delay in delays.split()]
+        woken, known = len(delays), len(delays) + int(count)
+        if len(ids) != known + int(near_count):
+            raise ValueError("another number of ids")
+        wakes = tuple(map(Wake, ids[:woken], delays))
+        look_in_us = None if in_us == b"-" else int(in_us)
+        again, near = tuple(ids[woken:known]), tuple(ids[known:])
+        return Look(epoch.decode("ascii"), wakes, again, near, int(owners), look_in_us)
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
+        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def bell_message(bucket: str, wakes: Sequence[Wake]) -> bytes:
+    """
+    What a script publishes to the owner of *wakes*, as `ring` in waitlist.lua writes it: texts as "length:text,", the
+    bucket, then the id and the delay of each wake.
+    """
+    texts = [bucket, *(text for wake in wakes for text in (wake.id, str(wake.in_us)))]
+    return b"".join([b"%d:%b," % (len(each), each) for each in map(encoded, texts)])
+
+
+def bell_of(message: bytes) -> tuple[str, list[Wake]]:
+    """
+    Parse what `bell_message` wrote: the bucket, and the wakes.
+
+    Raises:
+        UnusableReply: It is something else.
+    """
+    try:
+        texts, at = list[str](), 0
+        while at < len(message):
+            first = message.index(b":", at, at + 12) + 1
+            at = first + int(message[at : first - 1])
+            if message[at : at + 1] != b",":
+                raise ValueError("no end")
+            texts.append(_decoded(message[first:at]))
+            at += 1
+        bucket, *rest = texts
+        return bucket, [Wake(id, int(delay)) for id, delay in zip(rest[::2], rest[1::2], strict=True)]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UnusableReply(f"not a bell of the scripts: {message!r}") from error
+
+
+def _kept(words: list[bytes]) -> Kept | None:
+    if not words:
+        return None
+    claim, parked, epoch = words
+    return Kept(int(claim), parked == b"1", epoch.decode("ascii"))
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "surrogatepass")
