@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -137,10 +138,12 @@ class BothStores:
             return []
         found: list[tuple[str, str, tuple[Wake, ...]]] = []
         self._bells.ping("end")
-        while (message := self._bells.get_message(timeout=20)) is not None:
-            if message["type"] == "pong":
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            message = self._bells.get_message(timeout=1)  # None, now and then, before the time is over
+            if message is not None and message["type"] == "pong":
                 return found
-            if message["type"] == "message":
+            if message is not None and message["type"] == "message":
                 bucket, wakes = bell_of(message["data"])
                 found.append((message["channel"].decode()[4:], bucket, tuple(wakes)))
         raise AssertionError("the server does not answer")
