@@ -8,9 +8,9 @@ the parity tests fail.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from throttlekit._core.absence import overtaken, tidied
@@ -38,7 +38,7 @@ from throttlekit._core.line import (
     signed,
     standing,
 )  # fmt: skip
-from throttlekit._core.slowdown import Fall, Heard, Pace, Slowdown, fallen, heard, pace_of, paced
+from throttlekit._core.slowdown import Fall, Heard, Pace, after_429, pace_of, paced, ready_after, slowed
 from throttlekit._core.verdict import Caller, Reason, Verdict
 
 __all__ = ["State", "acquire", "kept_until_us", "leave", "pause", "slow"]
@@ -184,36 +184,19 @@ def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
 
 
 def pause(state: State, now_us: int, for_us: int | None, *, emptied: bool = False) -> State:
-    """
-    Let no job pass for *for_us*, unless a longer pause is in force; None: end the pause now.
-
-    Args:
-        emptied: The service downstream answered 429: once *for_us* is over, one period's units count as used, evenly,
-            up to that instant. Else what is counted stays. A 429 and a pause end each in their own time: neither
-            shortens the other, and jobs pass once both are over.
-    """
+    """Let no job pass for *for_us*, or end the pause: see `Pause.changed`."""
     (state,) = _as_of_now([state], now_us)
-    line, until_us = state.line or EMPTY, now_us + (for_us or 0)
-    if for_us is None:
-        paused_us, emptied_us = min(line.paused_us, now_us), min(line.emptied_us, now_us)
-    else:
-        paused_us, emptied_us = max(line.paused_us, until_us), max(line.emptied_us, until_us if emptied else 0)
-    if (paused_us, emptied_us) == (line.paused_us, line.emptied_us):
-        return state
-    return State(state.taken, replace(line, paused_us=paused_us, paused_from_us=now_us, emptied_us=emptied_us))
+    line = state.line or EMPTY
+    known = line.pause
+    changed = known.changed(now_us, for_us, emptied=emptied)
+    return state if changed is known else State(state.taken, line.with_pause(changed))
 
 
 def slow(state: State, claim: StoreClaim, why: Fall | Heard, now_us: int) -> State:
     """The state once the service downstream has refused a job of *claim*, or said what is left."""
     (state,) = _as_of_now([state], now_us)
     line = state.line or EMPTY
-    if isinstance(why, Fall):
-        changed: Slowdown | None = fallen(line.slow, why, line.paused_us, now_us)
-    else:
-        algorithm = claim.algorithm
-        known = algorithm.adopted(algorithm.sanitized(state.taken, now_us), now_us)
-        there = algorithm.there(_after_429(algorithm, known, line), now_us)
-        changed = heard(line.slow, why, there + math.floor(why.reset_us / (max(1, algorithm.mark) / 1000)), now_us)
+    changed = slowed(line.slow, why, claim.algorithm, state.taken, line.pause, now_us)
     return state if changed is line.slow else State(state.taken, replace(line, slow=changed))
 
 
@@ -224,7 +207,7 @@ def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
     if not line.emptied_us:
         return last_us
     known = algorithm.adopted(algorithm.sanitized(state.taken, now_us), now_us)
-    return max(last_us, algorithm.use(_after_429(algorithm, known, line), now_us).full_us)
+    return max(last_us, algorithm.use(after_429(algorithm, known, line.emptied_us), now_us).full_us)
 
 
 def _as_of_now(states: Sequence[State], now_us: int) -> Sequence[State]:
@@ -247,18 +230,12 @@ def _look(
     secret: str,
 ) -> _Look:  # fmt: skip
     algorithm = claim.algorithm
-    taken = _after_429(algorithm, taken, line)
+    taken = after_429(algorithm, taken, line.emptied_us)
     if algorithm.size == 0:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
     pace = None if line.slow is None else pace_of(line.slow, algorithm.mark, claim.cost, now_us)
-
-    def ready_after(ahead: int, at_us: int) -> int:
-        ready_us = algorithm.ready_us(taken, at_us, ahead)
-        slow_us, left = (at_us, 0) if pace is None else pace.ready_us(ahead)
-        ends_us = at_us if algorithm.estimates else max(at_us, slow_us)
-        return max(ready_us, slow_us, algorithm.ready_us(taken, ends_us, left) if left else 0)
-
-    ready_us = ready_after(0, now_us)
+    ready = partial(ready_after, algorithm, taken, pace)
+    ready_us = ready(0, now_us)
     if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us, pace)
     there = algorithm.there(taken, now_us)
@@ -283,12 +260,12 @@ def _look(
         ahead = Ahead(about, about)
     # No job passes before a pause ends: what will be there then is known, but where instants are estimates.
     opens_us = now_us if algorithm.estimates else max(now_us, line.paused_us)
-    passes_us = ready_after(ahead.about, opens_us) if ahead.about else ready_us
+    passes_us = ready(ahead.about, opens_us) if ahead.about else ready_us
     if passes_us > opens_us:
         passes_us += ahead.about * algorithm.slack_us(longest_us)
         passes_us = min(passes_us, now_us + FURTHEST_US)
     soon_us = now_us + longest_us
-    if passes_us <= now_us and ahead.most > ahead.about and ready_after(ahead.most, now_us) > now_us:
+    if passes_us <= now_us and ahead.most > ahead.about and ready(ahead.most, now_us) > now_us:
         passes_us = soon_us  # no job passes by a guess
     back_us = max(min(passes_us, soon_us) if soon else passes_us, line.paused_us)
     passes_us = max(passes_us, line.paused_us)
@@ -298,10 +275,6 @@ def _look(
 
 _NOBODY = Ahead()
 _NOWHERE = standing(EMPTY, "", 1, 1, 0, None, 0, 0, first=False)
-
-
-def _after_429(algorithm: Algorithm, known: Any, line: Line) -> Any:
-    return algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
 
 
 def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, caller: Caller) -> Verdict:

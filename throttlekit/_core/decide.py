@@ -11,12 +11,13 @@ lua/throttlekit_lua/ask.lua mirrors this file, step by step. Change both, or the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import CLASS, CLASSES
-from throttlekit._core.slowdown import Pace, pace_of, paced
+from throttlekit._core.slowdown import Pace, Pause, after_429, pace_of, paced, ready_after
 from throttlekit._core.storage_keys import is_workflow
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import (
@@ -25,7 +26,6 @@ from throttlekit._core.waitlist import (
     PATIENCE_US,
     TURN_US,
     Entry,
-    Pause,
     State,
     Waitlist,
     Wake,
@@ -294,9 +294,9 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     waitlist.pause = waitlist.pause.at(now_us)
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
     known = algorithm.adopted(algorithm.sanitized(state.taken, now_us), now_us)
-    taken = algorithm.exhausted(known, waitlist.pause.emptied_us) if waitlist.pause.emptied_us else known
+    taken = after_429(algorithm, known, waitlist.pause.emptied_us)
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
-    ready = _ready(algorithm, taken, pace, now_us)
+    ready = partial(ready_after, algorithm, taken, pace, at_us=now_us)
     entry = waitlist.entries.get(asker.job) if asker.job else None
     woken = entry is not None and entry.state is State.WOKEN
     turn = entry is not None and (woken or entry.turn_us > 0)
@@ -342,7 +342,7 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
     if entry is not None:
         waitlist.passed(entry.place)
         waitlist.forget(entry)
-    return found._replace(known=taken, taken=taken, ready=_ready(claim.algorithm, taken, None, now_us), entry=None)
+    return found._replace(known=taken, taken=taken, entry=None)
 
 
 def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoch: str) -> Kept:
@@ -410,24 +410,11 @@ def _wake_all(
 def _rules(found: _Found, now_us: int) -> WakeRules:
     algorithm, waitlist = found.claim.algorithm.of_one(), found.waitlist
     pace = pace_of(waitlist.slow, algorithm.mark, 1, now_us)
-    ready = _ready(algorithm, found.taken, pace, now_us)
 
     def ready_us(units: int) -> int:
-        return ready(units - 1)
+        return ready_after(algorithm, found.taken, pace, units - 1, now_us)
 
     return WakeRules(ready_us, _window(algorithm), None if algorithm.estimates else LEAD_US)
-
-
-def _ready(algorithm: Algorithm, taken: Any, pace: Pace | None, now_us: int) -> Callable[[int], int]:
-    def ready_us(ahead: int) -> int:
-        ready_us = algorithm.ready_us(taken, now_us, ahead)
-        if pace is None:
-            return ready_us
-        slow_us, left = pace.ready_us(ahead)
-        ends_us = now_us if algorithm.estimates else max(now_us, slow_us)
-        return max(ready_us, slow_us, algorithm.ready_us(taken, ends_us, left) if left else 0)
-
-    return ready_us
 
 
 def _window(algorithm: Algorithm) -> int:

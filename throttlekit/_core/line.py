@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from throttlekit._core.slowdown import Slowdown
+from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
     "AT_DOOR", "CLASS", "CLASSES", "EMPTY", "EXACT", "FAR", "FURTHEST_US",
@@ -160,14 +160,19 @@ class Line:
 
     def at(self, now_us: int) -> Line:
         """As it counts at *now_us*, if a later clock wrote it: what is left of a pause or a slowdown begins now."""
-        line = self
-        if line.paused_from_us > now_us:
-            by_us = line.paused_from_us - now_us
-            emptied_us = max(0, line.emptied_us - by_us)
-            line = replace(line, paused_us=line.paused_us - by_us, paused_from_us=now_us, emptied_us=emptied_us)
+        line = self.with_pause(self.pause.at(now_us)) if self.paused_from_us > now_us else self
         if line.since_us > now_us + LOOK_US:
             line = replace(line, since_us=now_us + LOOK_US)
         return replace(line, slow=line.slow.at(now_us)) if line.slow and line.slow.at(now_us) != line.slow else line
+
+    @property
+    def pause(self) -> Pause:
+        return Pause(self.paused_us, self.paused_from_us, self.emptied_us)
+
+    def with_pause(self, pause: Pause) -> Line:
+        """The line with that pause."""
+        until_us, from_us, emptied_us = pause
+        return replace(self, paused_us=until_us, paused_from_us=from_us, emptied_us=emptied_us)
 
     def cleared(self) -> Line | None:
         """The line without the jobs that wait; None if nothing else is in it."""

@@ -1,5 +1,6 @@
 """
-A limit that is slower for a while: because downstream refuses calls, or because its answers say how much is left.
+A limit that is paused, or slower for a while: because downstream refuses calls, or because its answers say how much is
+left.
 
 Rule 1: a slowdown only denies. Beside what the limit lets pass by itself, units pass no faster than at the slower
 pace. So every bound of the limit holds, whatever was heard.
@@ -21,11 +22,13 @@ the script has the same doubles.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from throttlekit._core.algorithm import Algorithm
 
 __all__ = [
-    "FURTHEST_US", "LONGEST_HEARD_US", "LONGEST_SPAN_US", "ONE", "TOLERANCE_US", "Fall", "Heard", "Pace", "Slowdown",
-    "fallen", "heard", "pace_of", "paced",
+    "FURTHEST_US", "LONGEST_HEARD_US", "LONGEST_SPAN_US", "ONE", "TOLERANCE_US", "Fall", "Heard", "Pace", "Pause",
+    "Slowdown", "after_429", "fallen", "heard", "pace_of", "paced", "ready_after", "slowed",
 ]  # fmt: skip
 
 ONE = 1_000_000
@@ -115,6 +118,48 @@ class Slowdown(NamedTuple):
         return min(ONE, max(self.floor, _cubic(self.top, max(0, now_us - self.from_us), self.span_us)))
 
 
+class Pause(NamedTuple):
+    """
+    When the limit lets jobs pass again.
+
+    Attributes:
+        until_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
+        from_us: The instant at which it began, so that a clock that steps back makes no pause longer.
+        emptied_us: After a 429: up to that instant the limit counts as used. 0: no 429 since a job passed.
+    """
+
+    until_us: int = 0
+    from_us: int = 0
+    emptied_us: int = 0
+
+    def at(self, now_us: int) -> Pause:
+        """As it counts at *now_us*, if a later clock wrote it: what is left of it begins now."""
+        by_us = self.from_us - now_us
+        if by_us <= 0:
+            return self
+        return Pause(self.until_us - by_us, now_us, max(0, self.emptied_us - by_us))
+
+    def changed(self, now_us: int, for_us: int | None, *, emptied: bool) -> Pause:
+        """
+        As it is once no job is to pass for *for_us*, unless a longer pause is in force; None: it ends now.
+
+        Args:
+            emptied: The service downstream answered 429: once *for_us* is over, one period's units count as used,
+                evenly, up to that instant. A 429 and a pause end each in their own time: neither shortens the other.
+
+        Returns:
+            The same object if nothing changes.
+        """
+        if for_us is None:
+            until_us, emptied_us = min(self.until_us, now_us), min(self.emptied_us, now_us)
+        else:
+            end_us = now_us + for_us
+            until_us, emptied_us = max(self.until_us, end_us), max(self.emptied_us, end_us if emptied else 0)
+        if (until_us, emptied_us) == (self.until_us, self.emptied_us):
+            return self
+        return Pause(until_us, now_us, emptied_us)
+
+
 class Pace(NamedTuple):
     """A slowdown as one request meets it: `each` nanoseconds a unit, `charge_us` for the request."""
 
@@ -158,6 +203,16 @@ def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | 
         return None
     charge_us = min(math.ceil(cost * each / 1000), FURTHEST_US)
     return Pace(each, charge_us, slow.gate_us, slow.last_us)
+
+
+def ready_after(algorithm: Algorithm, taken: Any, pace: Pace | None, ahead: int, at_us: int) -> int:
+    """When the request passes, from *at_us* on, once *ahead* units have passed before it, at the pace of both."""
+    ready_us = algorithm.ready_us(taken, at_us, ahead)
+    if pace is None:
+        return ready_us
+    slow_us, left = pace.ready_us(ahead)
+    ends_us = at_us if algorithm.estimates else max(at_us, slow_us)
+    return max(ready_us, slow_us, algorithm.ready_us(taken, ends_us, left) if left else 0)
 
 
 def paced(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | None:
@@ -224,6 +279,22 @@ def heard(slow: Slowdown | None, answer: Heard, ours: int, now_us: int) -> Slowd
     return before._replace(
         heard_from_us=now_us, heard_us=until_us, each_ns=each_ns, moved_us=now_us, gate_us=gate_us
     )  # fmt: skip
+
+
+def after_429(algorithm: Algorithm, taken: Any, emptied_us: int) -> Any:
+    """What is taken, as it counts after a 429 until *emptied_us*; 0: there was none."""
+    return algorithm.exhausted(taken, emptied_us) if emptied_us else taken
+
+
+def slowed(
+    slow: Slowdown | None, why: Fall | Heard, algorithm: Algorithm, taken: Any, pause: Pause, now_us: int
+) -> Slowdown | None:
+    """The slowdown once the service downstream has refused a job, or said what is left. *taken*: as it is stored."""
+    if isinstance(why, Fall):
+        return fallen(slow, why, pause.until_us, now_us)
+    known = algorithm.adopted(algorithm.sanitized(taken, now_us), now_us)
+    there = algorithm.there(after_429(algorithm, known, pause.emptied_us), now_us)
+    return heard(slow, why, there + math.floor(why.reset_us / (max(1, algorithm.mark) / 1000)), now_us)
 
 
 def _cubic(top: int, since_us: int, span_us: int) -> int:

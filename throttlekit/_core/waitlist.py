@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from throttlekit._core.slowdown import Slowdown
+from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
     "ASIDE_US", "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
-    "SPACING_US", "TURN_US", "VOID_US", "Entry", "Owner", "Pause", "Place", "State", "Waitlist", "Wake", "WakeRules",
+    "SPACING_US", "TURN_US", "VOID_US", "Entry", "Owner", "Place", "State", "Waitlist", "Wake", "WakeRules",
 ]  # fmt: skip
 
 LEAD_US = 30_000
@@ -94,28 +94,6 @@ class Wake(NamedTuple):
 
     id: str
     in_us: int
-
-
-class Pause(NamedTuple):
-    """
-    When the limit lets jobs pass again.
-
-    Attributes:
-        until_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
-        from_us: The instant at which it began, so that a clock that steps back makes no pause longer.
-        emptied_us: After a 429: up to that instant the limit counts as used. 0: no 429 since a job passed.
-    """
-
-    until_us: int = 0
-    from_us: int = 0
-    emptied_us: int = 0
-
-    def at(self, now_us: int) -> Pause:
-        """As it counts at *now_us*, if a later clock wrote it: what is left of it begins now."""
-        by_us = self.from_us - now_us
-        if by_us <= 0:
-            return self
-        return Pause(self.until_us - by_us, now_us, max(0, self.emptied_us - by_us))
 
 
 @dataclass(slots=True, eq=False)

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from throttlekit._core import pause as pausing
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker, Look, Stored, ask, forget, look, own
 from throttlekit._core.latency import Drop
+from throttlekit._core.slowdown import slowed
 from throttlekit._core.storage_keys import granted_name, wait_names
 from throttlekit._core.verdict import Caller, Reason
-from throttlekit._core.waitlist import KEPT_US, Wake
+from throttlekit._core.waitlist import KEPT_US, Waitlist, Wake
 from throttlekit.stores.base import Slowing
 from throttlekit.stores.memory import MemoryStore
 
@@ -108,16 +108,22 @@ class WaitlistMemoryStore(MemoryStore):
             now_us = self._clock_us() if now_us is None else now_us
             for each in claims:
                 stored = self._stored(each, now_us)
-                self._put_stored(each, stored, pausing.pause(stored, now_us, for_us, emptied=emptied), now_us)
+                waitlist = stored.waitlist or Waitlist()
+                waitlist.pause = waitlist.pause.at(now_us).changed(now_us, for_us, emptied=emptied)
+                self._put_stored(each, stored, Stored(stored.taken, waitlist), now_us)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         super().slow([each for each in slowings if isinstance(each.why, Drop)], now_us)
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             for each in slowings:
-                if not isinstance(each.why, Drop):
-                    stored = self._stored(each.claim, now_us)
-                    self._put_stored(each.claim, stored, pausing.slow(stored, each.claim, each.why, now_us), now_us)
+                if isinstance(each.why, Drop):
+                    continue
+                stored = self._stored(each.claim, now_us)
+                waitlist = stored.waitlist or Waitlist()
+                slow, pause = waitlist.slow and waitlist.slow.at(now_us), waitlist.pause.at(now_us)
+                waitlist.slow = slowed(slow, each.why, each.claim.algorithm, stored.taken, pause, now_us)
+                self._put_stored(each.claim, stored, Stored(stored.taken, waitlist), now_us)
 
     @contextmanager
     def _bells(self) -> Generator[Callable[[str, str, Sequence[Wake]], bool], None, None]:
