@@ -13,7 +13,7 @@ from typing import NamedTuple
 __all__ = ["Edit", "core"]
 
 _MODULES = {
-    "line": "line", "absence": "absence", "acquire": "acquire", "gcra": "algorithms.gcra",
+    "slowdown": "slowdown", "line": "line", "absence": "absence", "acquire": "acquire", "gcra": "algorithms.gcra",
     "concurrency": "algorithms.concurrency",
 }  # fmt: skip
 
@@ -27,6 +27,7 @@ class Edit(NamedTuple):
 
 
 class Core(NamedTuple):
+    slowdown: ModuleType
     line: ModuleType
     absence: ModuleType
     acquire: ModuleType

@@ -35,12 +35,12 @@ a greater cost is not charged: gcra, a fault: bound
 a smaller cost is given back twice: gcra, a fault: bound
   - min(_from_us(state, now_us) + by, empty_us
   + min(_from_us(state, now_us) + by + min(0, by), empty_us
-a burst follows a 429: acquire, a fault: bound
-  - algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
-  + known
+a burst follows a 429: slowdown, a fault: bound
+  - algorithm.exhausted(taken, emptied_us) if emptied_us else taken
+  + taken
 a place is a right to pass: acquire, one tenant: bound
-  - ready_us = ready_after(0, now_us)\n
-  + ready_us = ready_after(0, now_us) if place is None else now_us\n
+  - ready_us = ready(0, now_us)\n
+  + ready_us = ready(0, now_us) if place is None else now_us\n
 
 # All limits or none
 
@@ -62,27 +62,27 @@ stays where it would pass: acquire, two limits: once
 
 # Pauses
 
-a resume does nothing: acquire, a fault: pause
+a resume does nothing: slowdown, a fault: pause
   - if for_us is None:\n
-  + if for_us is None:\n        return state\n    if for_us is None:\n
+  + if for_us is None:\n            return self\n        if for_us is None:\n
 a booking forgets the pause: line, a fault: pause
   - jobs=jobs, extra=line.extra + stands
   + jobs=jobs, paused_us=0, extra=line.extra + stands
 a booking forgets the 429: line, a fault: bound
   - jobs=jobs, extra=line.extra + stands
   + jobs=jobs, emptied_us=0, extra=line.extra + stands
-a pause empties: acquire, a pause and a 429: idle
-  - until_us if emptied else 0
-  + until_us
-a pause forgets the 429 before it: acquire, a pause and a 429: bound
-  - max(line.emptied_us, until_us if emptied else 0)
-  + until_us if emptied else 0
-a 429 is over as the pause ends: acquire, a pause and a 429: idle
-  - max(line.emptied_us, until_us if emptied else 0)
-  + max(line.paused_us, until_us) if emptied or line.emptied_us else 0
-a 429 ends the pause: acquire, a pause and a 429: pause
-  - max(line.paused_us, until_us), max
-  + until_us if emptied else max(line.paused_us, until_us), max
+a pause empties: slowdown, a pause and a 429: idle
+  - end_us if emptied else 0
+  + end_us
+a pause forgets the 429 before it: slowdown, a pause and a 429: bound
+  - max(self.emptied_us, end_us if emptied else 0)
+  + end_us if emptied else 0
+a 429 is over as the pause ends: slowdown, a pause and a 429: idle
+  - max(self.emptied_us, end_us if emptied else 0)
+  + max(self.until_us, end_us) if emptied or self.emptied_us else 0
+a 429 ends the pause: slowdown, a pause and a 429: pause
+  - max(self.until_us, end_us), max
+  + end_us if emptied else max(self.until_us, end_us), max
 
 # A caller that only looks, and jobs that will not wait
 
@@ -99,14 +99,14 @@ a job stands that will not wait: acquire, one tenant: guest
 # The order
 
 told without those before: acquire, one tenant: before
-  - ready_after(ahead.about, opens_us) if ahead.about else ready_us
+  - ready(ahead.about, opens_us) if ahead.about else ready_us
   + ready_us
 told without costs: line, mixed costs: before
   - if not line.extra:
   + if True:
 told one unit late: acquire, one tenant: idle
-  - ready_after(ahead.about, opens_us) if ahead.about else ready_us
-  + ready_after(ahead.about + 1, opens_us)
+  - ready(ahead.about, opens_us) if ahead.about else ready_us
+  + ready(ahead.about + 1, opens_us)
 passes by a guess: acquire, jobs that are away: before
   - if passes_us <= now_us and ahead.most > ahead.about and
   + if False and
