@@ -116,12 +116,12 @@ def pressing_keys(store: FleetStore, known: Known, most: int) -> tuple[Key, ...]
     Raises:
         StoreUnavailable: The store did not answer.
     """
+    now = time_of(store)
     if not known.keyed and known.limit.scope == "global":
         names = [bucket_name(known.limit.name, "", known.limit.fingerprint)]
     else:
-        pressing = pressing_names(store, "ldp", _DEPTH, time_of(store))
-        names = [name for name in pressing if _is_of(known, name)][:most]
-    return _counted(store, look_at(store, known, names))
+        names = [name for name in pressing_names(store, "ldp", _DEPTH, now) if _is_of(known, name)][:most]
+    return _counted(store, look_at(store, known, names), now)
 
 
 def browse_keys(
@@ -141,7 +141,7 @@ def browse_keys(
     """
     (pattern,) = patterns_of(known.limit.name)
     names: dict[str, None] = {}
-    looked, (of,) = 0, store.commands([("ZCARD", KEYS[0])])
+    looked, (clock, of) = 0, store.commands([TIME, ("ZCARD", KEYS[0])])
     cursor = cursor or "0"
     for _ in range(_SCANS):
         (scanned,) = store.commands([("ZSCAN", KEYS[0], cursor, "MATCH", pattern, "COUNT", _SCANNED_AT_ONCE)])
@@ -153,7 +153,7 @@ def browse_keys(
                 names[name] = None
         if cursor == "0" or len(names) >= _FULL_PAGE:
             break
-    keys = _counted(store, look_at(store, known, list(names)))
+    keys = _counted(store, look_at(store, known, list(names)), seconds_of(clock))
     return Page(keys, "" if cursor == "0" else cursor, min(looked, of), of)
 
 
@@ -165,8 +165,8 @@ def find_key(store: FleetStore, known: Known, key: str) -> Key | None:
         StoreUnavailable: The store did not answer.
     """
     name = bucket_name(known.limit.name, key, known.limit.fingerprint)
-    (score,) = store.commands([("ZSCORE", KEYS[0], name)])
-    (found,) = _counted(store, look_at(store, known, [name]))
+    clock, score = store.commands([TIME, ("ZSCORE", KEYS[0], name)])
+    (found,) = _counted(store, look_at(store, known, [name]), seconds_of(clock))
     return found if score is not None or found.used or found.waiting or found.paused else None
 
 
@@ -219,9 +219,9 @@ def _is_of(known: Known, bucket: str) -> bool:
     return parts is not None and parts[0] == known.id
 
 
-def _counted(store: FleetStore, keys: tuple[Key, ...]) -> tuple[Key, ...]:
+def _counted(store: FleetStore, keys: tuple[Key, ...], now: float) -> tuple[Key, ...]:
     """*keys* with what was decided in the last minute."""
-    minutes = minutes_of_keys(store, [each.bucket for each in keys], time_of(store)) if keys else {}
+    minutes = minutes_of_keys(store, [each.bucket for each in keys], now)
     return tuple(replace(each, minute=minutes[each.bucket]) for each in keys)
 
 

@@ -46,17 +46,9 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
 
 
 def describe(
-    job_id: str,
-    job: Waiting,
-    key: Key | None,
-    rules: Sequence[Rule],
-    now: float,
-    *,
-    show_keys: bool,
+    job_id: str, job: Waiting, key: Key | None, rules: Sequence[Rule], now: float, *, show_keys: bool
 ) -> list[str]:
-    """
-    The explanation, line by line.
-    """
+    """The explanation, line by line."""
     times = {1: "once", 2: "twice"}.get(job.deferrals, f"{job.deferrals} times")
     if job.reason == "allowed":
         waited = format_duration(max(0.0, job.decided - job.since))
