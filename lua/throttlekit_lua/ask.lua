@@ -70,10 +70,7 @@ local function grant(c, begins)
   list.paused, list.from, list.emptied = 0, 0, 0
   pass_pace(c)
   c.pace = nil
-  if c.entry then
-    pass(list, c.entry.place)
-    forget(list, c.entry)
-  end
+  if c.entry then pass(list, c.entry) end
 end
 
 -- The job's entry in a list, which may be new.
@@ -81,8 +78,11 @@ local function position(c)
   local list = c.line
   if list.epoch == '' then list.epoch = epoch end
   if c.entry then return c.entry end
-  local place = new_place(list, c, ARGV[2] == 'again')
-  return {id = job, place = place, cost = c.cost, owner = owner, at = 0, workflow = workflow_of(c)}
+  local place, step = new_place(list, c, ARGV[2] == 'again')
+  return {
+    id = job, place = place, cost = c.cost, owner = owner, at = 0, workflow = workflow_of(c), step = step,
+    tenant = c.tenant,
+  }
 end
 
 -- Whether a text is before another one, by its bytes: "<" goes by the server's locale.

@@ -14,11 +14,12 @@
              x<until>|<id>               it ends by itself
              g<workflow>|<place>|<id>    it waits, and is of a workflow
              h<place><owner>|<id>        it is the first of its owner's in the order
-  entries  hash: id -> "state owner place cost at until workflow". state: o waiting, w woken, p probed (woken, but takes
-           no units), k kept. at: when it was woken for, or until when its turn counts. until: "-" for never
+  entries  hash: id -> "state owner place cost at until step workflow tenant". state: o waiting, w woken, p probed (woken,
+           but takes no units), k kept. at: when it was woken for, or until when its turn counts. until: "-" for never.
+           step: how far it moved its tenant's finish on
   tags     sorted set: where each tenant's next job would start, if beyond v
 
-  The names of an owner and a workflow have no "|" and no space; an id may have any bytes. A set that becomes empty
+  The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. A set that becomes empty
   loses its time to live: so what is added comes before what is removed.
 ]]
 local LEAD, PATIENCE, TURN, FUTURE, PROBE = 30000, 250000, 1000000, 1000000, 1000000
@@ -149,10 +150,11 @@ end
 
 local function entry_in(id, text)
   if not text then return false end
-  local state, owner, place, cost, at, till, workflow = match(text, '^(%l) (%S*) (%d+) (%d+) (%d+) (%S+) (%S*)$')
+  local state, owner, place, cost, at, till, step, workflow, tenant =
+    match(text, '^(%l) (%S*) (%d+) (%d+) (%d+) (%S+) (%d+) (%S*) (.*)$')
   return {
     id = id, state = state, owner = owner, place = place, cost = cost + 0, at = at + 0, till = tonumber(till),
-    workflow = workflow,
+    step = step + 0, workflow = workflow, tenant = tenant,
   }
 end
 
@@ -226,8 +228,9 @@ local function change(list, e, state, owner, at, till)
   if #added > 0 then call('ZADD', list.order, unpacked(added)) end
   if #removed > 0 then call('ZREM', list.order, unpacked(removed)) end
   if state then
-    local text = concat({state, owner, e.place, whole(e.cost), whole(at), till and whole(till) or '-', e.workflow}, ' ')
-    call('HSET', list.entries, e.id, text)
+    local text = {state, owner, e.place, whole(e.cost), whole(at), till and whole(till) or '-', whole(e.step)}
+    text[8], text[9] = e.workflow, e.tenant
+    call('HSET', list.entries, e.id, concat(text, ' '))
   else
     call('HDEL', list.entries, e.id)
     list.dropped = true
@@ -238,7 +241,15 @@ local function enter(list, e, owner, till) change(list, e, 'o', owner, 0, till) 
 
 local function keep(list, e, till, turn) change(list, e, 'k', e.owner, turn or 0, till) end
 
-local function forget(list, e) change(list, e, nil) end
+-- Removes an entry whose job has not passed, and gives back what it moved its tenant's finish on.
+local function forget(list, e)
+  change(list, e, nil)
+  local finish = e.step > 0 and call('ZSCORE', list.tags, e.tenant)
+  if not finish then return end
+  finish = finish - e.step
+  if finish > list.v then call('ZADD', list.tags, whole(finish), e.tenant)
+  else call('ZREM', list.tags, e.tenant) end
+end
 
 -- The ids of an owner's entries that were woken, before `before` or at all, and when.
 local function woken_of(list, name, before)
@@ -253,20 +264,24 @@ end
 
 -- Positions
 
+-- The position of a new job, and how far it moves its tenant's finish on.
 local function new_place(list, c, first)
   list.n = list.n + 1
-  local tag = 1
+  local tag, step = 1, 0
   if first then tag = c.step > 0 and max(0, list.v - 1) or 0
   elseif c.step > 0 then
     tag = max(list.v, tonumber(call('ZSCORE', list.tags, c.tenant) or '0'))
-    local added = call('ZADD', list.tags, whole(math.min(tag + c.step, MOST_TAG)), c.tenant)
+    step = math.min(c.step, MOST_TAG - tag)
+    local added = call('ZADD', list.tags, whole(tag + step), c.tenant)
     if added == 1 then call('PEXPIRE', list.tags, TO_LIVE) end
   end
-  return format('%02.0f', c.rank) .. wide(tag) .. format('%012.0f', list.n)
+  return format('%02.0f', c.rank) .. wide(tag) .. format('%012.0f', list.n), step
 end
 
-local function pass(list, place)
-  local tag = tonumber(sub(place, 3, 18))
+-- Removes an entry whose job has passed.
+local function pass(list, e)
+  change(list, e, nil)
+  local tag = tonumber(sub(e.place, 3, 18))
   if tag <= list.v then return end
   list.v = tag
   call('ZREMRANGEBYSCORE', list.tags, '-inf', whole(tag))

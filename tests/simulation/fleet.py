@@ -611,6 +611,18 @@ def expiring(seed: int) -> dict[str, Any]:
 
 
 @scenario
+def expiring_tenant(seed: int) -> dict[str, Any]:
+    """Two equal tenants. The jobs of one come three times as fast as they may run, and wait for at most 3 s."""
+    sim, limit = Sim(seed), TokenBucket("partner", "50/s", burst=10, share=Share("{tenant}"))
+    for number in range(75 * 40):
+        sim.job(number * SECOND // 75, (limit, "", 1), tenant="brief", step=SECOND, expires=3 * SECOND)
+        sim.job(number * SECOND // 75, (limit, "", 1), tenant="patient", step=SECOND)
+    sim.run(40 * SECOND)
+    brief = sum(bool(job.ran) and job.ran[0] >= 10 * SECOND for job in sim.jobs if job.tenant == "brief")
+    return {**report(sim, limit, "", 50, 10 * SECOND, 40 * SECOND), "brief use": round(brief / (25 * 30), 3)}
+
+
+@scenario
 def classes(seed: int) -> dict[str, Any]:
     """Strict priorities: jobs of the first class come before a backlog of the second."""
     sim, limit = Sim(seed), TokenBucket("partner", "50/s", burst=10)

@@ -36,6 +36,7 @@ AT_MOST: dict[str, dict[str, float]] = {
     "zipf": {"asks": 2.05, "operations": 4.2, "late %": 0},
     "costs": {"asks": 2.05, "operations": 5.5, "late %": 0},
     "expiring": {"asks": 2.05, "operations": 9, "late %": 5},
+    "expiring_tenant": {"asks": 2.05, "operations": 7},
     "slots": {"asks": 2.05, "operations": 4, "worst": 5},
     "workflows": {"asks": 2.1, "left": 0, "seconds": 9},
     "one_slot": {"asks": 2.05, "operations": 7.5, "late %": 0},
@@ -60,6 +61,7 @@ AT_LEAST: dict[str, dict[str, float]] = {
     "waker_dies": {"after": 0.97},
     "two_limits": {"heavy key": 0.98},
     "keys": {"worst key": 0.9},
+    "expiring_tenant": {"brief use": 0.98},
 }
 """At least so much of each; where not named, `LEAST_OF_ALL`."""
 

@@ -340,8 +340,7 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
     waitlist.pause = Pause()
     waitlist.slow = waitlist.slow and paced(waitlist.slow, found.pace, begins_us)
     if entry is not None:
-        waitlist.passed(entry.place)
-        waitlist.forget(entry)
+        waitlist.pass_entry(entry)
     return found._replace(known=taken, taken=taken, entry=None)
 
 
@@ -374,8 +373,10 @@ def _position(found: _Found, asker: Asker, epoch: str) -> Entry:
     if found.entry is not None:
         return found.entry
     first = asker.caller is Caller.AGAIN
-    place = waitlist.new_place(claim.tenant, claim.step, CLASSES - 1 - claim.lead // CLASS, first=first)
-    return Entry(asker.job, place, claim.cost, asker.owner, workflow=_workflow_of(claim))
+    place, step = waitlist.new_place(claim.tenant, claim.step, CLASSES - 1 - claim.lead // CLASS, first=first)
+    return Entry(
+        asker.job, place, claim.cost, asker.owner, workflow=_workflow_of(claim), tenant=claim.tenant, step=step
+    )
 
 
 def _wake_all(

@@ -11,7 +11,12 @@ An entry has a position, an owner (the process or the park that has the message)
 
 The order is by class of priority, then by start tag, then by number. Start tags are those of start-time fair queueing
 (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
-the start of the last job that passed, and finishes at start + cost / weight. Without shares all tags are equal.
+the start of the last job that passed, and finishes at start + cost / weight. A job that leaves the list without
+having passed gives its cost / weight back: its tenant's next job starts that much earlier. Without shares all tags are
+equal.
+
+Example: a tenant's jobs start at 0, 1, 2 and 3, so its next one starts at 4. Two of them expire: its next one starts
+at 2. Without that rule, a tenant whose jobs expire would start ever further behind the others, and get nothing.
 
 Times are whole microseconds, and arguments. decide.py decides with it. lua/throttlekit_lua/waitlist.lua mirrors this
 file. Change both, or the parity tests fail.
@@ -108,6 +113,7 @@ class Entry:
         counts: Whether its wake takes units from others: not if its owner was only probed.
         turn_us: Until when the job's turn counts here, while another limit holds it back; 0: it has no turn.
         workflow: The workflow that is to hold its slot; "": the job does.
+        step: How far it moved its tenant's finish on.
     """
 
     id: str
@@ -120,6 +126,8 @@ class Entry:
     counts: bool = False
     turn_us: int = 0
     workflow: str = ""
+    tenant: str = ""
+    step: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -184,28 +192,29 @@ class Waitlist:
 
     # Positions
 
-    def new_place(self, tenant: str, step: int, rank: int, *, first: bool) -> Place:
+    def new_place(self, tenant: str, step: int, rank: int, *, first: bool) -> tuple[Place, int]:
         """
-        Return the position of a job that comes now.
+        Return the position of a new job, and how far it moves its tenant's finish on.
 
         Args:
-            step: How far the job moves its tenant on: cost / weight; 0 without shares.
+            step: Cost / weight; 0 without shares.
             first: The job ran before, and goes in front of those of its class that did not.
         """
         self.number += 1
         if first:
-            return Place(rank, max(0, self.v - 1) if step else 0, self.number)
+            return Place(rank, max(0, self.v - 1) if step else 0, self.number), 0
         if not step:
-            return Place(rank, _FIRST_TAG, self.number)
+            return Place(rank, _FIRST_TAG, self.number), 0
         tag = max(self.v, self.finishes.get(tenant, 0))
         self.finishes[tenant] = min(tag + step, _LAST_TAG)
-        return Place(rank, tag, self.number)
+        return Place(rank, tag, self.number), self.finishes[tenant] - tag
 
-    def passed(self, place: Place) -> None:
-        """Note that a job with that position has passed."""
-        if place.tag > self.v:
-            self.v = place.tag
+    def pass_entry(self, entry: Entry) -> None:
+        """Remove an entry whose job has passed."""
+        if entry.place.tag > self.v:
+            self.v = entry.place.tag
             self.finishes = {tenant: tag for tenant, tag in self.finishes.items() if tag > self.v}
+        self._remove(entry)
 
     def rank_of(self, place: Place, window: int, most: int) -> int:
         """How many jobs of owners that are not skipped wait before *place*: *most* or more, if there are so many."""
@@ -262,7 +271,14 @@ class Waitlist:
         entry.state, entry.counts, entry.until_us = State.KEPT, False, None
 
     def forget(self, entry: Entry) -> None:
-        """Remove an entry, with its position."""
+        """Remove an entry whose job has not passed, and give back what it moved its tenant's finish on."""
+        self._remove(entry)
+        if entry.step and entry.tenant in self.finishes:
+            finish = self.finishes.pop(entry.tenant) - entry.step
+            if finish > self.v:
+                self.finishes[entry.tenant] = finish
+
+    def _remove(self, entry: Entry) -> None:
         self.take_out(entry)
         self._let_go(entry)
         del self.entries[entry.id]

@@ -271,6 +271,27 @@ def test_tenants_share_a_limit(lists: Lists) -> None:
     assert [each for each in order if each != "light"] == [f"heavy{number}" for number in range(5)]
 
 
+@pytest.mark.parametrize("expire", [True, False])
+def test_jobs_that_leave_do_not_use_up_the_share_of_their_tenant(lists: Lists, expire: bool) -> None:
+    """Whether they expire or are removed: the next job of their tenant is as near as if they had never waited."""
+    limit = TokenBucket("shared", "1/s", burst=1, share=Share("{tenant}"))
+    lists.ask("first", limit, tenant="patient", step=SECOND)
+    for number in range(5):
+        lists.ask(f"left{number}", limit, tenant="brief", step=SECOND, max_wait_us=SECOND // 2 if expire else None)
+        lists.ask(f"patient{number}", limit, tenant="patient", step=SECOND)
+    if not expire:
+        lists.forget(*(f"left{number}" for number in range(5)), limit=limit)
+    lists.now += SECOND
+    assert [wake.id for wake in lists.look(limit=limit).wakes] == ["patient0"]
+    assert lists.ask("patient0", limit, tenant="patient", step=SECOND).reason is Reason.ALLOWED
+    lists.ask("next", limit, tenant="brief", step=SECOND)
+    lists.now += SECOND
+    (wake,) = lists.look(limit=limit).wakes
+    assert lists.ask(wake.id, limit, tenant="patient", step=SECOND).reason is Reason.ALLOWED
+    lists.now += SECOND
+    assert {wake.id, *(each.id for each in lists.look(limit=limit).wakes)} == {"patient1", "next"}
+
+
 def test_a_class_of_priority_comes_before_the_next(lists: Lists) -> None:
     """Whatever its jobs have had before."""
     lists.ask("one", step=1, tenant="1")
