@@ -107,12 +107,17 @@ local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, 
 
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
--- Whether an owner has as many wakes as it can answer soon.
+-- The instant of an owner's first wake.
+local function first_wake(list, o)
+  local low, high = own('w', o.name)
+  return tonumber(sub(members(list, '1', low, high)[1], #low, #low + 15))
+end
+
+-- Whether an owner has a wake for each free thread, or a full window of wakes, the first of which is overdue.
 local function is_skipped(list, o)
-  local most = math.min(o.free, list.window)
-  if most <= 0 then return true end
+  if o.free <= 0 then return true end
   o.woken = o.woken or count(list, own('w', o.name))
-  return o.woken >= most
+  return o.woken >= o.free or o.woken >= list.window and first_wake(list, o) + PATIENCE <= now
 end
 
 -- The owners with entries in the order before `till`, by the first of these, which is o.first.
@@ -134,7 +139,7 @@ local function owners(list, most, till)
   return found
 end
 
--- The owner of the first entry that may be woken, or nil; and list.skipped, those before it.
+-- The owner of the first entry, or nil; and list.skipped, those before it that are skipped.
 local function head(list)
   for most = 1, -1, -2 do
     list.skipped = {}
@@ -358,6 +363,10 @@ local function wake(c)
   while true do
     o = head(list)
     if not o or tried == MOST then break end
+    if o.woken >= list.window then
+      next_at = first_wake(list, o) + PATIENCE
+      break
+    end
     tried = tried + 1
     local e = entry_of(list, o.first)
     local at = ready_after(one, taken + e.cost - 1, now)

@@ -769,6 +769,18 @@ def paused(seed: int) -> dict[str, Any]:
     }
 
 
+@scenario
+def paused_slow(seed: int) -> dict[str, Any]:
+    """At 1/s, a burst gathers in a pause, and many jobs come as it ends."""
+    sim, limit = Sim(seed), TokenBucket("partner", "1/s", burst=20)
+    backlog(sim, 40, (limit, "", 1))
+    sim.at(5 * SECOND, lambda: sim.store.pause([*sim.unit.values()], 30 * SECOND))
+    for number in range(100):
+        sim.job(34_900 * MS + number * 4 * MS, (limit, "", 1))
+    sim.run(100 * SECOND)
+    return report(sim, limit, "", 1, 35 * SECOND, 100 * SECOND)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")

@@ -157,7 +157,7 @@ class _Found(NamedTuple):
     until_us: int
     """It may be granted for an instant no later than this."""
     first: bool
-    """Nobody waits who could be woken before it, or it must wait in any case."""
+    """No job that waits has to pass before it, or it must wait in any case."""
     pace: Pace | None
 
 
@@ -168,8 +168,8 @@ def ask(
     Decide whether every one of *claims* may pass at *now_us*, and charge all of them or none.
 
     A denial charges nothing. The job then waits on the list of the limit that holds it back longest, and keeps its
-    position on those of the others. Who was woken passes before all others; who was not, only if nobody waits who could
-    be woken. A job that was woken in one limit and is held back by another keeps its turn in the first.
+    position on those of the others. Who was woken passes before all others; who was not, only if all who wait are
+    skipped. A job that was woken in one limit and is held back by another keeps its turn in the first.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*. Their waitlists are changed in place.
@@ -223,7 +223,7 @@ def look(
         elif entry.state is State.KEPT:
             waitlist.enter(entry, owner, None)
     _, looked = _wake_all([found], now_us, Asker(Caller.JOB, owner=owner), bell, free)
-    first = _near_of(waitlist, owner, claim.algorithm) if near else ()
+    first = _near_of(waitlist, owner, claim.algorithm, now_us) if near else ()
     return _answer(found, owner, again, first, looked, now_us), _stored(found)
 
 
@@ -305,7 +305,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     passes_us = max(ready(0 if turn else waitlist.taken(now_us)), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
-    first = turn or passes_us > now_us or not waitlist.epoch or waitlist.head(_window(algorithm))[1] is None
+    first = turn or passes_us > now_us or waitlist.head(_window(algorithm), now_us)[1] is None
     return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
 
 
@@ -360,7 +360,7 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
     parked = bool(asker.park) and not woken
     if parked:
         most = _most_near(bound.claim.algorithm)
-        parked = waitlist.rank_of(entry.place, _window(bound.claim.algorithm), most) >= most
+        parked = waitlist.rank_of(entry.place, _window(bound.claim.algorithm), most, now_us) >= most
     until_us = None if asker.max_wait_us is None else now_us + asker.max_wait_us
     waitlist.enter(entry, asker.park if parked else asker.owner, until_us)
     return Kept(binding, parked, waitlist.epoch)
@@ -432,12 +432,12 @@ def _most_near(algorithm: Algorithm) -> int:
     return min(_NEAR_MOST, max(_NEAR_LEAST, _NEAR_NS // max(1, algorithm.mark)))
 
 
-def _near_of(waitlist: Waitlist, owner: str, algorithm: Algorithm) -> tuple[str, ...]:
+def _near_of(waitlist: Waitlist, owner: str, algorithm: Algorithm, now_us: int) -> tuple[str, ...]:
     """The first entries of a park: so many that with those before them live workers have enough in hand."""
     own, most = waitlist.waiting_of(owner), _most_near(algorithm)
     if not own:
         return ()
-    before = waitlist.rank_of(own[0][0], _window(algorithm), most)
+    before = waitlist.rank_of(own[0][0], _window(algorithm), most, now_us)
     return tuple(id for _, id in own[: max(0, most - before)])
 
 

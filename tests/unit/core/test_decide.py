@@ -139,6 +139,27 @@ def test_a_new_job_passes_if_nobody_who_waits_can_be_woken() -> None:
     assert lists.ask("three").reason is Reason.ALLOWED
 
 
+def test_the_others_wait_for_an_owner_that_has_its_wakes_to_answer_first(lists: Lists) -> None:
+    """At slow rates an owner has one wake at a time. It is skipped once that is overdue, or no thread is free."""
+    limit = TokenBucket("slow", "1/s", burst=9)
+    lists.store.pause([lists.claim(limit)], 10 * SECOND)
+    for number, owner in enumerate("aabab"):
+        lists.ask(f"old{number}", limit, owner=owner)
+    lists.now += 10 * SECOND
+    look = lists.look("c", limit=limit)
+    assert (lists.woken(), look.look_in_us) == (["old0"], PATIENCE_US)
+    assert lists.ask("new", limit, owner="c").reason is Reason.IN_LINE
+    assert lists.ask("old0", limit).reason is Reason.ALLOWED
+    assert [wake.id for wake in lists.look(limit=limit).wakes] == ["old1"]
+    assert lists.woken() == ["old2"]
+    lists.now += PATIENCE_US
+    assert [wake.id for wake in lists.look("c", limit=limit).wakes] == ["new"]
+    lists.look("a", limit=limit, free=0)
+    lists.look("b", limit=limit, free=0)
+    lists.forget("new", limit=limit)
+    assert lists.ask("newest", limit, owner="c").reason is Reason.ALLOWED
+
+
 def test_an_owner_has_no_more_wakes_than_free_threads(lists: Lists) -> None:
     """Jobs of another owner come before those of one whose threads all run something."""
     limit = TokenBucket("wide", "10/s", burst=10)
