@@ -5,7 +5,8 @@
   The list of a claim c, c.line, has four keys:
 
   record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); paused, from and emptied (the
-           pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order
+           pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order; if none
+           is free, minus the time at which it was last known to listen
   order    sorted set; all scores are 0, so members are in the order of their bytes. A place is 2 digits of rank, 16 of
            the tag, and 12 of the number. At any time an entry has one of the first two, and some of the others:
              o<owner>|<place>|<id>       it waits
@@ -327,17 +328,22 @@ end
 
 local function units_out(list) return list.epoch == '' and 0 or held(list).units end
 
--- Wakes an entry for `at`, if its owner listens: see `bell_message` in stores/wire.py. Returns whether it does.
+-- Tells an owner of a wake, by the texts of `bell_message` in stores/waitlist_wire.py, or of nothing. Returns whether it
+-- listens.
+local function rings(c, name, ...)
+  local bell = {}
+  for i, text in ipairs({c.key, ...}) do bell[i] = whole(#text) .. ':' .. text .. ',' end
+  return name == c.asker or call('PUBLISH', 'tk1:' .. name, concat(bell)) > 0
+end
+
+-- Wakes an entry for `at`, if its owner listens. Returns whether it does.
 local function wake_entry(c, e, at, state)
-  local list, delay = c.line, whole(at - now)
-  if e.owner == c.asker then c.own[#c.own + 1] = {id = e.id, at = at}
-  else
-    local bell = {whole(#c.key), ':', c.key, ',', whole(#e.id), ':', e.id, ',', whole(#delay), ':', delay, ','}
-    if call('PUBLISH', 'tk1:' .. e.owner, concat(bell)) == 0 then
-      owner_of(list, e.owner).free = DEAF
-      return false
-    end
+  local list = c.line
+  if not rings(c, e.owner, e.id, whole(at - now)) then
+    owner_of(list, e.owner).free = DEAF
+    return false
   end
+  if e.owner == c.asker then c.own[#c.own + 1] = {id = e.id, at = at} end
   change(list, e, state, e.owner, at, nil)
   return true
 end
@@ -378,12 +384,14 @@ local function wake(c)
   end
   local skipped, out = list.skipped, held(list)
   if next_at and out.last then next_at = max(next_at, out.last + SPACING) end
-  -- Of each owner that listens, and whose wakes are all overdue: they may be lost.
+  -- An owner without a free thread may be dead; the wakes of one may be lost if all are overdue.
   for _, each in ipairs(skipped) do
-    local low, high = own('w', each.name)
-    local last = each.free ~= DEAF and call('ZREVRANGEBYLEX', list.order, high, low, 'LIMIT', '0', '1')[1]
-    if last and tonumber(sub(last, #low, #low + 15)) + PROBE < now then
-      wake_entry(c, entry_of(list, each.first), now, 'p')
+    if each.free < DEAF then
+      if PROBE - each.free < now then each.free = rings(c, each.name) and -now or DEAF end
+    elseif each.free > 0 then
+      local low, high = own('w', each.name)
+      local last = call('ZREVRANGEBYLEX', list.order, high, low, 'LIMIT', '0', '1')[1]
+      if tonumber(sub(last, #low, #low + 15)) + PROBE < now then wake_entry(c, entry_of(list, each.first), now, 'p') end
     end
   end
   if not o and #skipped == 0 then return again end
@@ -437,7 +445,7 @@ local function wake_claim(c, free, by_job, granted)
   local list, asker = c.line, c.asker
   if list.epoch == '' or c.size == 0 then return nil end
   local o = free and asker ~= '' and owner_of(list, asker)
-  if o and o.free then o.free = free end
+  if o and o.free then o.free = free > 0 and free or -now end
   local workflow = granted and workflow_of(c) or ''
   if workflow ~= '' then wake_workflow(c, workflow) end
   local at = wake(c)

@@ -21,6 +21,7 @@ from throttlekit._core.slowdown import Pace, Pause, after_429, pace_of, paced, r
 from throttlekit._core.storage_keys import is_workflow
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import (
+    DEAF,
     KEPT_US,
     LEAD_US,
     PATIENCE_US,
@@ -49,8 +50,8 @@ unit whose job comes a little late is lost. Simulated at 50/s, burst 1: use .81 
 _LATE_US = 1_000_000
 """An owner that answers a wake has lost those that are older by this."""
 
-Bell = Callable[[str, int, Sequence[Wake]], bool]
-"""Tells an owner of its wakes on the list of one claim, by its number; returns whether it listens."""
+Bell = Callable[[str, int, Wake | None], bool]
+"""Tells an owner of a wake on the list of one claim, by its number, or of nothing; returns whether it listens."""
 
 
 class Stored(NamedTuple):
@@ -257,7 +258,7 @@ def forget(claim: StoreClaim, number: int, state: Stored, now_us: int, ids: Sequ
         entry = found.waitlist.entries.get(id)
         if entry is not None:
             found.waitlist.forget(entry)
-    _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
+    _wake_all([found], now_us, _NOBODY, lambda owner, _, wake: bell(owner, number, wake), None)
     return _stored(found)
 
 
@@ -390,12 +391,13 @@ def _wake_all(
         if not waitlist.epoch or not found.claim.algorithm.size:
             continue
         if asker.owner and free is not None:
-            waitlist.tell(asker.owner, free)
+            waitlist.tell(asker.owner, free, now_us)
 
-        def heard(owner: str, wake: Wake, i: int = i) -> bool:
+        def heard(owner: str, wake: Wake | None, i: int = i) -> bool:
             if owner != asker.owner:
-                return bell(owner, i, [wake])
-            wakes.append((i, wake))
+                return bell(owner, i, wake)
+            if wake is not None:
+                wakes.append((i, wake))
             return True
 
         workflow = _workflow_of(found.claim)
@@ -453,7 +455,7 @@ def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
 
 def _jobs_on(waitlist: Waitlist) -> int:
     """How many jobs are in the order, without those of owners that do not listen."""
-    return sum(len(owner.waiting) for owner in waitlist.owners.values() if owner.free >= 0)
+    return sum(len(owner.waiting) for owner in waitlist.owners.values() if owner.free != DEAF)
 
 
 def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:

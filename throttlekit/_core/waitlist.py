@@ -50,7 +50,10 @@ FUTURE_US = 1_000_000
 """What counts from further ahead than this was written by a clock that was wrong."""
 
 PROBE_US = 1_000_000
-"""An owner is probed if all its wakes, the last probe among them, are overdue by this."""
+"""
+An owner is probed if all its wakes, the last probe among them, are overdue by this; one without a free thread if it was
+not known to listen for so long.
+"""
 
 SPACING_US = 10_000
 """The shortest time between two looks that a script asks for."""
@@ -101,6 +104,10 @@ class Wake(NamedTuple):
     in_us: int
 
 
+Heard = Callable[[str, Wake | None], bool]
+"""Tells an owner of a wake, or of nothing; returns whether it listens."""
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """
@@ -138,7 +145,8 @@ class Owner:
     Attributes:
         waiting: Its entries in the order, by place.
         woken: Its entries that were woken, by when.
-        free: How many of its threads are free, while it has jobs in the order; `DEAF`, `FREE_UNKNOWN`.
+        free: How many of its threads are free, while it has jobs in the order; `DEAF`, `FREE_UNKNOWN`. No thread is
+            free: minus the time at which it was last known to listen.
     """
 
     name: str
@@ -319,10 +327,10 @@ class Waitlist:
         else:
             entry.owner = owner
 
-    def tell(self, name: str, free: int) -> None:
+    def tell(self, name: str, free: int, now_us: int) -> None:
         """Note how many threads of an owner are free, if it has jobs in the order. It listens."""
         if self.waiting_of(name):
-            self.owners[name].free = max(0, free)
+            self.owners[name].free = free if free > 0 else -now_us
 
     def woken_of(self, name: str) -> list[tuple[int, str]]:
         """The entries of an owner that were woken, by the instant."""
@@ -362,12 +370,9 @@ class Waitlist:
         """Units of the wakes that have not asked and count, and of the turns that count."""
         return sum(entry.cost for _, entry in self._held(now_us))
 
-    def wake(self, rules: WakeRules, now_us: int, heard: Callable[[str, Wake], bool]) -> int | None:
+    def wake(self, rules: WakeRules, now_us: int, heard: Heard) -> int | None:
         """
         Wake the first jobs, while there are units for them beyond those of the jobs that were woken before.
-
-        Args:
-            heard: Tells an owner of a wake; returns whether it listens.
 
         Returns:
             The instant at which somebody should look at this list; None: nobody needs to.
@@ -396,7 +401,10 @@ class Waitlist:
         if next_us is not None and woken:
             next_us = max(next_us, max(woken) + SPACING_US)  # each of them looks itself, as it asks
         for each in skipped:
-            if each.free != DEAF and each.woken and each.woken[-1][0] + PROBE_US < now_us:
+            if each.free < DEAF:
+                if PROBE_US - each.free < now_us:
+                    each.free = -now_us if heard(each.name, None) else DEAF
+            elif each.free > 0 and each.woken[-1][0] + PROBE_US < now_us:
                 self._wake(self.entries[each.waiting[0][1]], now_us, now_us, heard, counts=False)
         if owner is None and not skipped:
             return again_us
@@ -405,7 +413,7 @@ class Waitlist:
         lapses = [until_us for until_us, _ in held]
         return min((at_us for at_us in (next_us, again_us, *lapses) if at_us is not None), default=None)
 
-    def wake_workflow(self, workflow: str, now_us: int, heard: Callable[[str, Wake], bool]) -> None:
+    def wake_workflow(self, workflow: str, now_us: int, heard: Heard) -> None:
         """Wake jobs of a workflow that holds its slot: they take none, and wait for nobody. Each of them wakes more."""
         waiting = [e for e in self.entries.values() if e.state is State.WAITING and e.workflow == workflow]
         for entry in sorted(waiting, key=lambda entry: entry.place)[:MOST_AT_ONCE]:
@@ -438,7 +446,7 @@ class Waitlist:
         untils += [(self.entries[id].turn_us, self.entries[id]) for id in self.turns]
         return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
 
-    def _wake(self, entry: Entry, at_us: int, now_us: int, heard: Callable[[str, Wake], bool], *, counts: bool) -> bool:
+    def _wake(self, entry: Entry, at_us: int, now_us: int, heard: Heard, *, counts: bool) -> bool:
         """Wake an entry that waits, if its owner listens. Returns whether it does."""
         owner = self.owners[entry.owner]
         if not heard(owner.name, Wake(entry.id, at_us - now_us)):

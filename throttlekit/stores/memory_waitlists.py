@@ -43,7 +43,7 @@ class WaitlistMemoryStore(MemoryStore):
             if isinstance(granted, tuple) and granted[0] == f"{asker.owner} {attempt}":
                 return granted[1]  # type: ignore[no-any-return]
             answer, changed = ask(
-                claims, states, now_us, asker, lambda owner, i, wakes: bell(owner, names[i], wakes), self._epoch()
+                claims, states, now_us, asker, lambda owner, i, wake: bell(owner, names[i], wake), self._epoch()
             )
             for claim, before, after in zip(claims, states, changed, strict=True):
                 self._put_stored(claim, before, after, now_us)
@@ -62,7 +62,7 @@ class WaitlistMemoryStore(MemoryStore):
             now_us = self._clock_us() if now_us is None else now_us
             before = self._stored(claim, now_us)
             found, after = look(
-                claim, before, now_us, owner, free, ids, near, lambda name, _, wakes: bell(name, claim.bucket, wakes)
+                claim, before, now_us, owner, free, ids, near, lambda name, _, wake: bell(name, claim.bucket, wake)
             )
             self._put_stored(claim, before, after, now_us)
             return found
@@ -72,7 +72,7 @@ class WaitlistMemoryStore(MemoryStore):
             now_us = self._clock_us() if now_us is None else now_us
             before = self._stored(claim, now_us)
             found, after = own(
-                claim, before, now_us, owner, ids, lambda name, _, wakes: bell(name, claim.bucket, wakes)
+                claim, before, now_us, owner, ids, lambda name, _, wake: bell(name, claim.bucket, wake)
             )
             self._put_stored(claim, before, after, now_us)
             return found
@@ -83,7 +83,7 @@ class WaitlistMemoryStore(MemoryStore):
             names = [claim.bucket for claim in claims]
             for i, claim in enumerate(claims):
                 before = self._stored(claim, now_us)
-                after = forget(claim, i, before, now_us, ids, lambda owner, i, wakes: bell(owner, names[i], wakes))
+                after = forget(claim, i, before, now_us, ids, lambda owner, i, wake: bell(owner, names[i], wake))
                 self._put_stored(claim, before, after, now_us)
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
@@ -126,14 +126,14 @@ class WaitlistMemoryStore(MemoryStore):
                 self._put_stored(each.claim, stored, Stored(stored.taken, waitlist), now_us)
 
     @contextmanager
-    def _bells(self) -> Generator[Callable[[str, str, Sequence[Wake]], bool], None, None]:
+    def _bells(self) -> Generator[Callable[[str, str, Wake | None], bool], None, None]:
         """What rings the bells of owners, after the lock is released."""
         rung: list[tuple[Callable[[str, Sequence[Wake]], None], str, Sequence[Wake]]] = []
 
-        def bell(owner: str, bucket: str, wakes: Sequence[Wake]) -> bool:
+        def bell(owner: str, bucket: str, wake: Wake | None) -> bool:
             heard = self._listeners.get(owner)
             if heard is not None:
-                rung.append((heard, bucket, wakes))
+                rung.append((heard, bucket, [] if wake is None else [wake]))
             return heard is not None
 
         yield bell

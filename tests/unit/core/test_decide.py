@@ -29,11 +29,16 @@ class Lists:
         self.now = 10**15
         self.store = WaitlistMemoryStore(clock_us=lambda: self.now)
         self.rung: list[tuple[str, Wake]] = []
+        self.heard: list[str] = []
         for owner in {"a", "b", "c", "park"} - {*deaf}:
             self.listen(owner)
 
     def listen(self, owner: str) -> None:
-        self.store.listen(owner, lambda _, wakes: self.rung.extend((owner, wake) for wake in wakes))
+        def heard(_: str, wakes: Sequence[Wake]) -> None:
+            self.heard.append(owner)
+            self.rung += ((owner, wake) for wake in wakes)
+
+        self.store.listen(owner, heard)
 
     def claim(self, limit: Limit, *, key: str = "", cost: int = 1, job: str = "", **more: Any) -> StoreClaim:
         holder = ""
@@ -200,6 +205,29 @@ def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
         lists.look("a")
         lists.now += PROBE_US // 2 + 1
     assert lists.woken() == ["lost0", "lost1", "lost2", "lost3"]
+
+
+def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> None:
+    """It gets no wakes, so it is checked once a second whether it listens. Its jobs then fill no queue."""
+    limit = TokenBucket("short", "1/minute", burst=1, queue=2)
+    lists.ask("one", limit)
+    for number in range(2):
+        lists.ask(f"lost{number}", limit, owner="b")
+    lists.look("b", limit=limit, free=0)
+    lists.now += PROBE_US
+    lists.look("c", limit=limit)
+    assert lists.heard == [], "b has just said that no thread is free"
+    lists.now += 1
+    for _ in range(2):
+        lists.look("c", limit=limit)
+    assert (lists.heard, lists.woken()) == (["b"], []), "b is told of no wake, and listens"
+    lists.store.listen("b", lambda *_: None)()
+    lists.ask("other", limit)
+    lists.now += PROBE_US
+    assert lists.ask("four", limit).reason is Reason.FULL
+    lists.now += 1
+    lists.look("c", limit=limit)
+    assert lists.ask("four", limit).reason is not Reason.FULL
 
 
 def test_a_job_keeps_its_position_on_the_list_of_each_limit(lists: Lists) -> None:
