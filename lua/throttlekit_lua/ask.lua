@@ -49,7 +49,7 @@ local function verdict()
   local c = claims[binding]
   local list = c.line
   retry = max(c.passes, c.turn and now + 1 or ready_after(c, units_out(list) + waiting(list), now))
-  if job ~= '' and not waits then
+  if job ~= '' and not waits and has_waited == '0' then
     for i, each in ipairs(claims) do
       if is_full(each) then return 4, i, retry end
     end

@@ -7,8 +7,9 @@
   ARGV[1]  now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]  caller: "job", "again", "guest" or "peek"
   ARGV[3]  the job's id; ARGV[4] its owner; ARGV[5] the park in which it may wait; each may be ""
-  ARGV[6]  "free wait epoch attempt": free threads besides the one that asks; how long the job will wait, microseconds,
-           or nothing; the epoch of lists that begin now; which attempt of the job this is, or nothing
+  ARGV[6]  "free wait epoch waited attempt": free threads besides the one that asks; how long the job will wait,
+           microseconds, or nothing; the epoch of lists that begin now; 1 if the job has waited before, or 0; which attempt
+           of the job this is, or nothing
   ARGV[7 ..]  the claims: see claims.lua
 
   Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;wakes": claim, of claims from 0; kept: "claim parked
@@ -16,7 +17,7 @@
            reason: 0 allowed, 1 exhausted, 2 in line, 4 queue full, 5 paused
 ]]
 local job, owner, park, claims = ARGV[3], ARGV[4], ARGV[5], read_claims(7, math.floor(#KEYS / 5), ARGV[4])
-local free, max_wait, epoch, attempt = match(ARGV[6], '^(%d+) (%d*) (%x*) (.*)$')
+local free, max_wait, epoch, has_waited, attempt = match(ARGV[6], '^(%d+) (%d*) (%x*) ([01]) (.*)$')
 
 local function answer(reason, binding, retry, kept, looks)
   local two, uses = INTEGER .. ' ' .. INTEGER, ''

@@ -450,7 +450,8 @@ class WaitHistory:
         job.asks += 1
         wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
         id = "" if caller is Caller.GUEST and rnd.random() < 0.9 else job.id
-        asker = Asker(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), job.park, wait)
+        free, waited = rnd.choice([0, 0, 1, 3, 8]), rnd.random() < 0.1
+        asker = Asker(caller, id, owner or job.owner, free, job.park, wait, waited)
         answer = self._stores.run("ask", job.claims, self._now_us, asker, attempt=attempt if id else "")
         if answer.reason is Reason.ALLOWED and caller is not Caller.PEEK:
             job.leases = [

@@ -71,6 +71,8 @@ class Asker(NamedTuple):
         free: How many threads it has free besides that which asks.
         park: The park in which the job may wait; "": its process holds it.
         max_wait_us: How long the job wants to wait from now on; None: for ever.
+        waited: The job has waited, or run, before: a full queue does not refuse it, even if the store has lost its
+            state.
     """
 
     caller: Caller
@@ -79,6 +81,7 @@ class Asker(NamedTuple):
     free: int = 0
     park: str = ""
     max_wait_us: int | None = None
+    waited: bool = False
 
 
 class Kept(NamedTuple):
@@ -319,7 +322,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
     found = looks[binding]
     after_us = found.ready(found.waitlist.taken(now_us) + found.waitlist.waiting)
     retry_us = max(found.passes_us, now_us + 1 if found.turn else after_us)
-    if asker.job and not any(each.entry for each in looks):
+    if asker.job and not asker.waited and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
             if each.claim.algorithm.size and most is not None and _jobs_on(each.waitlist) >= most:

@@ -71,9 +71,7 @@ class WaitlistMemoryStore(MemoryStore):
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             before = self._stored(claim, now_us)
-            found, after = own(
-                claim, before, now_us, owner, ids, lambda name, _, wake: bell(name, claim.bucket, wake)
-            )
+            found, after = own(claim, before, now_us, owner, ids, lambda name, _, wake: bell(name, claim.bucket, wake))
             self._put_stored(claim, before, after, now_us)
             return found
 

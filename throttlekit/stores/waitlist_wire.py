@@ -23,7 +23,7 @@ def asker_arguments(asker: Asker, now: int | str, epoch: str, attempt: str) -> l
     """The arguments of ask.lua that say who asks. *now*: "" for the server's time."""
     wait = "" if asker.max_wait_us is None else asker.max_wait_us
     names = [encoded(asker.job), encoded(asker.owner), encoded(asker.park)]
-    return [now, asker.caller.value, *names, f"{asker.free} {wait} {epoch} {attempt}"]
+    return [now, asker.caller.value, *names, f"{asker.free} {wait} {epoch} {asker.waited:d} {attempt}"]
 
 
 def encoded(text: str) -> bytes:

@@ -50,7 +50,7 @@ class Lists:
     def ask(
         self, job: str, *limits: Limit | StoreClaim, owner: str = "a", free: int = 3, attempt: str = "", **more: Any
     ) -> Answer:
-        asks = {name: more.pop(name) for name in ("caller", "park", "max_wait_us") if name in more}
+        asks = {name: more.pop(name) for name in ("caller", "park", "max_wait_us", "waited") if name in more}
         claims = [
             each if isinstance(each, StoreClaim) else self.claim(each, job=job, **more) for each in limits or [LIMIT]
         ]
@@ -271,6 +271,8 @@ def test_a_full_queue_refuses_new_jobs_only(lists: Lists) -> None:
     lists.ask("three", limit)
     assert lists.ask("four", limit).reason is Reason.FULL
     assert lists.ask("three", limit).reason is Reason.EXHAUSTED
+    assert lists.ask("four", limit, waited=True).reason is Reason.EXHAUSTED, "it waited before the store lost its state"
+    lists.forget("four", limit=limit)
     lists.now += SECOND
     lists.store.listen("a", lambda *_: None)()
     lists.look("b", limit=limit)
