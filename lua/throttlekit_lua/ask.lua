@@ -111,7 +111,7 @@ local function deny(binding)
       if c.turn and ready_after(c, 0, now) <= c.till then
         turn = bound.line.paused <= now and is_scarcer(c, bound) and now + TURN or now
       end
-      keep(c.line, position(c), now + KEPT_WAIT, turn)
+      keep(c.line, position(c), owner, now + KEPT_WAIT, turn)
     end
   end
   local e, list, most = position(bound), bound.line, most_near(bound)
@@ -133,7 +133,7 @@ if ARGV[2] == 'peek' then return answer(reason, binding, retry, '', '') .. ';' e
 for _, c in ipairs(claims) do
   local e = c.entry
   for _, each in ipairs(e and is_woken(e) and woken_of(c.line, e.owner, e.at - LATE) or {}) do
-    keep(c.line, entry_of(c.line, each.id), now + ASIDE)
+    keep(c.line, entry_of(c.line, each.id), e.owner, now + ASIDE)
   end
 end
 local kept = ''

@@ -245,7 +245,7 @@ end
 
 local function enter(list, e, owner, till) change(list, e, 'o', owner, 0, till) end
 
-local function keep(list, e, till, turn) change(list, e, 'k', e.owner, turn or 0, till) end
+local function keep(list, e, owner, till, turn) change(list, e, 'k', owner, turn or 0, till) end
 
 -- Removes an entry whose job has not passed, and gives back what it moved its tenant's finish on.
 local function forget(list, e)

@@ -440,7 +440,7 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         "wait_forget": Case("wait_forget", waits, lambda: store().forget([claim, other], jobs)),
         "wait_forget: a clock was a minute ahead": Case(
             "wait_forget", woken,
-            lambda: store().forget([claim], (), int(filled.client.time()[0]) * 1_000_000 - 60_000_000),
+            lambda: store().forget([claim], (), "", int(filled.client.time()[0]) * 1_000_000 - 60_000_000),
         ),
     }  # fmt: skip
 

@@ -155,7 +155,7 @@ def test_many_ids_go_to_the_server_in_parts(redis_url: str) -> None:
         store.ask([SLOW], Asker(Caller.JOB, id, "p"), NOW_US)
     assert store.own(SLOW, "q", [*ids, "unknown"], NOW_US).again == ("unknown",)
     assert store.look(SLOW, "q", 1, ids[:8], NOW_US).again == ()
-    store.forget([SLOW], ids, NOW_US)
+    store.forget([SLOW], ids, "q", NOW_US)
     assert store.look(SLOW, "q", 1, ids, NOW_US).epoch == ""
     store.close()
 

@@ -99,7 +99,7 @@ class Process:
         unknown = self.room.woken(wakes, self.sim.now)
         if unknown:
             self.sim.count["leave"] += 1
-            self.sim.at(self.sim.now + TRIP // 2, self.sim.forget, bucket, unknown)
+            self.sim.at(self.sim.now + TRIP // 2, self.sim.forget, bucket, unknown, self.name)
         self.pump()
 
     # Jobs
@@ -162,7 +162,7 @@ class Process:
     def looked(self, claim: StoreClaim, found: Any) -> None:
         unknown = self.room.looked(claim, found, self.sim.now)
         if unknown:
-            self.sim.at(self.sim.now + TRIP // 2, self.sim.forget, claim.bucket, unknown)
+            self.sim.at(self.sim.now + TRIP // 2, self.sim.forget, claim.bucket, unknown, self.name)
         self.pump()
 
     def question(self, job: Job) -> None:
@@ -230,7 +230,7 @@ class Process:
         if self.room.release(job.id) is not None:
             self.sim.expired += 1
             self.sim.count["leave"] += 1
-            self.sim.at(self.sim.now + TRIP // 2, self.sim.forget_all, job)
+            self.sim.at(self.sim.now + TRIP // 2, self.sim.forget_all, job, self.name)
 
     def ended(self, job: Job) -> None:
         self.free += 1
@@ -388,11 +388,11 @@ class Sim:
                 self.granted.setdefault(claim.bucket, []).append((begins, claim.cost, job))
         return answer
 
-    def forget(self, bucket: str, ids: Sequence[str]) -> None:
-        self.store.forget([self.unit[bucket]], ids)
+    def forget(self, bucket: str, ids: Sequence[str], owner: str) -> None:
+        self.store.forget([self.unit[bucket]], ids, owner)
 
-    def forget_all(self, job: Job) -> None:
-        self.store.forget([self.unit[claim.bucket] for claim in job.claims], [job.id])
+    def forget_all(self, job: Job, owner: str) -> None:
+        self.store.forget([self.unit[claim.bucket] for claim in job.claims], [job.id], owner)
 
     def release(self, leases: Sequence[Lease]) -> None:
         self.store.release(leases)

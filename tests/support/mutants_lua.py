@@ -134,7 +134,11 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("if o.free == DEAF then jobs", "if false then jobs"),
         ("units_out(list) + waiting(list), now))", "units_out(list), now))"),
         ("woken_of(c.line, e.owner, e.at - LATE)", "woken_of(c.line, owner, e.at - LATE)"),
-        ("keep(c.line, entry_of(c.line, each.id), now + ASIDE)", "forget(c.line, entry_of(c.line, each.id))"),
+        (
+            "keep(c.line, entry_of(c.line, each.id), e.owner, now + ASIDE)",
+            "forget(c.line, entry_of(c.line, each.id))",
+        ),
+        ("keep(c.line, position(c), owner,", "keep(c.line, position(c), position(c).owner,"),
         ("if reason == 0 and waited and attempt ~= '' then", "if reason == 0 and attempt ~= '' then"),
         ("if reason == 0 and waited and attempt ~= '' then", "if waited and attempt ~= '' then"),
         ("job ~= '', reason == 0)", "job ~= '')"),
@@ -161,7 +165,9 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
     ],
     "wait_forget.lua": [
         ("    mend(c)\n", ""),
-        ("if e then forget(c.line, e) end", ""),
+        ("if e and (owner == '' or e.owner == owner) then", "if false then"),
+        ("if e and (owner == '' or e.owner == owner) then", "if e then"),
+        ("if e and (owner == '' or e.owner == owner) then", "if e and e.owner == owner then"),
         ("    wake_claim(c)\n", ""),
     ],
     "wait_reply.lua": [

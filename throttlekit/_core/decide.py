@@ -249,19 +249,24 @@ def own(
     return _answer(found, owner, again, (), looked, now_us), _stored(found)
 
 
-def forget(claim: StoreClaim, number: int, state: Stored, now_us: int, ids: Sequence[str], bell: Bell) -> Stored:
+def forget(
+    claim: StoreClaim, number: int, state: Stored, now_us: int, ids: Sequence[str], owner: str, bell: Bell
+) -> Stored:
     """
     Remove jobs that wait no longer: they expired, or were revoked, cancelled or deleted. Wake others; without *ids*
-    for units that came back, or as the rate rose.
+    after any other change: units came back, the rate rose, or a pause began or ended.
+
+    Args:
+        owner: Entries of other owners stay: they have the message by now. "": whoever the owner is.
     """
     if state.waitlist is None or not state.waitlist.epoch:
         return state
     found = _look(claim, state, now_us, _NOBODY)
     for id in ids:
         entry = found.waitlist.entries.get(id)
-        if entry is not None:
+        if entry is not None and owner in ("", entry.owner):
             found.waitlist.forget(entry)
-    _wake_all([found], now_us, _NOBODY, lambda owner, _, wake: bell(owner, number, wake), None)
+    _wake_all([found], now_us, _NOBODY, lambda name, _, wake: bell(name, number, wake), None)
     return _stored(found)
 
 
@@ -359,7 +364,7 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
         if each.turn and each.ready(0) <= each.until_us:
             counts = bound.waitlist.pause.until_us <= now_us and _scarcer(each.claim, bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
-        each.waitlist.keep(_position(each, asker, epoch), now_us + KEPT_US, turn_us)
+        each.waitlist.keep(_position(each, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
     entry, waitlist = _position(bound, asker, epoch), bound.waitlist
     parked = bool(asker.park) and not woken
     if parked:

@@ -255,11 +255,11 @@ class Waitlist:
         insort(self._owner(owner).waiting, (entry.place, entry.id))
         self._end(entry)
 
-    def keep(self, entry: Entry, until_us: int, turn_us: int = 0) -> None:
+    def keep(self, entry: Entry, owner: str, until_us: int, turn_us: int = 0) -> None:
         """Keep the position of an entry, which waits here no longer; and its turn, if *turn_us* is not 0."""
         self.take_out(entry)
         self._let_go(entry)
-        entry.until_us, entry.turn_us = until_us, turn_us
+        entry.owner, entry.until_us, entry.turn_us = owner, until_us, turn_us
         self.entries[entry.id] = entry
         self._end(entry)
         if turn_us:
@@ -345,7 +345,7 @@ class Waitlist:
         for at_us, id in self.woken_of(owner)[:MOST_AT_ONCE]:
             if at_us >= before_us:
                 break
-            self.keep(self.entries[id], now_us + ASIDE_US)
+            self.keep(self.entries[id], owner, now_us + ASIDE_US)
 
     def _owner(self, name: str) -> Owner:
         return self.owners.setdefault(name, Owner(name))

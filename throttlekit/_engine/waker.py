@@ -31,7 +31,7 @@ class WaitlistStore(Protocol):
 
     def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look: ...
 
-    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str]) -> None: ...
+    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str) -> None: ...
 
 
 class Waker(Generic[_T]):
@@ -197,7 +197,7 @@ class Waker(Generic[_T]):
         if not ids:
             return
         with suppress(StoreUnavailable):  # they are removed once they are woken again
-            self._store.forget([claim], ids)
+            self._store.forget([claim], ids, self._owner)
 
 
 def _now_us() -> int:

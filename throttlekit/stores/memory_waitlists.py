@@ -75,17 +75,19 @@ class WaitlistMemoryStore(MemoryStore):
             self._put_stored(claim, before, after, now_us)
             return found
 
-    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], now_us: int | None = None) -> None:
+    def forget(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None
+    ) -> None:
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             names = [claim.bucket for claim in claims]
             for i, claim in enumerate(claims):
                 before = self._stored(claim, now_us)
-                after = forget(claim, i, before, now_us, ids, lambda owner, i, wake: bell(owner, names[i], wake))
+                after = forget(claim, i, before, now_us, ids, owner, lambda name, i, wake: bell(name, names[i], wake))
                 self._put_stored(claim, before, after, now_us)
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        self.forget(claims, (), now_us)
+        self.forget(claims, (), now_us=now_us)
 
     def listen(self, owner: str, heard: Callable[[str, Sequence[Wake]], None]) -> Callable[[], None]:
         """

@@ -49,13 +49,15 @@ class WaitlistRedisStore(RedisStore):
         in_us = min((look.look_in_us for look in looks if look.look_in_us is not None), default=None)
         return looks[-1]._replace(again=again, look_in_us=in_us)
 
-    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], now_us: int | None = None) -> None:
-        head = [_or_empty(now_us), len(claims), *claims_arguments(claims)]
+    def forget(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None
+    ) -> None:
+        head = [_or_empty(now_us), len(claims), encoded(owner), *claims_arguments(claims)]
         for part in _parts(ids, max(1, _MOST_IDS // len(claims))):
             self._run_wait("wait_forget", claims, wait_keys(claims), [*head, *map(encoded, part)])
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
-        self.forget(claims, (), now_us)
+        self.forget(claims, (), now_us=now_us)
 
     def _run_wait(self, verb: str, claims: Sequence[StoreClaim], keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Run a script on the waitlists of *claims*."""

@@ -60,8 +60,8 @@ class Lists:
     def look(self, owner: str = "a", ids: Sequence[str] = (), *, limit: Limit = LIMIT, **more: Any) -> Any:
         return self.store.look(self.claim(limit), owner, more.pop("free", 3), ids, **more)
 
-    def forget(self, *jobs: str, limit: Limit = LIMIT) -> None:
-        self.store.forget([self.claim(limit)], jobs)
+    def forget(self, *jobs: str, limit: Limit = LIMIT, owner: str = "") -> None:
+        self.store.forget([self.claim(limit)], jobs, owner)
 
     def woken(self) -> list[str]:
         """The ids that were woken by bells since the last call."""
@@ -371,6 +371,23 @@ def test_a_job_that_leaves_makes_room_for_the_next(lists: Lists) -> None:
     assert lists.woken() == ["two"]
     lists.forget("two")
     assert lists.woken() == ["three"]
+
+
+def test_an_owner_removes_no_job_that_another_one_has(lists: Lists) -> None:
+    """A message came to another process, and its first owner is woken late, and does not know the job any more."""
+    other = TokenBucket("other", "1/s", burst=1)
+    lists.ask("one", LIMIT, other)
+    lists.ask("two", LIMIT, other, owner="a")
+    lists.ask("two", LIMIT, other, owner="b")
+    for limit in (LIMIT, other):
+        lists.forget("two", limit=limit, owner="a")
+    lists.now += SECOND
+    lists.look("c")
+    assert lists.woken() == ["two"]
+    assert lists.look("c", limit=other).epoch != "", "its position on the other list is kept"
+    for limit in (LIMIT, other):
+        lists.forget("two", limit=limit, owner="b")
+        assert lists.look("c", limit=limit).epoch == "", "nobody is on the list"
 
 
 def test_a_look_finds_jobs_that_the_store_does_not_know(lists: Lists) -> None:
