@@ -170,9 +170,7 @@ class BothStores:
             first = claims if verb in ("ask", "forget", "wake") else claims[0]
             answers.append(getattr(store, verb)(first, *args, now_us=now_us, **options))
         assert answers[0] == answers[1], f"\nmemory {answers[0]}\nredis  {answers[1]}"
-        rung, self._rung = self._rung, []
-        assert sorted(rung, key=repr) == sorted(self._read_bells(), key=repr)
-        self.seen["bells"] += len(rung)
+        self._compare_bells()
         self.check(claims)
         if isinstance(answers[0], Answer):
             self.seen[answers[0].reason.value] += 1
@@ -180,6 +178,11 @@ class BothStores:
             self.seen["early"] += answers[0].reason is Reason.ALLOWED and answers[0].retry_us > now_us
             self.seen["own wakes"] += len(answers[0].wakes)
         return answers[0]
+
+    def _compare_bells(self) -> None:
+        rung, self._rung = self._rung, []
+        assert sorted(rung, key=repr) == sorted(self._read_bells(), key=repr)
+        self.seen["bells"] += len(rung)
 
     def change(self, claim: StoreClaim, call: Any) -> None:
         """Run an old verb on both stores, which changes what is taken."""
@@ -192,6 +195,9 @@ class BothStores:
         self.expire(now_us)
         self.memory.pause([claim], for_us, now_us, emptied=emptied)
         self._copy(claim)
+        self.redis.wake([claim], now_us)
+        self._compare_bells()
+        self.check([claim])
 
     def slow(self, claim: StoreClaim, why: Fall | Heard, now_us: int) -> None:
         self.run("own", [claim], now_us, "nobody", ())  # what is stale is written as it counts

@@ -757,6 +757,15 @@ def flushed(seed: int) -> dict[str, Any]:
 
 
 @scenario
+def many_processes(seed: int) -> dict[str, Any]:
+    """200 processes have jobs that wait for 1/s."""
+    sim, limit = Sim(seed, processes=200, threads=1), TokenBucket("partner", "1/s", burst=1)
+    backlog(sim, 400, (limit, "", 1))
+    sim.run(120 * SECOND)
+    return report(sim, limit, "", 1, 3 * SECOND, 120 * SECOND)
+
+
+@scenario
 def paused(seed: int) -> dict[str, Any]:
     sim, limit = Sim(seed), TokenBucket("partner", "50/s", burst=10)
     backlog(sim, 2400, (limit, "", 1))

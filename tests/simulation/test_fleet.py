@@ -49,6 +49,7 @@ AT_MOST: dict[str, dict[str, float]] = {
     "hung": {"asks": 2.6, "operations": 8},
     "rolling": {"asks": 2.6, "operations": 4},
     "flushed": {"asks": 3, "operations": 4, "excess": 10, "left": 0},
+    "many_processes": {"asks": 2.05, "operations": 13, "late %": 0},
     "paused_slow": {"asks": 2.05, "operations": 5, "late %": 6, "worst": 4},
     "paused": {"asks": 2.1, "operations": 3.6, "in pause": 0, "worst": 10},
 }

@@ -16,8 +16,11 @@ __all__ = ["LookAt", "Room"]
 
 _T = TypeVar("_T")
 
-_NET_US, _LONGEST_NET_US = 500_000, 5_000_000
-"""A process looks at a list where its jobs wait at least once in .5 s; at slow limits, at least once in 5 s."""
+_NET_US, _LONGEST_NET_US = 500_000, 60_000_000
+"""
+A process looks at a list where its jobs wait once in .5 s; at slow limits, or with many processes, at least once a
+minute.
+"""
 _NEVER_US = 2**62
 _IDS_NAMED = 8
 """How many ids of the first jobs a look names, to find those that the store does not know."""
@@ -73,8 +76,7 @@ class _List:
         algorithm = self.claim.algorithm
         if algorithm.estimates:
             return _NET_US
-        unit_us = max(1, algorithm.mark // 1000)
-        return min(max(_NET_US, 2 * self.owners * unit_us), max(_LONGEST_NET_US, unit_us))
+        return min(max(_NET_US, 2 * self.owners * algorithm.mark // 1000), _LONGEST_NET_US)
 
 
 class Room(Generic[_T]):

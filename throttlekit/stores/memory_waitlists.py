@@ -111,6 +111,7 @@ class WaitlistMemoryStore(MemoryStore):
                 waitlist = stored.waitlist or Waitlist()
                 waitlist.pause = waitlist.pause.at(now_us).changed(now_us, for_us, emptied=emptied)
                 self._put_stored(each, stored, Stored(stored.taken, waitlist), now_us)
+        self.wake(claims, now_us)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         super().slow([each for each in slowings if isinstance(each.why, Drop)], now_us)

@@ -294,6 +294,15 @@ def test_a_pause_lets_nobody_pass_and_everybody_waits_on_its_list(lists: Lists) 
     assert lists.ask("two").retry_us == lists.now + SECOND, "a grant ends a pause"
 
 
+def test_the_end_of_a_pause_wakes(lists: Lists) -> None:
+    """An operator ends it before its time: the first job does not wait for the next look."""
+    claim = lists.claim(LIMIT)
+    lists.store.pause([claim], 3600 * SECOND)
+    lists.ask("one", owner="b")
+    lists.store.pause([claim], None)
+    assert lists.woken() == ["one"]
+
+
 def test_a_job_that_ran_before_goes_in_front(lists: Lists) -> None:
     """A body that met a 429 waits once more, before those that have not run."""
     lists.ask("one")

@@ -17,6 +17,7 @@ from throttlekit._core.decide import Answer, Kept, Look
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.verdict import Reason
 from throttlekit._core.waitlist import Wake
+from throttlekit._engine.room import Room
 from throttlekit._engine.waker import Waker
 
 LIMIT = TokenBucket("partner", "1/minute", burst=1)
@@ -60,6 +61,19 @@ def bench() -> Iterator[Bench]:
     bench = Bench()
     yield bench
     bench.waker.close()
+
+
+@pytest.mark.parametrize(("rate", "owners", "seconds"), [("50/s", 1, 0.5), ("1/s", 10, 20), ("1/h", 1, 60)])
+def test_a_process_looks_where_its_jobs_wait(rate: str, owners: int, seconds: float) -> None:
+    """With many processes each looks less often, but at least once a minute: nobody tells it of every change."""
+    limit, room = TokenBucket("partner", rate, burst=1), Room[str]()
+    unit = StoreClaim(bucket_name(limit.name, "", limit.fingerprint), limit.bind(1))
+    room.hold("one", "item", unit, "e", 0)
+    room.looked(unit, Look("e", owners=owners), 0)
+    first = room.next_us()
+    assert first is not None
+    assert [look.ids for look in room.due(first)] == [("one",)]
+    assert room.next_us() == first + seconds * 1e6
 
 
 def test_a_woken_job_is_started(bench: Bench) -> None:
