@@ -4,7 +4,7 @@
 
   Its first part is at_once.lua, whose header says what is read, written and returned.
 ]]
-local EARLY, LATE = 5000, 1000000
+local EARLY = 5000
 
 free, max_wait = tonumber(free), tonumber(max_wait)
 
@@ -130,12 +130,6 @@ if before then return before end
 for _, c in ipairs(claims) do look(c) end
 local reason, binding, retry = verdict()
 if ARGV[2] == 'peek' then return answer(reason, binding, retry, '', '') .. ';' end
-for _, c in ipairs(claims) do
-  local e = c.entry
-  for _, each in ipairs(e and is_woken(e) and woken_of(c.line, e.owner, e.at - LATE) or {}) do
-    keep(c.line, entry_of(c.line, each.id), e.owner, now + ASIDE)
-  end
-end
 local kept = ''
 if reason == 0 then
   for _, c in ipairs(claims) do grant(c, retry) end

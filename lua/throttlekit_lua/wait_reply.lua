@@ -2,6 +2,16 @@
   What wait_look.lua and wait_own.lua have in common. Comes after waitlist.lua.
 ]]
 
+-- The ids of an owner's entries that were woken, and when.
+local function woken_of(list, name)
+  local low, high = own('w', name)
+  local woken = members(list, '-1', low, high)
+  for i, member in ipairs(woken) do
+    woken[i] = {at = tonumber(sub(member, #low, #low + 15)), id = sub(member, #low + 17)}
+  end
+  return woken
+end
+
 -- The ids of a park's first entries: so many that live workers have enough in hand.
 local function near_of(c)
   local list, most, low, high = c.line, most_near(c), own('o', c.asker)

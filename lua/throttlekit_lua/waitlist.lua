@@ -24,7 +24,7 @@
   loses its time to live: so what is added comes before what is removed.
 ]]
 local LEAD, PATIENCE, TURN, FUTURE, PROBE = 30000, 250000, 1000000, 1000000, 1000000
-local SPACING, VOID, ASIDE, KEPT_WAIT = 10000, 20000, 600000000, 172800000000
+local SPACING, VOID, WOKEN, KEPT_WAIT = 10000, 20000, 3600000000, 172800000000
 local MOST, FREE_UNKNOWN, DEAF = 16, 999999, -1
 local NEAR, LEAST_NEAR, MOST_NEAR, NEAR_SLOTS = 3000000000, 4, 1000, 6
 local RENEWED, TO_LIVE = 3600000000, '172800000'
@@ -184,9 +184,7 @@ local function members_of(e)
   if is_woken(e) then
     found[1] = 'w' .. e.owner .. '|' .. wide(e.at) .. rest
     if e.state == 'w' then found[2] = 'k' .. wide(e.at + PATIENCE) .. 'w' .. whole(e.cost) .. rest end
-    return found
-  end
-  if e.state == 'o' then
+  elseif e.state == 'o' then
     found[1] = 'o' .. e.owner .. '|' .. e.place .. rest
     if e.workflow ~= '' then found[2] = 'g' .. e.workflow .. '|' .. e.place .. rest end
   elseif e.at > 0 then found[1] = 'k' .. wide(e.at) .. 't' .. whole(e.cost) .. rest end
@@ -255,17 +253,6 @@ local function forget(list, e)
   finish = finish - e.step
   if finish > list.v then call('ZADD', list.tags, whole(finish), e.tenant)
   else call('ZREM', list.tags, e.tenant) end
-end
-
--- The ids of an owner's entries that were woken, before `before` or at all, and when.
-local function woken_of(list, name, before)
-  local low, high = own('w', name)
-  if before then high = '(' .. sub(low, 2) .. wide(max(0, before)) end
-  local woken = members(list, before and whole(MOST) or '-1', low, high)
-  for i, member in ipairs(woken) do
-    woken[i] = {at = tonumber(sub(member, #low, #low + 15)), id = sub(member, #low + 17)}
-  end
-  return woken
 end
 
 -- Positions
@@ -344,7 +331,7 @@ local function wake_entry(c, e, at, state)
     return false
   end
   if e.owner == c.asker then c.own[#c.own + 1] = {id = e.id, at = at} end
-  change(list, e, state, e.owner, at, nil)
+  change(list, e, state, e.owner, at, at + WOKEN)
   return true
 end
 

@@ -15,7 +15,7 @@ from throttlekit import TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker
 from throttlekit._core.verdict import Caller, Reason
-from throttlekit._core.waitlist import Wake
+from throttlekit._core.waitlist import WOKEN_US, Wake
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 from throttlekit.stores.redis_waitlists import WaitlistRedisStore
 from throttlekit.stores.waitlist_wire import answer_of, bell_message, bell_of, look_of
@@ -82,19 +82,18 @@ def test_a_script_drops_some_of_many_jobs(redis_url: str, client: Any) -> None:
     stores.close()
 
 
-def test_an_answer_sets_some_of_many_wakes_aside(redis_url: str, client: Any) -> None:
-    """As the reference: 16 wakes that are older by a second than one that was answered."""
+def test_a_wake_that_nobody_answers_ends(redis_url: str, client: Any) -> None:
+    """As the reference: after an hour; then nobody is on the list."""
     stores = BothStores(redis_url, client)
-    claim = _claim(TokenBucket("a", "1000/s", burst=100))
+    claim = _claim(TokenBucket("a", "10/s", burst=10))
     stores.listen("p")
     stores.pause(claim, NOW_US, 1_000_000, emptied=False)
-    for n in range(100):
-        stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, f"id{n}", "p"))
-    for n in range(5):
-        stores.run("look", [claim], NOW_US + 1_000_000 + n, "p", 99, [])
-    stores.run("look", [claim], NOW_US + 3_000_000, "p", 99, [])
-    _, last = max(stores.waitlist(claim).woken_of("p"))
-    stores.run("ask", [claim], NOW_US + 3_000_000, Asker(Caller.JOB, last, "p"))
+    stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, "one", "p"))
+    stores.run("look", [claim], NOW_US + 1_000_000, "p", 99, [])
+    stores.run("look", [claim], NOW_US + 1_000_000 + WOKEN_US - 1, "q", 99, [])
+    assert stores.waitlist(claim).woken_of("p") == [(NOW_US + 1_000_000, "one")]
+    assert stores.run("look", [claim], NOW_US + 1_000_000 + WOKEN_US, "q", 99, []).owners == 0
+    assert stores.waitlist(claim).epoch == ""
     stores.close()
 
 

@@ -7,10 +7,10 @@ __all__ = ["MUTANTS"]
 MUTANTS: dict[str, list[tuple[str, str]]] = {
     "waitlist.lua": [
         ("= 30000, 250000,", "= 30000, 250001,"),
-        ("= 10000, 20000, 600000000, 172800000000", "= 10001, 20000, 600000000, 172800000000"),
-        ("= 10000, 20000, 600000000, 172800000000", "= 10000, 40000, 600000000, 172800000000"),
-        ("= 10000, 20000, 600000000, 172800000000", "= 10000, 20000, 600000001, 172800000000"),
-        ("= 10000, 20000, 600000000, 172800000000", "= 10000, 20000, 600000000, 172800000001"),
+        ("= 10000, 20000, 3600000000, 172800000000", "= 10001, 20000, 3600000000, 172800000000"),
+        ("= 10000, 20000, 3600000000, 172800000000", "= 10000, 40000, 3600000000, 172800000000"),
+        ("= 10000, 20000, 3600000000, 172800000000", "= 10000, 20000, 3600000001, 172800000000"),
+        ("= 10000, 20000, 3600000000, 172800000000", "= 10000, 20000, 3600000000, 172800000001"),
         (
             "list.emptied = list.paused - by, now, max(0, list.emptied - by)",
             "list.emptied = list.paused - by, now, list.emptied",
@@ -49,7 +49,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("MOST, FREE_UNKNOWN, DEAF = 16, 999999", "MOST, FREE_UNKNOWN, DEAF = 15, 999999"),
         ("MOST, FREE_UNKNOWN, DEAF = 16, 999999", "MOST, FREE_UNKNOWN, DEAF = 16, 8"),
         ("o.woken >= o.free or o.woken", "o.woken"),
-        ("if o.free <= 0 then return true end", "if o.free == DEAF then return true end"),
         ("  if by <= 0 then return end\n", "  do return end\n"),
         ("  if idle then call('PEXPIRE', list.record, TO_LIVE) end\n", ""),
         ("    if was[1] or was.slow then call('DEL', list.record) end\n", ""),
@@ -93,8 +92,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("and c.code ~= 'a' and", "and"),
     ],
     "ask.lua": [
-        ("EARLY, LATE = 5000, 1000000", "EARLY, LATE = 5001, 1000000"),
-        ("EARLY, LATE = 5000, 1000000", "EARLY, LATE = 5000, 2000000"),
+        ("local EARLY = 5000", "local EARLY = 5001"),
         ("if c.size == 0 or c.held then return end", "if c.size == 0 then return end"),
         ("c.turn and 0 or units_out(list)", "units_out(list)"),
         ("c.turn and 0 or units_out(list)", "0"),
@@ -133,11 +131,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("c.turn or c.passes > now or list.epoch == '' or not head(list)", "list.epoch == '' or not head(list)"),
         ("if o.free == DEAF then jobs", "if false then jobs"),
         ("units_out(list) + waiting(list), now))", "units_out(list), now))"),
-        ("woken_of(c.line, e.owner, e.at - LATE)", "woken_of(c.line, owner, e.at - LATE)"),
-        (
-            "keep(c.line, entry_of(c.line, each.id), e.owner, now + ASIDE)",
-            "forget(c.line, entry_of(c.line, each.id))",
-        ),
         ("keep(c.line, position(c), owner,", "keep(c.line, position(c), position(c).owner,"),
         ("if reason == 0 and waited and attempt ~= '' then", "if reason == 0 and attempt ~= '' then"),
         ("if reason == 0 and waited and attempt ~= '' then", "if waited and attempt ~= '' then"),

@@ -47,9 +47,6 @@ So long before its units come a job that was woken is granted, for the instant a
 unit whose job comes a little late is lost. Simulated at 50/s, burst 1: use .81 without, and 2.4 questions a job.
 """
 
-_LATE_US = 1_000_000
-"""An owner that answers a wake has lost those that are older by this."""
-
 Bell = Callable[[str, int, Wake | None], bool]
 """Tells an owner of a wake on the list of one claim, by its number, or of nothing; returns whether it listens."""
 
@@ -187,9 +184,6 @@ def ask(
     reason, binding, retry_us = _verdict(looks, now_us, asker)
     if asker.caller is Caller.PEEK:
         return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), states
-    for each in looks:
-        if each.entry is not None and each.entry.state is State.WOKEN:
-            each.waitlist.set_aside(each.entry.owner, each.entry.at_us - _LATE_US, now_us)
     if reason is Reason.ALLOWED:
         looks = [_grant(each, now_us, retry_us) for each in looks]
         kept = None

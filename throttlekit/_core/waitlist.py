@@ -5,9 +5,9 @@ An entry has a position, an owner (the process or the park that has the message)
 
 * waiting: it is in the order.
 * woken: its owner was told to let it ask, at an instant. Until it asks, or that instant is `PATIENCE_US` past, its
-  units are not given to others. Waking charges nothing: a job is charged when it asks.
-* kept: it is not in the order, and only its position is known, by the job's id: it waits for another limit, or its
-  owner did not answer.
+  units are not given to others. Waking charges nothing: a job is charged when it asks. If it has not asked after
+  `WOKEN_US`, it is removed.
+* kept: it is not in the order, and only its position is known, by the job's id: it waits for another limit.
 
 The order is by class of priority, then by start tag, then by number. Start tags are those of start-time fair queueing
 (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
@@ -33,8 +33,8 @@ from typing import NamedTuple
 from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
-    "ASIDE_US", "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
-    "SPACING_US", "TURN_US", "VOID_US", "Entry", "Owner", "Place", "State", "Waitlist", "Wake", "WakeRules",
+    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
+    "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "State", "Waitlist", "Wake", "WakeRules",
 ]  # fmt: skip
 
 LEAD_US = 30_000
@@ -61,14 +61,14 @@ SPACING_US = 10_000
 VOID_US = 20_000
 """So long after its instant a look that was asked for is asked for again, of another process."""
 
-ASIDE_US = 600_000_000
-"""How long the position of a job whose owner did not answer is kept."""
+WOKEN_US = 3_600_000_000
+"""How long the position of a job is kept that was woken and has not asked: an hour."""
 
 KEPT_US = 172_800_000_000
 """How long everything else is kept: two days."""
 
 MOST_AT_ONCE = 16
-"""How many entries one question tries to wake, drops, or sets aside: no script may hold the server for long."""
+"""How many entries one question tries to wake, or drops: no script may hold the server for long."""
 
 FREE_UNKNOWN = 999_999
 """The free threads of an owner that has not told them. They are known only while it has jobs in the order."""
@@ -114,8 +114,8 @@ class Entry:
     One job on the list.
 
     Attributes:
-        until_us: While it waits, when it no longer wants to; while it is kept, when its position is forgotten. None:
-            never.
+        until_us: While it waits, when it no longer wants to; while it is woken or kept, when its position is forgotten.
+            None: never.
         at_us: The instant for which it was woken.
         counts: Whether its wake takes units from others: not if its owner was only probed.
         turn_us: Until when the job's turn counts here, while another limit holds it back; 0: it has no turn.
@@ -180,8 +180,7 @@ class Waitlist:
         v: The start tag of the last job that passed.
         look_us: For when a process was asked to look.
         finishes: Where each tenant's next job would start, if beyond v.
-        ends: The entries that end by themselves, by when: those that wait and do not want to any longer, and those that
-            are kept.
+        ends: The entries that end by themselves, by when.
         turns: The entries that have a turn.
         pause, slow: What stops all jobs, or slows the limit down, for a while.
     """
@@ -249,7 +248,6 @@ class Waitlist:
             self._end(entry)
             return
         self.take_out(entry)
-        self._let_go(entry)
         entry.state, entry.owner, entry.until_us = State.WAITING, owner, until_us
         self.entries[entry.id] = entry
         insort(self._owner(owner).waiting, (entry.place, entry.id))
@@ -258,7 +256,6 @@ class Waitlist:
     def keep(self, entry: Entry, owner: str, until_us: int, turn_us: int = 0) -> None:
         """Keep the position of an entry, which waits here no longer; and its turn, if *turn_us* is not 0."""
         self.take_out(entry)
-        self._let_go(entry)
         entry.owner, entry.until_us, entry.turn_us = owner, until_us, turn_us
         self.entries[entry.id] = entry
         self._end(entry)
@@ -266,17 +263,18 @@ class Waitlist:
             self.turns.add(entry.id)
 
     def take_out(self, entry: Entry) -> None:
-        """Take an entry out of the order, or out of its owner's wakes. Its position, or its turn, is kept."""
-        if entry.state is State.KEPT:
-            return
-        owner = self.owners[entry.owner]
-        if entry.state is State.WAITING:
-            self._leave_order(entry, owner)
-        else:
-            owner.woken.remove((entry.at_us, entry.id))
-        if not owner.waiting and not owner.woken:
-            del self.owners[entry.owner]
-        entry.state, entry.counts, entry.until_us = State.KEPT, False, None
+        """Take an entry out of the order, or out of its owner's wakes. Only its position is left."""
+        self._end_not(entry)
+        self.turns.discard(entry.id)
+        if entry.state is not State.KEPT:
+            owner = self.owners[entry.owner]
+            if entry.state is State.WAITING:
+                self._leave_order(entry, owner)
+            else:
+                owner.woken.remove((entry.at_us, entry.id))
+            if not owner.waiting and not owner.woken:
+                del self.owners[entry.owner]
+        entry.state, entry.counts, entry.until_us, entry.turn_us = State.KEPT, False, None, 0
 
     def forget(self, entry: Entry) -> None:
         """Remove an entry whose job has not passed, and give back what it moved its tenant's finish on."""
@@ -288,22 +286,14 @@ class Waitlist:
 
     def _remove(self, entry: Entry) -> None:
         self.take_out(entry)
-        self._let_go(entry)
         del self.entries[entry.id]
 
     def drop_ended(self, now_us: int) -> bool:
-        """Remove entries that no longer want to wait, or were kept for long enough. False: there may be more."""
+        """Remove entries that no longer want to wait, or were kept or woken for too long. False: there may be more."""
         ended = self.ends[: bisect_left(self.ends, (now_us + 1, ""))][:MOST_AT_ONCE]
         for _, id in ended:
             self.forget(self.entries[id])
         return len(ended) < MOST_AT_ONCE
-
-    def _let_go(self, entry: Entry) -> None:
-        """The entry is kept no longer, and has no turn."""
-        if entry.state is State.KEPT:
-            self._end_not(entry)
-        self.turns.discard(entry.id)
-        entry.turn_us = 0
 
     def _end(self, entry: Entry) -> None:
         if entry.until_us is not None:
@@ -314,18 +304,17 @@ class Waitlist:
             del self.ends[bisect_left(self.ends, (entry.until_us, entry.id))]
 
     def give(self, entry: Entry, owner: str) -> None:
-        """Make *owner* the owner of an entry, whatever it does."""
+        """Make *owner* the owner of an entry that waits, or was woken."""
         if entry.owner == owner:
             return
         state, counts, until_us = entry.state, entry.counts, entry.until_us
         self.take_out(entry)
         if state is State.WAITING:
             self.enter(entry, owner, until_us)
-        elif state is State.WOKEN:
-            entry.owner, entry.state, entry.counts = owner, State.WOKEN, counts
-            insort(self._owner(owner).woken, (entry.at_us, entry.id))
         else:
-            entry.owner = owner
+            entry.owner, entry.state, entry.counts, entry.until_us = owner, State.WOKEN, counts, until_us
+            insort(self._owner(owner).woken, (entry.at_us, entry.id))
+            self._end(entry)
 
     def tell(self, name: str, free: int, now_us: int) -> None:
         """Note how many threads of an owner are free, if it has jobs in the order. It listens."""
@@ -339,13 +328,6 @@ class Waitlist:
     def waiting_of(self, name: str) -> list[tuple[Place, str]]:
         """The entries of an owner in the order."""
         return self.owners[name].waiting if name in self.owners else []
-
-    def set_aside(self, owner: str, before_us: int, now_us: int) -> None:
-        """Keep the positions only of an owner's wakes for before *before_us*: it has answered later ones."""
-        for at_us, id in self.woken_of(owner)[:MOST_AT_ONCE]:
-            if at_us >= before_us:
-                break
-            self.keep(self.entries[id], owner, now_us + ASIDE_US)
 
     def _owner(self, name: str) -> Owner:
         return self.owners.setdefault(name, Owner(name))
@@ -441,7 +423,9 @@ class Waitlist:
 
     def _held(self, now_us: int) -> Iterator[tuple[int, Entry]]:
         """What takes units from others, and until when: wakes that have not asked, and turns."""
-        woken = (self.entries[id] for owner in self.owners.values() for _, id in owner.woken)
+        since = now_us - PATIENCE_US + 1, ""
+        recent = (owner.woken[bisect_left(owner.woken, since) :] for owner in self.owners.values())
+        woken = (self.entries[id] for wakes in recent for _, id in wakes)
         untils = [(entry.at_us + PATIENCE_US, entry) for entry in woken if entry.counts]
         untils += [(self.entries[id].turn_us, self.entries[id]) for id in self.turns]
         return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
@@ -452,14 +436,15 @@ class Waitlist:
         if not heard(owner.name, Wake(entry.id, at_us - now_us)):
             owner.free = DEAF
             return False
+        self._end_not(entry)
         self._leave_order(entry, owner)
-        entry.state, entry.at_us, entry.counts, entry.until_us = State.WOKEN, at_us, counts, None
+        entry.state, entry.at_us, entry.counts, entry.until_us = State.WOKEN, at_us, counts, at_us + WOKEN_US
         insort(owner.woken, (at_us, entry.id))
+        self._end(entry)
         return True
 
     def _leave_order(self, entry: Entry, owner: Owner) -> None:
         del owner.waiting[bisect_left(owner.waiting, (entry.place, entry.id))]
-        self._end_not(entry)
         if not owner.waiting:
             owner.free = FREE_UNKNOWN
 
