@@ -58,8 +58,14 @@ def script(name: str) -> str:
 
 
 @cache
-def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
-    """The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all."""
+def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS), *, cluster: bool = False) -> str:
+    """
+    The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all.
+
+    Args:
+        cluster: The script runs on a node of a cluster. Only verbs of waitlists differ: `PUBLISH` counts the receivers
+            of that node alone, so each owner is assumed to listen.
+    """
     codes = codes | {"c"} if "a" in codes else codes
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
     line = ("slowdown", "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
@@ -67,15 +73,16 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     short = ("fast_path",) if verb == "acquire" else ()
     texts = [_PARTS[name] for name in algorithms]
     if verb in _WAITING:
-        return _read_waiting(verb, texts)
+        return _read_waiting(verb, texts, cluster)
     parts = [_PARTS[part] for part in ("clock", *shortest, "common")]
     return "\n".join((*parts, *texts, *(_PARTS[part] for part in (*short, *line, verb))))
 
 
-def _read_waiting(verb: str, algorithms: list[str]) -> str:
+def _read_waiting(verb: str, algorithms: list[str], cluster: bool) -> str:
     """Lua allows 200 local variables in a function, and a function that is made in another one is made sooner."""
     first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "ask" else ()))]
     names = ("slowdown", "waitlist", *(() if verb in ("ask", "wait_forget") else ("wait_reply",)), verb)
     rest = [_PARTS[part] for part in names]
-    head = (_PARTS["clock"], _PARTS["common"], "do", *algorithms, "end", *first)
+    is_cluster = f"local IS_CLUSTER = {str(cluster).lower()}"
+    head = (is_cluster, _PARTS["clock"], _PARTS["common"], "do", *algorithms, "end", *first)
     return "\n".join((*head, "local function decide()", *rest, "end", "return decide()"))

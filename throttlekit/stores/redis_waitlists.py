@@ -23,6 +23,9 @@ _MOST_IDS = 50
 class WaitlistRedisStore(RedisStore):
     """A Redis store whose jobs wait on waitlists: one script for each of the verbs of `WaitlistMemoryStore`."""
 
+    _is_cluster = False
+    """Whether scripts run on a node of a cluster."""
+
     def ask(
         self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
@@ -61,7 +64,8 @@ class WaitlistRedisStore(RedisStore):
 
     def _run_wait(self, verb: str, claims: Sequence[StoreClaim], keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Run a script on the waitlists of *claims*."""
-        script = script_for(verb, frozenset([claim.algorithm.code for claim in claims]))
+        codes = frozenset([claim.algorithm.code for claim in claims])
+        script = script_for(verb, codes, cluster=self._is_cluster)
         return self._call(keys[0], lambda: self._run(script, [len(keys), *keys, *arguments]))
 
     def _epoch(self) -> str:

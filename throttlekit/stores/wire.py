@@ -43,9 +43,9 @@ class Script(NamedTuple):
 
 
 @lru_cache
-def script_for(verb: str, codes: frozenset[str]) -> Script:
-    """The script for *verb* on claims of the algorithms with these *codes*."""
-    text = throttlekit_lua.read(verb, codes)
+def script_for(verb: str, codes: frozenset[str], *, cluster: bool = False) -> Script:
+    """The script for *verb* on claims of the algorithms with these *codes*, for a server or a node of a cluster."""
+    text = throttlekit_lua.read(verb, codes, cluster=cluster)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
