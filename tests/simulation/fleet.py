@@ -99,7 +99,7 @@ class Process:
         unknown = self.room.woken(wakes, self.sim.now)
         if unknown:
             self.sim.count["leave"] += 1
-            self.sim.at(self.sim.now + TRIP // 2, self.sim.forget, bucket, unknown, self.name)
+            self.sim.at(self.sim.now + self.sim.leg(), self.sim.forget, bucket, unknown, self.name)
         self.pump()
 
     # Jobs
@@ -112,7 +112,7 @@ class Process:
         def own() -> None:
             self.sim.count["own"] += 1
             found = self.sim.store.own(claim, self.name, [job.id])
-            self.later(TRIP // 2, owned, found)
+            self.later(self.sim.leg(), owned, found)
 
         def owned(found: Any) -> None:
             del self.hands[job.id]
@@ -124,7 +124,7 @@ class Process:
                 self.room.woken(found.wakes, self.sim.now)
             self.pump()
 
-        self.later(TRIP // 2, own)
+        self.later(self.sim.leg(), own)
 
     def pump(self) -> None:
         if self.dead or self.sim.now < self.hung:
@@ -155,14 +155,14 @@ class Process:
 
         def ask() -> None:
             found = self.sim.store.look(claim, self.name, free, ids)
-            self.later(TRIP // 2, self.looked, claim, found)
+            self.later(self.sim.leg(), self.looked, claim, found)
 
-        self.later(TRIP // 2, ask)
+        self.later(self.sim.leg(), ask)
 
     def looked(self, claim: StoreClaim, found: Any) -> None:
         unknown = self.room.looked(claim, found, self.sim.now)
         if unknown:
-            self.sim.at(self.sim.now + TRIP // 2, self.sim.forget, claim.bucket, unknown, self.name)
+            self.sim.at(self.sim.now + self.sim.leg(), self.sim.forget, claim.bucket, unknown, self.name)
         self.pump()
 
     def question(self, job: Job) -> None:
@@ -185,9 +185,9 @@ class Process:
             if self.sim.random.random() < self.sim.answers_lost:
                 self.later(250 * MS, self.lost, job)
             else:
-                self.later(TRIP // 2, self.answered, job, answer)
+                self.later(self.sim.leg(), self.answered, job, answer)
 
-        self.later(TRIP // 2, ask)
+        self.later(self.sim.leg(), ask)
 
     def lost(self, job: Job) -> None:
         self.free += 1
@@ -230,7 +230,7 @@ class Process:
         if self.room.release(job.id) is not None:
             self.sim.expired += 1
             self.sim.count["leave"] += 1
-            self.sim.at(self.sim.now + TRIP // 2, self.sim.forget_all, job, self.name)
+            self.sim.at(self.sim.now + self.sim.leg(), self.sim.forget_all, job, self.name)
 
     def ended(self, job: Job) -> None:
         self.free += 1
@@ -244,7 +244,7 @@ class Process:
             leases = [replace(each, algorithm=replace(each.algorithm, lease_us=0)) for each in leases if last]  # type: ignore[type-var]
         if leases:
             self.sim.count["release"] += 1
-            self.sim.at(self.sim.now + TRIP // 2, self.sim.release, leases)
+            self.sim.at(self.sim.now + self.sim.leg(), self.sim.release, leases)
         self.pump()
         if self.free and self.full:
             full, self.full = self.full, {}
@@ -310,10 +310,13 @@ class Park:
 
 
 class Sim:
-    def __init__(self, seed: int, processes: int = 8, threads: int = 8, **options: float) -> None:
+    def __init__(
+        self, seed: int, processes: int = 8, threads: int = 8, legs: tuple[int, int] | None = None, **options: float
+    ) -> None:
         self.random, self.now = random.Random(seed), 0
         self.events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self.number = self.asked = self.expired = 0
+        self.legs = legs
         self.offset = 0
         self.store = WaitlistMemoryStore(clock_us=lambda: self.now + EPOCH + self.offset)
         self.queue: deque[Job] = deque()
@@ -326,6 +329,10 @@ class Sim:
         self.redeliver = int(options.get("redeliver", 30) * SECOND)
         self.processes = [Process(self, number, threads) for number in range(processes)]
         self.park = Park(self) if options.get("park") else None
+
+    def leg(self) -> int:
+        """How long a request or an answer takes."""
+        return self.random.randint(*self.legs) if self.legs else TRIP // 2
 
     def at(self, at_us: int, what: Callable[..., None], *arguments: Any) -> None:
         self.number += 1
@@ -485,6 +492,8 @@ rates("slow1", 1, "1/s", 1, 60)
 rates("r10b1", 10, "10/s", 1)
 rates("r50b1", 50, "50/s", 1)
 rates("r50b10", 50, "50/s", 10)
+rates("legs_b1", 50, "50/s", 1, legs=(MS // 2, 20 * MS))
+rates("legs_b10", 50, "50/s", 10, legs=(MS // 2, 20 * MS))
 rates("fast1000", 1000, "1000/s", 100, 10, processes=16)
 rates("park", 50, "50/s", 10, park=True)
 rates("park_b1", 10, "10/s", 1, park=True)

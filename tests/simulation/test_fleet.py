@@ -23,6 +23,8 @@ AT_MOST: dict[str, dict[str, float]] = {
     "r10b1": {"asks": 2.05, "operations": 4, "late %": 0},
     "r50b1": {"asks": 2.05, "operations": 3.3, "late %": 0},
     "r50b10": {"asks": 2.05, "operations": 3.3, "late %": 0},
+    "legs_b1": {"asks": 2.3, "operations": 4.5, "late %": 10, "worst": 3},
+    "legs_b10": {"asks": 2.05, "operations": 3.3, "late %": 6, "worst": 3},
     "fast1000": {"asks": 2.05, "operations": 2.5, "worst": 60},
     "park": {"asks": 2.05, "deliveries": 2.05, "operations": 4.3, "late %": 1},
     "park_b1": {"asks": 2.05, "deliveries": 2.05, "operations": 5.2, "late %": 1},
@@ -56,6 +58,7 @@ AT_MOST: dict[str, dict[str, float]] = {
 """At most so much of each; where not named, `MOST_OF_ALL`."""
 AT_LEAST: dict[str, dict[str, float]] = {
     "slots": {"use": 0.95},
+    "legs_b1": {"use": 0.65},
     "no_bells": {"use": 0.5},
     "clock_back": {"use": 0.97},
     "hung": {"use": 0.96, "next 20 s": 0.9},
