@@ -48,7 +48,8 @@ local function verdict()
   if not binding then return 0, 1, retry end
   local c = claims[binding]
   local list = c.line
-  retry = max(c.passes, c.turn and now + 1 or ready_after(c, units_out(list) + waiting(list), now))
+  retry = c.passes
+  if not c.turn then retry = max(retry, ready_after(c, units_out(list) + waiting(list), now)) end
   if job ~= '' and not waits and has_waited == '0' then
     for i, each in ipairs(claims) do
       if is_full(each) then return 4, i, retry end

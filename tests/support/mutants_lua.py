@@ -132,6 +132,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("c.turn or c.passes > now or list.epoch == '' or not head(list)", "list.epoch == '' or not head(list)"),
         ("if o.free == DEAF then jobs", "if false then jobs"),
         ("units_out(list) + waiting(list), now))", "units_out(list), now))"),
+        ("  if not c.turn then retry =", "  if true then retry ="),
         ("keep(c.line, position(c), owner,", "keep(c.line, position(c), position(c).owner,"),
         ("if reason == 0 and waited and attempt ~= '' then", "if reason == 0 and attempt ~= '' then"),
         ("if reason == 0 and waited and attempt ~= '' then", "if waited and attempt ~= '' then"),

@@ -319,8 +319,9 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
         return Reason.ALLOWED, 0, max(now_us, *(each.passes_us for each in looks))
     binding = max(denies, key=lambda i: (looks[i].waitlist.pause.until_us > now_us, looks[i].passes_us, -i))
     found = looks[binding]
-    after_us = found.ready(found.waitlist.taken(now_us) + found.waitlist.waiting)
-    retry_us = max(found.passes_us, now_us + 1 if found.turn else after_us)
+    retry_us = found.passes_us
+    if not found.turn:
+        retry_us = max(retry_us, found.ready(found.waitlist.taken(now_us) + found.waitlist.waiting))
     if asker.job and not asker.waited and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue

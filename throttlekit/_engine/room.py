@@ -90,12 +90,6 @@ class Room(Generic[_T]):
         """Jobs that ask or run, and when they were woken meanwhile."""
         self._number = 0
 
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __contains__(self, id: str) -> bool:
-        return id in self._held
-
     # Jobs
 
     def asks(self, id: str) -> None:

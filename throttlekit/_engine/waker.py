@@ -50,7 +50,6 @@ class Waker(Generic[_T]):
     ) -> None:
         self._store, self._owner, self._free, self._start = store, owner, free, start
         self._room: Room[_T] = Room()
-        self._units: dict[str, StoreClaim] = {}
         self._told_full: set[str] = set()
         self._changed = threading.Condition()
         self._closed = False
