@@ -108,17 +108,17 @@ local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, 
 
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
--- The instant of an owner's first wake.
-local function first_wake(list, o)
-  local low, high = own('w', o.name)
-  return tonumber(sub(members(list, '1', low, high)[1], #low, #low + 15))
-end
-
--- Whether an owner has a wake for each free thread, or a full window of wakes, the first of which is overdue.
+-- Whether an owner has a wake for each free thread, or leaves one unanswered. Reads when its first wake was for, or false,
+-- and how many it has.
 local function is_skipped(list, o)
   if o.free <= 0 then return true end
-  o.woken = o.woken or count(list, own('w', o.name))
-  return o.woken >= o.free or o.woken >= list.window and first_wake(list, o) + PATIENCE <= now
+  if not o.woken then
+    local low, high = own('w', o.name)
+    local first = members(list, '1', low, high)[1]
+    o.first_wake = first and tonumber(sub(first, #low, #low + 15))
+    o.woken = first and count(list, low, high) or 0
+  end
+  return o.woken >= o.free or o.woken > 0 and o.first_wake + PATIENCE <= now
 end
 
 -- The owners with entries in the order before `till`, by the first of these, which is o.first.
@@ -358,7 +358,7 @@ local function wake(c)
     o = head(list)
     if not o or tried == MOST then break end
     if o.woken >= list.window then
-      next_at = first_wake(list, o) + PATIENCE
+      next_at = o.first_wake + PATIENCE
       break
     end
     tried = tried + 1

@@ -689,6 +689,25 @@ def clock_back(seed: int) -> dict[str, Any]:
 
 
 @scenario
+def clock_back_and_hung(seed: int) -> dict[str, Any]:
+    """The store's clock steps back by ten minutes as four of eight processes hang, with wakes of that clock."""
+    sim, limit = Sim(seed), TokenBucket("partner", "50/s", burst=1)
+    backlog(sim, 2400, (limit, "", 1))
+
+    def step() -> None:
+        sim.offset -= 600 * SECOND
+        for process in sim.processes[:4]:
+            process.hung = sim.now + 60 * SECOND
+
+    sim.at(10 * SECOND, step)
+    sim.run(40 * SECOND)
+    return {
+        **report(sim, limit, "", 50, 3 * SECOND, 40 * SECOND),
+        "after": report(sim, limit, "", 50, 11 * SECOND, 15 * SECOND)["use"],
+    }
+
+
+@scenario
 def dead_for_good(seed: int) -> dict[str, Any]:
     """Four of eight processes are killed, and their messages come back after 10 s."""
     sim, limit = Sim(seed, redeliver=10), TokenBucket("partner", "50/s", burst=10)

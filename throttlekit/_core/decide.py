@@ -308,7 +308,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     passes_us = max(ready(0 if turn else waitlist.taken(now_us)), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
-    first = turn or passes_us > now_us or waitlist.head(_window(algorithm), now_us)[1] is None
+    first = turn or passes_us > now_us or waitlist.head(now_us)[1] is None
     return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
 
 
@@ -364,7 +364,7 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
     parked = bool(asker.park) and not woken
     if parked:
         most = _most_near(bound.claim.algorithm)
-        parked = waitlist.rank_of(entry.place, _window(bound.claim.algorithm), most, now_us) >= most
+        parked = waitlist.rank_of(entry.place, most, now_us) >= most
     until_us = None if asker.max_wait_us is None else now_us + asker.max_wait_us
     waitlist.enter(entry, asker.park if parked else asker.owner, until_us)
     return Kept(binding, parked, waitlist.epoch)
@@ -442,7 +442,7 @@ def _near_of(waitlist: Waitlist, owner: str, algorithm: Algorithm, now_us: int) 
     own, most = waitlist.waiting_of(owner), _most_near(algorithm)
     if not own:
         return ()
-    before = waitlist.rank_of(own[0][0], _window(algorithm), most, now_us)
+    before = waitlist.rank_of(own[0][0], most, now_us)
     return tuple(id for _, id in own[: max(0, most - before)])
 
 

@@ -223,13 +223,13 @@ class Waitlist:
             self.finishes = {tenant: tag for tenant, tag in self.finishes.items() if tag > self.v}
         self._remove(entry)
 
-    def rank_of(self, place: Place, window: int, most: int, now_us: int) -> int:
+    def rank_of(self, place: Place, most: int, now_us: int) -> int:
         """How many jobs of owners that are not skipped wait before *place*: *most* or more, if there are so many."""
         before = 0
         for owner in self._by_head():
             if owner.waiting[0][0] >= place or before >= most:
                 break
-            if not _skipped(owner, window, now_us):
+            if not _skipped(owner, now_us):
                 before += bisect_left(owner.waiting, (place, ""))
         return before
 
@@ -334,16 +334,16 @@ class Waitlist:
 
     # Who is next
 
-    def head(self, window: int, now_us: int) -> tuple[list[Owner], Owner | None]:
+    def head(self, now_us: int) -> tuple[list[Owner], Owner | None]:
         """
         The owner of the first job in the order, and before it those that are skipped.
 
         An owner with a full window of wakes is not skipped as long as none of them is overdue: the others wait until it
-        has answered one.
+        has answered one, so that jobs pass in their order.
         """
         skipped: list[Owner] = []
         for owner in self._by_head():
-            if not _skipped(owner, window, now_us):
+            if not _skipped(owner, now_us):
                 return skipped, owner
             skipped.append(owner)
         return skipped, None
@@ -364,7 +364,7 @@ class Waitlist:
             return again_us or self.pause.until_us
         taken, next_us, tried = self.taken(now_us), None, 0
         while True:
-            skipped, owner = self.head(rules.window, now_us)
+            skipped, owner = self.head(now_us)
             if owner is None or tried == MOST_AT_ONCE:
                 break
             if len(owner.woken) >= rules.window:
@@ -449,7 +449,6 @@ class Waitlist:
             owner.free = FREE_UNKNOWN
 
 
-def _skipped(owner: Owner, window: int, now_us: int) -> bool:
-    """Whether an owner has a wake for each free thread, or a full window of wakes, the first of which is overdue."""
-    woken = len(owner.woken)
-    return woken >= owner.free or (woken >= window and owner.woken[0][0] + PATIENCE_US <= now_us)
+def _skipped(owner: Owner, now_us: int) -> bool:
+    """Whether an owner has a wake for each free thread, or leaves one unanswered."""
+    return len(owner.woken) >= owner.free or (bool(owner.woken) and owner.woken[0][0] + PATIENCE_US <= now_us)
