@@ -29,8 +29,6 @@ _AHEAD_US = 2_000
 """A job asks so long before the instant for which it was woken: the question takes a while."""
 _SAME_LOOK_US = 10_000
 """Looks that are asked for within so long of each other are one."""
-_SPREAD_US = 1_000
-"""How far apart jobs ask anew that the store does not know."""
 
 
 class LookAt(NamedTuple):
@@ -233,9 +231,10 @@ class Room(Generic[_T]):
         known.epoch = epoch or known.epoch
 
     def _ask_anew(self, ids: Sequence[str] | dict[str, None], now_us: int) -> None:
-        waiting = (held for id in ids if (held := self._held.get(id)) is not None and held.at_us is None)
-        for place, held in enumerate(waiting):
-            self._wake(held, now_us + place * _SPREAD_US)
+        for id in ids:
+            held = self._held.get(id)
+            if held is not None and held.at_us is None:
+                self._wake(held, now_us)
 
     def _wake(self, held: _Held[_T], at_us: int) -> None:
         if held.at_us is None or at_us < held.at_us:
