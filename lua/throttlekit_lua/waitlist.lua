@@ -315,8 +315,8 @@ end
 
 local function units_out(list) return list.epoch == '' and 0 or held(list).units end
 
--- Tells an owner of a wake, by the texts of `bell_message` in stores/waitlist_wire.py, or of nothing. Returns whether it
--- listens: nobody knows on a cluster, whose nodes count their own receivers only.
+-- Sends a wake to an owner, by the texts of `bell_message` in stores/waitlist_wire.py, or nothing to see whether it
+-- listens. Returns whether it does: unknown on a cluster, whose nodes count their own receivers only.
 local function rings(c, name, ...)
   if name == c.asker then return true end
   local bell = {}

@@ -48,7 +48,7 @@ unit whose job comes a little late is lost. Simulated at 50/s, burst 1: use .81 
 """
 
 Bell = Callable[[str, int, Wake | None], bool]
-"""Tells an owner of a wake on the list of one claim, by its number, or of nothing; returns whether it listens."""
+"""As `Ring`, for the list of one claim, by its number."""
 
 
 class Stored(NamedTuple):
@@ -396,7 +396,7 @@ def _wake_all(
         if asker.owner and free is not None:
             waitlist.tell(asker.owner, free, now_us)
 
-        def heard(owner: str, wake: Wake | None, i: int = i) -> bool:
+        def ring(owner: str, wake: Wake | None, i: int = i) -> bool:
             if owner != asker.owner:
                 return bell(owner, i, wake)
             if wake is not None:
@@ -405,8 +405,8 @@ def _wake_all(
 
         workflow = _workflow_of(found.claim)
         if granted and workflow:
-            waitlist.wake_workflow(workflow, now_us, heard)
-        at_us = waitlist.wake(_rules(found, now_us), now_us, heard)
+            waitlist.wake_workflow(workflow, now_us, ring)
+        at_us = waitlist.wake(_rules(found, now_us), now_us, ring)
         in_us = waitlist.next_look(at_us, now_us, by_job=bool(asker.job)) if asker.owner else None
         if in_us is not None:
             looked.append((i, in_us))

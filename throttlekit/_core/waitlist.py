@@ -34,7 +34,8 @@ from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
     "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
-    "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "State", "Waitlist", "Wake", "WakeRules",
+    "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State", "Waitlist", "Wake",
+    "WakeRules",
 ]  # fmt: skip
 
 LEAD_US = 30_000
@@ -104,8 +105,8 @@ class Wake(NamedTuple):
     in_us: int
 
 
-Heard = Callable[[str, Wake | None], bool]
-"""Tells an owner of a wake, or of nothing; returns whether it listens."""
+Ring = Callable[[str, Wake | None], bool]
+"""Sends a wake to an owner, or nothing to see whether it listens. Returns whether it does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -352,7 +353,7 @@ class Waitlist:
         """Units of the wakes that have not asked and count, and of the turns that count."""
         return sum(entry.cost for _, entry in self._held(now_us))
 
-    def wake(self, rules: WakeRules, now_us: int, heard: Heard) -> int | None:
+    def wake(self, rules: WakeRules, now_us: int, ring: Ring) -> int | None:
         """
         Wake the first jobs, while there are units for them beyond those of the jobs that were woken before.
 
@@ -376,7 +377,7 @@ class Waitlist:
             if at_us > now_us + (rules.lead_us or 0):
                 next_us = None if rules.lead_us is None else at_us - rules.lead_us
                 break
-            if self._wake(entry, max(now_us, at_us), now_us, heard, counts=True):
+            if self._wake(entry, max(now_us, at_us), now_us, ring, counts=True):
                 taken += entry.cost
         held = list(self._held(now_us))
         woken = [until_us - PATIENCE_US for until_us, entry in held if entry.state is State.WOKEN]
@@ -385,9 +386,9 @@ class Waitlist:
         for each in skipped:
             if each.free < DEAF:
                 if PROBE_US - each.free < now_us:
-                    each.free = -now_us if heard(each.name, None) else DEAF
+                    each.free = -now_us if ring(each.name, None) else DEAF
             elif each.free > 0 and each.woken[-1][0] + PROBE_US < now_us:
-                self._wake(self.entries[each.waiting[0][1]], now_us, now_us, heard, counts=False)
+                self._wake(self.entries[each.waiting[0][1]], now_us, now_us, ring, counts=False)
         if owner is None and not skipped:
             return again_us
         if tried == MOST_AT_ONCE:
@@ -395,11 +396,11 @@ class Waitlist:
         lapses = [until_us for until_us, _ in held]
         return min((at_us for at_us in (next_us, again_us, *lapses) if at_us is not None), default=None)
 
-    def wake_workflow(self, workflow: str, now_us: int, heard: Heard) -> None:
+    def wake_workflow(self, workflow: str, now_us: int, ring: Ring) -> None:
         """Wake jobs of a workflow that holds its slot: they take none, and wait for nobody. Each of them wakes more."""
         waiting = [e for e in self.entries.values() if e.state is State.WAITING and e.workflow == workflow]
         for entry in sorted(waiting, key=lambda entry: entry.place)[:MOST_AT_ONCE]:
-            self._wake(entry, now_us, now_us, heard, counts=False)
+            self._wake(entry, now_us, now_us, ring, counts=False)
 
     def next_look(self, at_us: int | None, now_us: int, *, by_job: bool) -> int | None:
         """
@@ -430,10 +431,10 @@ class Waitlist:
         untils += [(self.entries[id].turn_us, self.entries[id]) for id in self.turns]
         return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
 
-    def _wake(self, entry: Entry, at_us: int, now_us: int, heard: Heard, *, counts: bool) -> bool:
+    def _wake(self, entry: Entry, at_us: int, now_us: int, ring: Ring, *, counts: bool) -> bool:
         """Wake an entry that waits, if its owner listens. Returns whether it does."""
         owner = self.owners[entry.owner]
-        if not heard(owner.name, Wake(entry.id, at_us - now_us)):
+        if not ring(owner.name, Wake(entry.id, at_us - now_us)):
             owner.free = DEAF
             return False
         self._end_not(entry)
