@@ -15,13 +15,13 @@
              x<until>|<id>               it ends by itself
              g<workflow>|<place>|<id>    it waits, and is of a workflow
              h<place><owner>|<id>        it is the first of its owner's in the order
-  entries  hash: id -> "state owner place cost at until step workflow tenant". state: o waiting, w woken, p probed (woken,
-           but takes no units), k kept. at: when it was woken for, or until when its turn counts. until: "-" for never.
+  entries  hash: id -> "state owner place cost at until step workflow tenant". state: o waiting, w woken, p probed
+           (woken, but takes no units), k kept. at: when it was woken for, or until when its turn counts. until: "-" for never.
            step: how far it moved its tenant's finish on
   tags     sorted set: where each tenant's next job would start, if beyond v
 
-  The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. A set that becomes empty
-  loses its time to live: so what is added comes before what is removed.
+  The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. A set that
+  becomes empty loses its time to live: so what is added comes before what is removed.
 ]]
 local LEAD, PATIENCE, TURN, FUTURE, PROBE = 30000, 250000, 1000000, 1000000, 1000000
 local SPACING, VOID, WOKEN, KEPT_WAIT = 10000, 20000, 3600000000, 172800000000
@@ -108,8 +108,8 @@ local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, 
 
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
--- Whether an owner has a wake for each free thread, or leaves one unanswered. Reads when its first wake was for, or false,
--- and how many it has.
+-- Whether an owner has a wake for each free thread, or leaves one unanswered. Reads how many wakes it has, and when the
+-- first was for.
 local function is_skipped(list, o)
   if o.free <= 0 then return true end
   if not o.woken then
