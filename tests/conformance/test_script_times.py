@@ -19,7 +19,7 @@ from throttlekit._core.decide import Asker
 from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import bucket_name, limit_id, wait_names, with_slots
 from throttlekit._core.verdict import Caller
-from throttlekit._core.waitlist import PATIENCE_US
+from throttlekit._core.waitlist import PATIENCE_US, WOKEN_US
 from throttlekit._engine.call import Call
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import Delivery
@@ -375,10 +375,11 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
                 owner, place, id = f"owner{n % owners}", f"15{1:016}{n + 1:012}", f"id{n:032}"
                 if n < woken:
                     at_us = now_us + (n - woken) * 1_000  # as many as the limit lets pass
-                    rows[id] = f"w {owner} {place} 1 {at_us} - "
+                    rows[id] = f"w {owner} {place} 1 {at_us} {at_us + WOKEN_US} 1  tenant{n % 100}"
                     members |= {f"w{owner}|{at_us:016}|{id}": 0, f"k{at_us + PATIENCE_US:016}w1|{id}": 0}
+                    members[f"x{at_us + WOKEN_US:016}|{id}"] = 0
                 else:
-                    rows[id] = f"o {owner} {place} 1 0 {wait} "
+                    rows[id] = f"o {owner} {place} 1 0 {wait} 1  tenant{n % 100}"
                     members[f"o{owner}|{place}|{id}"] = 0
                     members |= {} if wait == "-" else {f"x{int(wait):016}|{id}": 0}
             pipe.hset(entries, mapping=rows)
@@ -388,7 +389,7 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         filled.client.hset(record, mapping={"epoch": "ab", "n": MANY, "renewed": now_us})
         for n in range(owners):
             first = next(each for each in range(n, MANY, owners) if each >= woken)
-            filled.client.hset(record, f"powner{n}", 999_999 if woken < 250 * owners else 0)
+            filled.client.hset(record, f"powner{n}", 999_999 if woken < 250 * owners else -now_us)
             filled.client.zadd(order, {f"h15{1:016}{first + 1:012}owner{n}|id{first:032}": 0})
         filled.client.zadd(tags, {f"tenant{n}": n + 2 for n in range(100)})
 
