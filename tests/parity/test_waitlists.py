@@ -25,7 +25,10 @@ LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_WAITS", "3000"))
 HISTORY = 200
 NOW_US = 1_800_000_000_000_000
 
-ALWAYS = ["waiting", "woken", "kept", "paused", "allowed", "exhausted", "in line", "bells", "own wakes"]
+ALWAYS = [
+    "waiting", "woken", "kept", "paused", "allowed", "exhausted", "in line", "bells", "own wakes", "slow",
+    "return_units", "positions", "where", "withdraw",
+]  # fmt: skip
 """What no run of some thousand steps lacks."""
 
 
