@@ -85,7 +85,7 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     if verb in _WAITING:
         return _read_waiting(verb, texts)
     if verb in _ALONE:
-        return "\n".join(_PARTS[part] for part in ("clock", "common", verb))
+        return "\n".join(_PARTS[part] for part in ("clock", "common", "claims", verb))
     parts = [_PARTS[part] for part in ("clock", *shortest, "common")]
     return "\n".join((*parts, *texts, *(_PARTS[part] for part in (*short, *line, verb))))
 

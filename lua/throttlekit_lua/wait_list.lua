@@ -1,6 +1,6 @@
 --[[
-  Count the jobs that wait on one list, and name the first of them. Mirrors throttlekit/_core/decide.py. Comes after
-  common.lua.
+  Count the jobs that wait on one list, and name the first of them. Mirrors throttlekit/_core/wait_control.py. Comes after
+  claims.lua.
 
   KEYS     the order of the list: see waitlist.lua
   ARGV     [1] now; [2] how many jobs to name
@@ -10,16 +10,16 @@
 ]]
 local order, most = KEYS[1], ARGV[2]
 
-local function count(low, high) return redis.call('ZLEXCOUNT', order, low, high) end
+local function count(low, high) return call('ZLEXCOUNT', order, low, high) end
 
-local function members(low, high) return redis.call('ZRANGEBYLEX', order, low, high, 'LIMIT', '0', most) end
+local function members(low, high) return call('ZRANGEBYLEX', order, low, high, 'LIMIT', '0', most) end
 
 local reply, first = {count('[o', '(p'), count('[w', '(x'), count('[h', '(i')}, {}
 for _, head in ipairs(members('[h', '(i')) do
-  local owner = string.sub(head, 32, string.find(head, '|', 32, true) - 1)
+  local owner = sub(head, 32, string.find(head, '|', 32, true) - 1)
   for _, member in ipairs(members('[o' .. owner .. '|', '(o' .. owner .. '}')) do
     local at = #owner + 3
-    first[#first + 1] = {place = string.sub(member, at, at + 29), owner = owner, id = string.sub(member, at + 31)}
+    first[#first + 1] = {place = sub(member, at, at + 29), owner = owner, id = sub(member, at + 31)}
   end
 end
 table.sort(first, function(one, other)

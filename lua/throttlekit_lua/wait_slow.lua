@@ -1,5 +1,5 @@
 --[[
-  Slow limits down for a while, and wake jobs. Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua and
+  Slow limits down for a while, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Comes after waitlist.lua and
   slow_events.lua.
 
   KEYS     of each claim, of one unit: see ask.lua

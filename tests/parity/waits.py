@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 from parity.histories import NOW_US, written_as
 from parity.replay import _read  # pyright: ignore[reportPrivateUsage]
 from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.decide import Answer, Asker, Charge, Stored
+from throttlekit._core.decide import Answer, Asker, Stored
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import CLASS
 from throttlekit._core.slowdown import Fall, Heard
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import (
     DEAF,
     FREE_UNKNOWN,

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Charge, Look, Waiting, Where
+from throttlekit._core.decide import Answer, Asker, Look
 from throttlekit._core.verdict import Verdict
+from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.stores.base import Request, SupportsCommands
 from throttlekit.stores.grouped import GroupedStore, SharedGroupedStore

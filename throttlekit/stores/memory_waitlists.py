@@ -7,31 +7,23 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import (
-    Answer,
-    Asker,
-    Bell,
+from throttlekit._core.decide import Answer, Asker, Bell, Look, Stored, ask, forget, look, own
+from throttlekit._core.latency import Drop
+from throttlekit._core.storage_keys import bucket_of, granted_name, line_name, wait_names
+from throttlekit._core.verdict import Caller, Reason, Verdict
+from throttlekit._core.wait_control import (
     Charge,
-    Look,
-    Stored,
     Waiting,
     Where,
-    ask,
     clear,
-    forget,
     kept_until_us,
     list_waiting,
-    look,
-    own,
     pause,
     return_units,
     slow,
     wake_after_change,
     where,
 )
-from throttlekit._core.latency import Drop
-from throttlekit._core.storage_keys import bucket_of, granted_name, line_name, wait_names
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._core.waitlist import Wake
 from throttlekit.stores.base import Correction, Lease, Request, Slowing
 from throttlekit.stores.memory import MemoryStore

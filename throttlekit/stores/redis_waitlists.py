@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Charge, Look, Waiting, Where
+from throttlekit._core.decide import Answer, Asker, Look
 from throttlekit._core.latency import Drop
 from throttlekit._core.storage_keys import bucket_of, granted_name, is_line, is_waitlist, line_name, wait_names
 from throttlekit._core.verdict import Verdict
+from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, acquire_or_error
@@ -50,6 +51,8 @@ __all__ = [
 
 _MOST_IDS = 50
 """So many entries of waitlists one script moves or removes: it takes up to 60 µs for each."""
+
+_N = TypeVar("_N", Correction, Lease)
 
 _MOST_LISTS = 4
 """On so many lists one script wakes jobs after a change: 16 on each."""
@@ -140,10 +143,10 @@ class WaitlistRedisStore(RedisStore):
     # Changes
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self._change("settle", corrections, [each.by for each in corrections], now_us)
+        self._change("settle", corrections, lambda each: each.by, now_us)
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._change("release", leases, [0] * len(leases), now_us)
+        self._change("release", leases, lambda _: 0, now_us)
 
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
@@ -192,12 +195,9 @@ class WaitlistRedisStore(RedisStore):
         reply = self._run_wait("wait_where", claims, [_or_empty(now_us), len(claims), encoded(id)])
         return self._call(claims[0].bucket, lambda: where_of(reply))
 
-    def _change(
-        self, verb: str, items: Sequence[Correction] | Sequence[Lease], by: Sequence[int], now_us: int | None
-    ) -> None:
-        by_item = {id(item): each for item, each in zip(items, by, strict=True)}
+    def _change(self, verb: str, items: Sequence[_N], by: Callable[[_N], int], now_us: int | None) -> None:
         for batch in batches(items, _MOST_LISTS):
-            rows = [(*each.algorithm.params, each.granted_us, by_item[id(each)]) for each in batch]
+            rows = [(*each.algorithm.params, each.granted_us, by(each)) for each in batch]
             head = [_or_empty(now_us), len(batch), verb]
             self._run_wait("wait_settle", [unit_of(each) for each in batch], head, chain.from_iterable(rows))
 

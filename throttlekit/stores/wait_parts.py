@@ -7,8 +7,9 @@ from typing import NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Charge, Kept, Position, scarcity
+from throttlekit._core.decide import Answer, Asker, Kept, Position, scarcity
 from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import TURN_US
 from throttlekit.errors import StoreUnavailable
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Charge, Kept, Look, Position, Waiting, Where
+from throttlekit._core.decide import Answer, Asker, Kept, Look, Position
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.verdict import Reason
+from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Place, State, Wake
 from throttlekit.stores.wire import REASONS, UnusableReply, uses_of
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Charge, Look, Waiting, Where
+from throttlekit._core.decide import Answer, Asker, Look
 from throttlekit._core.storage_keys import bucket_of, wait_names
 from throttlekit._core.verdict import Caller, Verdict
+from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import State, Wake
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, Store
 
@@ -43,7 +44,7 @@ class SupportsWaitlists(Store, Protocol):
         ...
 
     def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
-        """Return what `ask` charged, because another store denied: see `throttlekit._core.decide.return_units`."""
+        """Return what `ask` charged, because another store denied it: as `wait_control.return_units` does."""
         ...
 
     def look(
