@@ -201,7 +201,9 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
     ],
     "wait_list.lua": [
         ("if a ~= b then return a < b end", "if a ~= b then return a > b end"),
-        ("math.min(#first, tonumber(most))", "#first"),
+        ("return one.number < other.number", "return one.number > other.number"),
+        ("'(o' .. owner .. '}', most - i + 1)", "'(o' .. owner .. '}', most - i)"),
+        ("math.min(#first, most)", "#first"),
         ("count('[w', '(x')", "count('[w', '(z')"),
     ],
     "wait_clear.lua": [

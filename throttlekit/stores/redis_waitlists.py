@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker, Look
@@ -51,8 +51,6 @@ __all__ = [
 
 _MOST_IDS = 50
 """So many entries of waitlists one script moves or removes: it takes up to 60 µs for each."""
-
-_N = TypeVar("_N", Correction, Lease)
 
 _MOST_LISTS = 4
 """On so many lists one script wakes jobs after a change: 16 on each."""
@@ -195,7 +193,9 @@ class WaitlistRedisStore(RedisStore):
         reply = self._run_wait("wait_where", claims, [_or_empty(now_us), len(claims), encoded(id)])
         return self._call(claims[0].bucket, lambda: where_of(reply))
 
-    def _change(self, verb: str, items: Sequence[_N], by: Callable[[_N], int], now_us: int | None) -> None:
+    def _change(
+        self, verb: str, items: Sequence[Correction | Lease], by: Callable[[Any], int], now_us: int | None
+    ) -> None:
         for batch in batches(items, _MOST_LISTS):
             rows = [(*each.algorithm.params, each.granted_us, by(each)) for each in batch]
             head = [_or_empty(now_us), len(batch), verb]

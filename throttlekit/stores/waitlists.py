@@ -11,17 +11,23 @@ from throttlekit._core.storage_keys import bucket_of, wait_names
 from throttlekit._core.verdict import Caller, Verdict
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import State, Wake
-from throttlekit.stores.base import Correction, Lease, Request, Slowing, Store
+from throttlekit.stores.base import Correction, Lease, Request, Store
 
 __all__ = [
     "MOST_LISTED", "SupportsWaitlists", "asker_of", "batches", "binding_where", "unit_of", "verdict_of_answer",
     "with_waitlists",
 ]  # fmt: skip
 
-MOST_LISTED = 32
-"""So many jobs `list_waiting` names at most: the script reads as many for each owner."""
+MOST_LISTED = 20
+"""So many jobs `list_waiting` names at most: for that the script reads 210."""
 
-_T = TypeVar("_T", StoreClaim, Correction, Lease, Slowing)
+
+class _OfBucket(Protocol):
+    @property
+    def bucket(self) -> str: ...
+
+
+_T = TypeVar("_T", bound=_OfBucket)
 
 
 class SupportsWaitlists(Store, Protocol):
