@@ -5,8 +5,8 @@
   KEYS     of each claim: see ask.lua
   ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, or "" if it keeps no position, [5] its owner;
            [6] the epoch of lists that begin now; the claims, as in ask.lua; then of each claim 4 arguments: when it was
-           charged, until when the limit was in use after that, the position that the job had, or "-", and for how long
-           its turn counts, or "-"
+           charged, or "-" if it was not; until when the limit was in use after that; the position that the job had, or
+           "-"; and for how long its turn counts, or "-"
 ]]
 local number, job, owner, epoch = tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
 local claims = read_claims(7, number, '')
@@ -36,7 +36,8 @@ end
 for i, c in ipairs(claims) do
   local at = 7 + 3 * number + 4 * (i - 1)
   if c.size > 0 then
-    return_units(c, tonumber(ARGV[at]), tonumber(ARGV[at + 1]))
+    local granted = tonumber(ARGV[at])
+    if granted then return_units(c, granted, tonumber(ARGV[at + 1])) end
     find(c)
     if job ~= '' then keep_position(c, ARGV[at + 2], tonumber(ARGV[at + 3])) end
     wake_claim(c)

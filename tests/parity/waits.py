@@ -580,6 +580,8 @@ class WaitHistory:
             for claim, use, position in zip(job.claims, answer.uses, positions, strict=True)
             if use is not None
         ]
+        if rnd.random() < 0.1:
+            charges = [Charge(claim) for claim in job.claims]
         self._now_us += rnd.choice([0, 0, 1_000, 50_000, SECOND])
         self._stores.run("return_units", job.claims, self._now_us, asker, what=charges)
 

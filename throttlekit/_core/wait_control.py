@@ -39,18 +39,18 @@ __all__ = [
 
 class Charge(NamedTuple):
     """
-    What a request was charged on one list, and is to be returned because another store denied it.
+    What a request was charged for one limit, and is to be returned because another store denied it.
 
     Attributes:
-        granted_us: When it was charged.
+        granted_us: When it was charged; None: it was not asked for, and the job only gets a position on its list.
         full_us: `Use.full_us` after that.
         position: What the job had on the list; None: it had no entry there.
         turn_us: For how long its turn counts from now on; None: it has no turn.
     """
 
     claim: StoreClaim
-    granted_us: int
-    full_us: int
+    granted_us: int | None = None
+    full_us: int = 0
     position: Position | None = None
     turn_us: int | None = None
 
@@ -130,11 +130,12 @@ def return_units(
     algorithm = claim.algorithm
     if not algorithm.size:
         return state
-    by, known = algorithm.size, algorithm.sanitized(state.taken, now_us)
-    if algorithm.overflows:
-        by -= min(by, max(0, now_us - (charge.full_us - by)))
-    if by:
-        known = algorithm.settled(known, now_us, charge.granted_us, -by)
+    known = algorithm.sanitized(state.taken, now_us)
+    if charge.granted_us is not None:
+        by = algorithm.size
+        if algorithm.overflows:
+            by -= min(by, max(0, now_us - (charge.full_us - by)))
+        known = algorithm.settled(known, now_us, charge.granted_us, -by) if by else known
     found = _look(claim, Stored(known, state.waitlist), now_us, asker)
     if asker.job and found.entry is None:
         found.waitlist.keep(

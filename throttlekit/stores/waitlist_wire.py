@@ -89,7 +89,8 @@ def look_of(reply: Any) -> Look:
 def charge_arguments(charge: Charge) -> tuple[Any, ...]:
     """The arguments of wait_return.lua for one claim."""
     place = "-" if charge.position is None else _place_text(charge.position.place)
-    return charge.granted_us, charge.full_us, place, "-" if charge.turn_us is None else charge.turn_us
+    granted, turn = ("-" if each is None else each for each in (charge.granted_us, charge.turn_us))
+    return granted, charge.full_us, place, turn
 
 
 def where_of(reply: Any) -> list[Where]:
