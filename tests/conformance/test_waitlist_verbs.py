@@ -14,7 +14,7 @@ from support.acl import acl_rights
 from support.servers.processes import Cluster, redis_server
 from support.servers.sentinel import watched
 from support.waiting import wait_until
-from throttlekit import Concurrency, FixedWindow, TokenBucket
+from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker
 from throttlekit._core.limit.base import Limit
@@ -257,6 +257,30 @@ def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
     hour = FixedWindow("hour", "2/h")
     requests = [Request([_claim(hour)], Caller.GUEST) for _ in range(3)]
     assert [answer.allowed for answer in StoreAccess(store).acquire_all(requests)] == [True, True, False]  # type: ignore[union-attr]
+
+
+def test_a_limiter_works_on_it(store: Any, rung: Callable[[], list[str]]) -> None:
+    """Each verb of a limiter that reaches its store: what a job waits for is changed by all of them."""
+    slow, slots = TokenBucket("slow", "1/h", burst=2), Concurrency("slots", 1, lease=30)
+    limiter, claim = Limiter(store), _claim(slow)
+    decision = limiter.acquire(slow, cost=2)
+    assert decision
+    assert not limiter.acquire(slow, job=Job(id="x"))
+    assert store.ask([claim], Asker(Caller.JOB, "one", "p")).kept is not None
+    limiter.settle(decision, actual=1)
+    _woken(rung, "one")
+    limiter.pause(slow, 60)
+    assert limiter.peek(slow).reason == "paused"
+    limiter.clear_line(slow)
+    assert store.where([claim], "one") is None
+    limiter.resume(slow)
+    assert limiter.peek(slow)
+    with limiter.hold(slots, timeout=0):
+        assert not limiter.peek(slots)
+    assert limiter.peek(slots)
+    limiter.reset(slow, slots)
+    assert limiter.acquire(slow, cost=2)
+    limiter.close()
 
 
 # Several stores: "fast" is in another hash slot, and in a group of its own.

@@ -7,6 +7,9 @@ lua/throttlekit_lua/wait_pause.lua, wait_slow.lua, wait_settle.lua, wait_return.
 wait_list.lua mirror this file. Change all, or the parity tests fail.
 """
 
+# pyright: reportPrivateUsage=false
+# This is the other half of decide.py, and uses its steps.
+
 from __future__ import annotations
 
 from bisect import bisect_left
@@ -15,7 +18,7 @@ from typing import NamedTuple
 
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import (  # pyright: ignore[reportPrivateUsage]
+from throttlekit._core.decide import (
     _NOBODY,
     Asker,
     Bell,

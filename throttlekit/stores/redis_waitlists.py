@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from itertools import chain
 from typing import Any
+
+import redis
 
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker, Look
@@ -130,13 +133,11 @@ class WaitlistRedisStore(RedisStore):
     def listen(
         self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        listeners = [Listener(server, f"tk1:{owner}", heard, missed) for server in self.servers()]
-
-        def end() -> None:
-            for each in listeners:
-                each.close()
-
-        return end
+        with ExitStack() as stack:
+            for server in self.servers():
+                client = stack.enter_context(closing(_client_of_its_own(server.connection_pool)))
+                stack.callback(Listener(client, f"tk1:{owner}", heard, missed).close)
+            return stack.pop_all().close
 
     # Changes
 
@@ -292,6 +293,12 @@ class _WaitlistClusterOfClient(WaitlistClusterStore, ClusterOfClient):
 def waitlist_store_of_client(client: object) -> RedisStore:
     """As `store_of_client`, with waitlists."""
     return store_of_client(client, _WaitlistServerOfClient, _WaitlistClusterOfClient)
+
+
+def _client_of_its_own(pool: Any) -> Any:
+    """A client with connections like those of *pool*: `close` of the store leaves them open."""
+    own = redis.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
+    return redis.Redis(connection_pool=own)
 
 
 def _script(verb: str, claims: Sequence[StoreClaim]) -> Script:
