@@ -572,7 +572,7 @@ class WaitHistory:
         self._stores.clear(self._unit(), self._now_us)
 
     def _return(self, job: _Job, answer: Answer, asker: Asker) -> None:
-        """Another store denies what was granted."""
+        """Return what was granted, as if another store had denied it."""
         rnd = self._rnd
         positions = answer.positions or (None,) * len(job.claims)
         charges = [
@@ -583,6 +583,8 @@ class WaitHistory:
         if rnd.random() < 0.1:
             charges = [Charge(claim) for claim in job.claims]
         self._now_us += rnd.choice([0, 0, 1_000, 50_000, SECOND])
+        if rnd.random() < 0.3:  # another copy of the message asks meanwhile
+            self._stores.run("ask", job.claims, self._now_us, asker)
         self._stores.run("return_units", job.claims, self._now_us, asker, what=charges)
 
     def _bell(self) -> None:
