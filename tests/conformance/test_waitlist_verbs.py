@@ -19,7 +19,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Fall, Heard
-from throttlekit._core.storage_keys import bucket_name, line_name, wait_names
+from throttlekit._core.storage_keys import bucket_name, line_name
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.store_access import StoreAccess
@@ -35,7 +35,7 @@ from throttlekit.stores.redis_waitlists import (
 )
 from throttlekit.stores.wait_parts import WaitPart, ask_in_parts
 
-NOW_US, SECOND, DAY = 1_900_000_000_000_000, 1_000_000, 86_400_000_000
+NOW_US, SECOND = 1_900_000_000_000_000, 1_000_000
 SLOW, FAST = TokenBucket("slow", "1/s", burst=1), TokenBucket("fast", "10/s", burst=10)
 SLOTS = Concurrency("slots", 1, lease=30)
 TIMEOUT = 20.0
@@ -382,20 +382,6 @@ def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: 
 
 
 # Servers
-
-
-def test_a_long_pause_outlives_the_list(redis_url: str, client: Any) -> None:
-    """A pause of a week is kept for a week, though a list is kept for two days; and every key has an end."""
-    store, claim = WaitlistRedisStore(redis_url, timeout=TIMEOUT), _claim(SLOW)
-    store.pause([claim], 7 * DAY)
-    record = wait_names(claim.bucket)[0]
-    assert client.pttl(record) > 6 * DAY / 1000
-    store.ask([claim], Asker(Caller.JOB, "one", "p"))
-    store.withdraw([claim], ["one"])
-    assert client.pttl(record) > 6 * DAY / 1000
-    store.clear_lines([claim.bucket])
-    assert client.pttl(record) > 6 * DAY / 1000
-    store.close()
 
 
 def test_names_that_match_are_deleted_or_their_lists_emptied(redis_url: str, client: Any) -> None:
