@@ -15,10 +15,7 @@ for i, c in ipairs(claims) do
   local changed
   if ARGV[at] == 'fall' then changed = fall(c.line, x, y, z)
   else changed = hear(c.line, x, y, c.of.there(c) + math.floor(y / (max(1, c.mark) / 1000))) end
-  if changed then
-    c.pace, c.line.renewed = nil, 0
-    read_pace(c)
-  end
+  if changed then c.line.renewed = 0 end
   wake_claim(c)
   mend(c)
   close_list(c.line)

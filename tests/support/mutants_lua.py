@@ -171,7 +171,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
     "wait_slow.lua": [
         ("ARGV[at] == 'fall'", "ARGV[at] ~= 'fall'"),
         ("c.of.there(c) + math.floor", "math.floor"),
-        ("    read_pace(c)\n", ""),
         ("  mend(c)\n", ""),
     ],
     "wait_settle.lua": [
