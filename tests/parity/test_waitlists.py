@@ -207,6 +207,20 @@ def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client
     store.close()
 
 
+def test_a_cleared_list_whose_pause_is_over_leaves_nothing(redis_url: str, client: Any) -> None:
+    """And a limit that is only paused has no list to clear."""
+    store = WaitlistRedisStore(redis_url, timeout=20)
+    store.pause([SLOW], 1_000_000, NOW_US)
+    assert store.delete_matching("tk1:*", lines_only=True) == 0
+    for id in ("one", "two"):
+        store.ask([SLOW], Asker(Caller.JOB, id, "p"), NOW_US)
+    store.look(SLOW, "p", 1, (), NOW_US + 1_000_000)
+    assert store.ask([SLOW], Asker(Caller.JOB, "one", "p"), NOW_US + 1_000_000).reason is Reason.ALLOWED
+    assert store.delete_matching("tk1:*", lines_only=True) == 1
+    assert client.keys() == [SLOW.bucket.encode()]
+    store.close()
+
+
 def test_many_ids_go_to_the_server_in_parts(redis_url: str) -> None:
     """However many ids a caller names, all of them change their owner, and all are removed."""
     store, ids = WaitlistRedisStore(redis_url, timeout=20), [f"id{n}" for n in range(120)]
