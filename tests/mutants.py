@@ -48,7 +48,7 @@ LIKELY = {
 }
 PARITY = "tests/parity/test_lua.py"
 WAITS = "tests/parity/test_waitlists.py"
-OF_WAITLISTS = ("ask", "at_once", "claims", "wait_forget", "wait_look", "wait_own", "wait_reply", "waitlist")
+OF_WAITLISTS = ("ask", "at_once", "claims")
 CASES = ["tests/parity/test_lines.py", "tests/parity/test_numbers.py"]
 HISTORY = f"{PARITY}::test_long_random_histories[{{}}]"
 STORES = [f"tests/conformance/test_stores.py::Test{kind}Store" for kind in ("Memory", "Redis")]
@@ -66,7 +66,7 @@ def stages(name: str) -> list[list[str]]:
     exact = [PARITY, *CASES, "-k", "not long_random_histories"]
     if stem == "latency":
         exact = ["tests/parity/test_latency.py"]
-    if stem in OF_WAITLISTS:
+    if stem in OF_WAITLISTS or stem.startswith("wait"):
         return [[WAITS], [WAITS]]  # what is rare is met by one of many histories
     rest = [*STORES, "tests/conformance/test_redis_store.py", HISTORY.format("mixtures")]
     if stem == "clear_line":  # no history empties a line

@@ -21,8 +21,21 @@ ALGORITHMS = {
 }
 """The file of each algorithm, by its code. That of `a` builds on that of `c`, and comes after it."""
 
-_WAITING = ("ask", "wait_look", "wait_own", "wait_forget")
-"""The verbs of waitlists."""
+_WAITING = {
+    "ask": (),
+    "wait_look": ("wait_reply",),
+    "wait_own": ("wait_reply",),
+    "wait_forget": (),
+    "wait_pause": (),
+    "wait_slow": ("slow_events",),
+    "wait_settle": (),
+    "wait_return": (),
+    "wait_where": (),
+}
+"""The verbs of waitlists, and the parts that each of them needs besides waitlist.lua."""
+
+_ALONE = ("wait_clear", "wait_list")
+"""Verbs of waitlists that read no claim."""
 
 # Read here and not when first needed: a child that was forked meanwhile would wait for the import system for ever.
 _PARTS = {
@@ -35,6 +48,7 @@ _PARTS = {
         "common",
         *ALGORITHMS.values(),
         "slowdown",
+        "slow_events",
         "line",
         "acquire",
         "at_once",
@@ -42,6 +56,7 @@ _PARTS = {
         "wait_reply",
         "waitlist",
         *_WAITING,
+        *_ALONE,
         "leave",
         "settle",
         "pause",
@@ -68,12 +83,15 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS), *, cluster: b
     """
     codes = codes | {"c"} if "a" in codes else codes
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
-    line = ("slowdown", "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
+    slow = ("slow_events",) if verb == "slow" else ()
+    line = ("slowdown", *slow, "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
     shortest = ("fast_bucket", "fast_line") if verb == "acquire" and codes == frozenset("t") else ()
     short = ("fast_path",) if verb == "acquire" else ()
     texts = [_PARTS[name] for name in algorithms]
     if verb in _WAITING:
         return _read_waiting(verb, texts, cluster)
+    if verb in _ALONE:
+        return "\n".join(_PARTS[part] for part in ("clock", "common", "claims", verb))
     parts = [_PARTS[part] for part in ("clock", *shortest, "common")]
     return "\n".join((*parts, *texts, *(_PARTS[part] for part in (*short, *line, verb))))
 
@@ -81,7 +99,7 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS), *, cluster: b
 def _read_waiting(verb: str, algorithms: list[str], cluster: bool) -> str:
     """Lua allows 200 local variables in a function, and a function that is made in another one is made sooner."""
     first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "ask" else ()))]
-    names = ("slowdown", "waitlist", *(() if verb in ("ask", "wait_forget") else ("wait_reply",)), verb)
+    names = ("slowdown", "waitlist", *_WAITING[verb], verb)
     rest = [_PARTS[part] for part in names]
     is_cluster = f"local IS_CLUSTER = {str(cluster).lower()}"
     head = (is_cluster, _PARTS["clock"], _PARTS["common"], "do", *algorithms, "end", *first)

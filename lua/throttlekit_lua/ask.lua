@@ -121,6 +121,13 @@ local function deny(binding)
   return parked
 end
 
+-- The positions of a job that is granted: another store may deny it, and then it keeps them.
+local function positions()
+  local texts = {}
+  for i, c in ipairs(claims) do texts[i] = c.entry and c.entry.place .. (c.turn and '+' or '-') or '-' end
+  return concat(texts, ' ')
+end
+
 local waited = false
 for _, c in ipairs(claims) do
   c.entry = job ~= '' and c.record_was.epoch and entry_in(job, call('HGET', c.entries, job)) or nil
@@ -133,6 +140,7 @@ local reason, binding, retry = verdict()
 if ARGV[2] == 'peek' then return answer(reason, binding, retry, '', '') .. ';' end
 local kept = ''
 if reason == 0 then
+  kept = waited and positions() or ''
   for _, c in ipairs(claims) do grant(c, retry) end
 elseif reason ~= 4 and job ~= '' then
   local parked = deny(binding)
@@ -150,7 +158,7 @@ for i, c in ipairs(claims) do
   close_list(c.line)
 end
 if reason == 0 and waited and attempt ~= '' then
-  local again = answer(reason, binding, retry, '', '') .. ';'
+  local again = answer(reason, binding, retry, kept, '') .. ';'
   call('SET', KEYS[#KEYS], owner .. ' ' .. attempt .. ' ' .. again, 'PX', ttl(now))
 end
 replies[1] = answer(reason, binding, retry, kept, concat(looks, ' ')) .. ';' .. concat(delays, ' ')

@@ -13,7 +13,8 @@
   ARGV[7 ..]  the claims: see claims.lua
 
   Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;wakes": claim, of claims from 0; kept: "claim parked
-           epoch" or nothing; looks: "claim delay" each; wakes: "claim delay" each, whose ids follow as texts of their own
+           epoch" or nothing, but of a job that waited and is granted, for each claim "-", or the position that it had
+           and "+" if it had a turn, else "-"; looks: "claim delay" each; wakes: "claim delay" each, whose ids follow as texts of their own
            reason: 0 allowed, 1 exhausted, 2 in line, 4 queue full, 5 paused
 ]]
 local job, owner, park, claims = ARGV[3], ARGV[4], ARGV[5], read_claims(7, math.floor(#KEYS / 5), ARGV[4])

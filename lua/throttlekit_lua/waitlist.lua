@@ -83,9 +83,12 @@ local function close_list(list)
     elseif o.was and not free then call('HDEL', list.record, 'p' .. name) end
   end
   if #row > 0 then call('HSET', list.record, unpacked(row)) end
-  if idle then call('PEXPIRE', list.record, TO_LIVE) end
+  if not idle and not renews then return end
+  -- A pause, or a slowdown, may last for longer.
+  local last = max(list.paused, list.exhausted or 0, list.slow and slow_last(list.slow) or 0)
+  call('PEXPIRE', list.record, whole(max(tonumber(TO_LIVE), ceil((last - now + KEPT) / 1000))))
   if renews then
-    for _, key in ipairs({list.record, list.order, list.entries, list.tags}) do call('PEXPIRE', key, TO_LIVE) end
+    for _, key in ipairs({list.order, list.entries, list.tags}) do call('PEXPIRE', key, TO_LIVE) end
   end
 end
 
@@ -407,7 +410,11 @@ local function find(c)
   local list, estimates = c.line, c.of.estimates
   list.window = max(1, math.floor(estimates and c.declared_a / 4 or PATIENCE * 1000 / max(1, c.mark)))
   if not c.is_read then c.of.read(c) end
-  if list.emptied > 0 then c.of.exhausted(c, list.emptied) end
+  if list.emptied > 0 then
+    c.of.exhausted(c, list.emptied)
+    local _, full = c.of.use(c)
+    list.exhausted = full
+  end
   if list.slow and c.size > 0 then read_pace(c) end
 end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import Counter
@@ -17,8 +18,10 @@ from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker
 from throttlekit._core.serialize import plain
+from throttlekit._core.slowdown import Heard
 from throttlekit._core.storage_keys import bucket_name, limit_id, wait_names, with_slots
 from throttlekit._core.verdict import Caller
+from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import PATIENCE_US, WOKEN_US
 from throttlekit._engine.call import Call
 from throttlekit._engine.ticket import Ticket
@@ -28,7 +31,8 @@ from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import look
 from throttlekit.fleet.tenants import TENANTS
-from throttlekit.stores.base import Request, Wait
+from throttlekit.stores.base import Correction, Request, Slowing, Wait
+from throttlekit.stores.waitlists import MOST_LISTED
 
 MANY, FIELDS, LONGEST_US, TRIES = 100_000, 2_000, 5_000, 60
 MOST_LIMITS = 1_000
@@ -53,6 +57,7 @@ class Filled:
 
     def __init__(self) -> None:
         self._dumps: dict[Callable[[], object], dict[bytes, bytes]] = {}
+        self.pubsub: Any = None
 
     def once(self, fill: Callable[[], object]) -> Callable[[], None]:
         """Return a function that fills an empty server as *fill* does, from a copy if it has done so before."""
@@ -69,6 +74,14 @@ class Filled:
             pipeline.execute()
 
         return restored
+
+    def listen(self, pattern: str) -> None:
+        """Subscribe to channels, unless it has done so before."""
+        if pattern.encode() not in self.pubsub.patterns:
+            self.pubsub.psubscribe(pattern)
+            wait_until(
+                lambda: self.client.execute_command("PUBSUB", "NUMPAT"), description=f"somebody listens to {pattern}"
+            )
 
     @property
     def client(self) -> Any:
@@ -363,7 +376,8 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
     claim = StoreClaim("tk1:{listed:}:x", limit.bind(1, 0, ""))
     other = StoreClaim("tk1:{listed2:}:x", limit.bind(1, 0, ""))
     park, jobs = "owner0", [f"id{n:032}" for n in range(0, 5_000, 50)]
-    store = lambda: filled.server.store  # noqa: E731
+    store = lambda: filled.server.waitlists  # noqa: E731
+    four = [StoreClaim(f"tk1:{{listed{n}:}}:x", limit.bind(1, 0, "")) for n in range(4)]
 
     def fill(bucket: str, *, owners: int = 50, wait: str = "-", woken: int = 0) -> None:
         record, order, entries, tags = wait_names(bucket)
@@ -397,6 +411,16 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
     def waits() -> None:
         fill(claim.bucket)
         fill(other.bucket)
+
+    @filled.once
+    def four_lists() -> None:
+        for each in four:
+            fill(each.bucket)
+
+    def listened() -> None:
+        """All owners listen."""
+        four_lists()
+        filled.listen("tk1:owner*")
 
     @filled.once
     def in_one_park() -> None:
@@ -443,6 +467,24 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
             "wait_forget", woken,
             lambda: store().forget([claim], (), "", int(filled.client.time()[0]) * 1_000_000 - 60_000_000),
         ),
+        "wait_pause: 64 are woken": Case("wait_pause", listened, lambda: store().pause(four, None)),
+        "wait_slow: 64 are woken": Case(
+            "wait_slow", listened, lambda: store().slow([Slowing(each, Heard(10**6, 10**6)) for each in four])
+        ),
+        "wait_settle: 64 are woken": Case(
+            "wait_settle", listened, lambda: store().settle([Correction(c.bucket, c.algorithm, 0, -1) for c in four])
+        ),
+        "wait_return: 64 are woken": Case(
+            "wait_return", listened,
+            lambda: store().return_units([Charge(each, 0, 0) for each in four], Asker(Caller.JOB, "new", "owner1")),
+        ),
+        "wait_where: the last job of four lists": Case(
+            "wait_where", four_lists, lambda: store().where(four, f"id{MANY - 1:032}")
+        ),
+        "wait_list: the first jobs": Case("wait_list", four_lists, lambda: store().list_waiting(four[0], MOST_LISTED)),
+        "wait_clear: four lists": Case(
+            "wait_clear", four_lists, lambda: store().clear_lines([each.bucket for each in four])
+        ),
     }  # fmt: skip
 
 
@@ -452,7 +494,7 @@ CASES = _of_limits(FILLED) | _of_waitlists(FILLED) | _of_parks(FILLED) | _of_hos
 
 @pytest.fixture(scope="module")
 def filled() -> Iterator[Filled]:
-    with slowest_server() as FILLED.server:
+    with slowest_server() as FILLED.server, contextlib.closing(FILLED.client.pubsub()) as FILLED.pubsub:
         yield FILLED
 
 

@@ -307,7 +307,7 @@ def _nodes(module: str) -> list[ast.AST]:
     return list(ast.walk(parsed(module)))
 
 
-REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis", "sentinel")
+REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis", "redis_waitlists", "sentinel")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import throttlekit_lua
 from contracts.tree import LUA as ALL
 from contracts.tree import parsed, read
 
-_OF_WAITLISTS = ("ask", "at_once", "claims", "wait_forget", "wait_look", "wait_own", "wait_reply", "waitlist")
-WAITLISTS = [path for path in ALL if path.stem in _OF_WAITLISTS]
+WAITLISTS = [path for path in ALL if path.stem in ("ask", "at_once", "claims") or path.stem.startswith("wait")]
 """
 These mirror a specification step by step, and tests/parity/test_waitlists.py checks what the tests of the others read
 in the text: that each value is text, and that each key has a time to live.
@@ -27,9 +26,10 @@ FAST_LINE = next(path for path in LUA if path.stem == "fast_line")
 FAST_PATH = next(path for path in LUA if path.stem == "fast_path")
 LINE = next(path for path in LUA if path.stem == "line")
 SLOWDOWN = next(path for path in LUA if path.stem == "slowdown")
+SLOW_EVENTS = next(path for path in LUA if path.stem == "slow_events")
 FAST = (FAST_BUCKET, FAST_LINE, FAST_PATH)
 VERBS = [path for path in LUA if "ARGV[" in read(path) and path not in (CLOCK, *FAST)]
-ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, *FAST, LINE, SLOWDOWN)]
+ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, *FAST, LINE, SLOWDOWN, SLOW_EVENTS)]
 every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
 every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
@@ -124,21 +124,33 @@ def test_script_of_waitlists_runs_on_old_and_new_servers(path: Path) -> None:
     body = _body(path).replace("table.unpack or unpack", "")
     assert not re.search(r"format\([^)]*%d|\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b|&|~=\s*~", body)
     commands = re.findall(r"(?<!local )\bcall\((.*?)[,)]", body)
-    more = "'(?:EXISTS|HGET|HMGET|HLEN|PUBLISH|ZLEXCOUNT|ZRANGEBYLEX|ZREVRANGEBYLEX)'"
+    more = "'(?:EXISTS|HGET|HMGET|HLEN|PTTL|PUBLISH|ZLEXCOUNT|ZRANGEBYLEX|ZREVRANGEBYLEX)'"
     assert all(re.fullmatch(f"'(?:{_WRITING}|{_READING})'|{more}", command) for command in commands), commands
     assert "redis." not in body.replace("local call, match, sub, concat = redis.call,", "")
     assert "tostring" not in body
 
 
-@pytest.mark.parametrize("verb", ["ask", "wait_forget", "wait_look", "wait_own"])
+@pytest.mark.parametrize(
+    "verb",
+    ["ask", "wait_forget", "wait_look", "wait_own", "wait_pause", "wait_return", "wait_settle", "wait_slow",
+     "wait_where"],
+)  # fmt: skip
 @pytest.mark.parametrize("letters", ["t", "ca", "tfslca"])
 def test_script_of_waitlists_is_put_together(verb: str, letters: str) -> None:
     """It has the clock, the common head, the algorithms of its claims, and the files of waitlists that it needs."""
     text = throttlekit_lua.read(verb, frozenset(letters))
-    names = {"ask": ("at_once",), "wait_forget": ()}.get(verb, ("wait_reply",))
+    reply = ("wait_reply",)
+    names = {"ask": ("at_once",), "wait_slow": ("slow_events",), "wait_look": reply, "wait_own": reply}.get(verb, ())
     expected = {"clock", "common", "claims", "slowdown", "waitlist", verb, *names}
     expected |= {throttlekit_lua.ALGORITHMS[letter] for letter in letters}
     assert {path.stem for path in ALL if read(path) in text} == expected
+
+
+@pytest.mark.parametrize("verb", ["wait_clear", "wait_list"])
+def test_script_that_reads_no_claim_is_put_together(verb: str) -> None:
+    """It needs no algorithm."""
+    text = throttlekit_lua.read(verb)
+    assert {path.stem for path in ALL if read(path) in text} == {"clock", "common", "claims", verb}
 
 
 # All of them
@@ -259,7 +271,8 @@ def test_scripts_are_put_together_from_every_file() -> None:
     assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "ca", "tfslca"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
-        line = [SLOWDOWN, LINE] if "read_line(c)" in read(verb) else []
+        events = [SLOW_EVENTS] if verb.stem == "slow" else []
+        line = [SLOWDOWN, *events, LINE] if "read_line(c)" in read(verb) else []
         shortest = [FAST_BUCKET, FAST_LINE] if verb.stem == "acquire" and letters == "t" else []
         short = [FAST_PATH] if verb.stem == "acquire" else []
         algorithms = [path for path in ALGORITHMS if _code(path) in letters]

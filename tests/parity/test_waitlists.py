@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from parity.waits import LIMITS, BothStores, WaitHistory
-from throttlekit import TokenBucket
+from throttlekit import FixedWindow, TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker
+from throttlekit._core.slowdown import Heard
+from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.verdict import Caller, Reason
-from throttlekit._core.waitlist import WOKEN_US, Wake
+from throttlekit._core.wait_control import Charge
+from throttlekit._core.waitlist import WOKEN_US, State, Wake
+from throttlekit.stores.base import Correction, Slowing
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 from throttlekit.stores.redis_waitlists import WaitlistRedisStore
 from throttlekit.stores.waitlist_wire import answer_of, bell_message, bell_of, look_of
@@ -23,9 +27,12 @@ from throttlekit.stores.wire import UnusableReply
 
 LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_WAITS", "3000"))
 HISTORY = 200
-NOW_US = 1_800_000_000_000_000
+NOW_US, DAY_US = 1_800_000_000_000_000, 86_400_000_000
 
-ALWAYS = ["waiting", "woken", "kept", "paused", "allowed", "exhausted", "in line", "bells", "own wakes"]
+ALWAYS = [
+    "waiting", "woken", "kept", "paused", "allowed", "exhausted", "in line", "bells", "own wakes", "slow",
+    "return_units", "positions", "where",
+]  # fmt: skip
 """What no run of some thousand steps lacks."""
 
 
@@ -79,6 +86,28 @@ def test_a_script_drops_some_of_many_jobs(redis_url: str, client: Any) -> None:
     claim = _many(stores, wait_us=1_000)
     for n in range(3):
         stores.run("look", [claim], NOW_US + 2_000 + n, "p0", 99, [])
+    stores.close()
+
+
+def test_a_correction_that_is_too_late_replaces_what_a_wrong_clock_wrote(redis_url: str, client: Any) -> None:
+    """As the reference: it returns nothing, and the state counts from now on."""
+    stores = BothStores(redis_url, client)
+    claim = StoreClaim("tk1:{c:}:fixed-window", FixedWindow("c", "5/s").bind(1, 0, ""))
+    stores.run("ask", [claim], NOW_US + 600_000_000, Asker(Caller.GUEST))
+    late = Correction(claim.bucket, claim.algorithm, NOW_US - 10_000_000, -1)
+    stores.run("settle", [claim], NOW_US, what=[late])
+    stores.close()
+
+
+def test_returned_units_leave_a_copy_of_the_job_that_waits(redis_url: str, client: Any) -> None:
+    """As the reference: the entry that the copy has by then stays as it is."""
+    stores, asker = BothStores(redis_url, client), Asker(Caller.JOB, "one", "p")
+    claim = _claim(TokenBucket("a", "1/s", burst=1), "token-bucket")
+    granted = stores.run("ask", [claim], NOW_US, asker)
+    stores.run("ask", [claim], NOW_US, asker)
+    charge = Charge(claim, granted.now_us, granted.uses[0].full_us)
+    stores.run("return_units", [claim], NOW_US, asker, what=[charge])
+    assert stores.waitlist(claim).entries["one"].state is State.WAITING
     stores.close()
 
 
@@ -163,6 +192,50 @@ def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: 
         store.look(SLOW, "p", 1)
         store.own(SLOW, "q", ["x"])
         store.wake([SLOW])
+    store.close()
+
+
+@pytest.mark.parametrize("what", ["pause", "429", "slowdown"])
+def test_what_stops_a_limit_for_longer_outlives_its_list(what: str, redis_url: str, client: Any) -> None:
+    """A list is kept for two days; a pause, what a 429 used up, and a slowdown as long as they last."""
+    store, record = WaitlistRedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
+    claim = StoreClaim(SLOW.bucket, TokenBucket("a", "1/d", burst=20).bind(1, 0, ""))
+    if what == "slowdown":
+        store.slow([Slowing(claim, Heard(0, 7 * DAY_US))])
+    else:
+        store.pause([claim], 7 * DAY_US if what == "pause" else 1, emptied=what == "429")
+    assert client.pttl(record) > 6 * DAY_US / 1000
+    store.ask([claim], Asker(Caller.JOB, "one", "p"))
+    assert client.pttl(record) > 6 * DAY_US / 1000
+    store.forget([claim], ["one"])
+    assert client.pttl(record) > 6 * DAY_US / 1000
+    store.clear_lines([claim.bucket])
+    assert client.pttl(record) > 6 * DAY_US / 1000
+    store.close()
+
+
+def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client: Any) -> None:
+    """Its entries go, and what is left has an end."""
+    store, record = WaitlistRedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
+    store.slow([Slowing(SLOW, Heard(0, 7 * DAY_US))])
+    store.ask([SLOW], Asker(Caller.JOB, "one", "p"))
+    store.clear_lines([SLOW.bucket])
+    assert client.hkeys(record) == [b"slow"]
+    assert 6 * DAY_US / 1000 < client.pttl(record) <= 8 * DAY_US / 1000
+    store.close()
+
+
+def test_a_cleared_list_whose_pause_is_over_leaves_nothing(redis_url: str, client: Any) -> None:
+    """And a limit that is only paused has no list to clear."""
+    store = WaitlistRedisStore(redis_url, timeout=20)
+    store.pause([SLOW], 1_000_000, NOW_US)
+    assert store.delete_matching("tk1:*", lines_only=True) == 0
+    for id in ("one", "two"):
+        store.ask([SLOW], Asker(Caller.JOB, id, "p"), NOW_US)
+    store.look(SLOW, "p", 1, (), NOW_US + 1_000_000)
+    assert store.ask([SLOW], Asker(Caller.JOB, "one", "p"), NOW_US + 1_000_000).reason is Reason.ALLOWED
+    assert store.delete_matching("tk1:*", lines_only=True) == 1
+    assert client.keys() == [SLOW.bucket.encode()]
     store.close()
 
 

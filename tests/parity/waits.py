@@ -18,10 +18,12 @@ from throttlekit._core.line import CLASS
 from throttlekit._core.slowdown import Fall, Heard
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import (
     DEAF,
     FREE_UNKNOWN,
     PATIENCE_US,
+    TURN_US,
     Pause,
     State,
     Waitlist,
@@ -159,64 +161,62 @@ class BothStores:
             else:
                 self._client.delete(name)
 
-    def run(self, verb: str, claims: Sequence[StoreClaim], now_us: int, *args: Any, **options: Any) -> Any:
-        """Run *verb* on both stores at *now_us*."""
+    def run(
+        self, verb: str, claims: Sequence[StoreClaim], now_us: int, *args: Any, what: Any = None, **options: Any
+    ) -> Any:
+        """
+        Run *verb* on both stores at *now_us*.
+
+        Args:
+            what: Its first argument, if that is not *claims*.
+        """
         self.steps += 1
         self.memory.epoch = self.redis.epoch = f"{self.steps:x}"
         self._known |= {claim.bucket: (claim, None) for claim in claims}
         self.expire(now_us)
         answers: list[Any] = []
         for store in (self.memory, self.redis):
-            first = claims if verb in ("ask", "forget", "wake") else claims[0]
+            first: Any = claims[0] if verb in ("look", "own") else claims
+            first = first if what is None else what
             answers.append(getattr(store, verb)(first, *args, now_us=now_us, **options))
         assert answers[0] == answers[1], f"\nmemory {answers[0]}\nredis  {answers[1]}"
-        self._compare_bells()
+        bells = self._compare_bells()
         self.check(claims)
         if isinstance(answers[0], Answer):
             self.seen[answers[0].reason.value] += 1
             self.seen["parked"] += answers[0].kept is not None and answers[0].kept.parked
             self.seen["early"] += answers[0].reason is Reason.ALLOWED and answers[0].retry_us > now_us
             self.seen["own wakes"] += len(answers[0].wakes)
+            self.seen["positions"] += any(answers[0].positions)
+        if verb not in ("ask", "look", "own", "wake", "forget"):
+            self.seen[verb] += 1
+            self.seen[f"bells of {verb}"] += bells
         return answers[0]
 
-    def _compare_bells(self) -> None:
+    def _compare_bells(self) -> int:
+        """Compare what was rung. Returns how many bells there were."""
         rung, self._rung = self._rung, []
         assert sorted(rung, key=repr) == sorted(self._read_bells(), key=repr)
         self.seen["bells"] += len(rung)
+        return len(rung)
 
-    def change(self, claim: StoreClaim, call: Any) -> None:
-        """Run an old verb on both stores, which changes what is taken."""
-        self._known[claim.bucket] = claim, None
-        for store in (self.memory, self.redis):
-            call(store)
-
-    def pause(self, claim: StoreClaim, now_us: int, for_us: int | None, *, emptied: bool) -> None:
-        """Pause a waitlist: the scripts have no verb for it yet."""
+    def clear(self, claim: StoreClaim, now_us: int) -> None:
+        """Remove all entries of a list."""
         self.expire(now_us)
-        self.memory.pause([claim], for_us, now_us, emptied=emptied)
-        self._copy(claim)
-        self.redis.wake([claim], now_us)
-        self._compare_bells()
+        for store in (self.memory, self.redis):
+            store.clear_lines([claim.bucket])
         self.check([claim])
 
-    def slow(self, claim: StoreClaim, why: Fall | Heard, now_us: int) -> None:
-        self.run("own", [claim], now_us, "nobody", ())  # what is stale is written as it counts
-        self.memory.slow([Slowing(claim, why)], now_us)
-        self._copy(claim)
+    def list_waiting(self, claim: StoreClaim, now_us: int, most: int) -> None:
+        """Compare what both stores say of a list."""
+        self.expire(now_us)
+        found = [store.list_waiting(claim, most) for store in (self.memory, self.redis)]
+        assert found[0] == found[1]
+        self.seen["listed"] += len(found[0].first) > 1
 
-    def _copy(self, claim: StoreClaim) -> None:
-        """Write the pause and the slowdown of the memory store's list into the Redis store's."""
-        waitlist, record = self._stored(claim).waitlist, wait_names(claim.bucket)[0]
-        self._known[claim.bucket] = claim, None
-        if waitlist is None:
-            self._client.delete(record)
-            return
-        pause = waitlist.pause
-        fields = {"paused": pause.until_us, "from": pause.from_us, "emptied": pause.emptied_us}
-        self._client.hset(record, mapping=fields)
-        if waitlist.slow is not None:
-            self._client.hset(record, "slow", " ".join(map(str, waitlist.slow)))
-        self._client.pexpire(record, 172_800_000)
+    def pause(self, claim: StoreClaim, now_us: int, for_us: int | None, *, emptied: bool) -> None:
+        """Pause a waitlist."""
+        self.run("pause", [claim], now_us, for_us, emptied=emptied)
 
     def _stored(self, claim: StoreClaim) -> Stored:
         values = self.memory._values  # pyright: ignore[reportPrivateUsage]
@@ -410,7 +410,7 @@ class WaitHistory:
         verbs = {
             self._ask_new: 10, self._ask_again: 4, self._ask_woken: self._asks_woken, self._look: 6, self._own: 1,
             self._forget: 1, self._wake: 1, self._pause: 0.4, self._slow: 0.3, self._end: 4, self._settle: 0.3,
-            self._bell: 0.5,
+            self._bell: 0.5, self._leave: 0.5, self._where: 1, self._list: 0.5, self._clear: 0.1,
         }  # fmt: skip
         for _ in range(steps):
             steps_us = [0, 0, 1, 900, 5_000, 20_000, 60_000, 150_000, 260_000, 400_000]
@@ -460,6 +460,9 @@ class WaitHistory:
         asker = Asker(caller, id, owner or job.owner, free, job.park, wait, waited)
         answer = self._stores.run("ask", job.claims, self._now_us, asker, attempt=attempt if id else "")
         if answer.reason is Reason.ALLOWED and caller is not Caller.PEEK:
+            if rnd.random() < 0.15 and answer.now_us == self._now_us:
+                self._return(job, answer, asker if rnd.random() < 0.8 else asker._replace(job=""))
+                return
             job.leases = [
                 Lease(each.bucket, each.algorithm, self._now_us)
                 for each in job.claims
@@ -539,7 +542,8 @@ class WaitHistory:
     def _slow(self) -> None:
         rnd = self._rnd
         why = rnd.choice([Fall(None, rnd.choice([SECOND, 60 * SECOND]), 50_000), Heard(rnd.choice([0, 3]), 5 * SECOND)])
-        self._stores.slow(self._unit(), why, self._now_us)
+        claim = self._unit()
+        self._stores.run("slow", [claim], self._now_us, what=[Slowing(claim, why)])
 
     def _end(self) -> None:
         if not self._running:
@@ -547,11 +551,7 @@ class WaitHistory:
         job = self._running.pop(self._rnd.randrange(len(self._running)))
         if not job.leases:
             return
-        self._stores.expire(self._now_us)
-        for lease in job.leases:
-            claim = next(each for each in job.claims if each.bucket == lease.bucket)
-            self._stores.change(claim, lambda store, lease=lease: store.release([lease], self._now_us))
-        self._stores.run("wake", [each for each in job.claims if each.algorithm.holder], self._now_us)
+        self._stores.run("release", job.claims, self._now_us, what=job.leases)
 
     def _settle(self) -> None:
         claim = self._unit()
@@ -559,9 +559,40 @@ class WaitHistory:
         correction = Correction(claim.bucket, claim.algorithm, self._now_us - 1_000, by)
         if claim.algorithm.holder:
             return
-        self._stores.expire(self._now_us)
-        self._stores.change(claim, lambda store: store.settle([correction], self._now_us))
-        self._stores.run("wake", [claim], self._now_us)
+        self._stores.run("settle", [claim], self._now_us, what=[correction])
+
+    def _leave(self) -> None:
+        if self._jobs:
+            job = self._jobs.pop(self._rnd.randrange(len(self._jobs)))
+            self._stores.run("forget", job.claims, self._now_us, [job.id])
+
+    def _where(self) -> None:
+        if self._jobs:
+            job = self._rnd.choice(self._jobs)
+            found = self._stores.run("where", job.claims, self._now_us, job.id)
+            self._stores.seen["found"] += found is not None
+
+    def _list(self) -> None:
+        self._stores.list_waiting(self._unit(), self._now_us, self._rnd.choice([0, 1, 3, 40]))
+
+    def _clear(self) -> None:
+        self._stores.clear(self._unit(), self._now_us)
+
+    def _return(self, job: _Job, answer: Answer, asker: Asker) -> None:
+        """Return what was granted, as if another store had denied it."""
+        rnd = self._rnd
+        positions = answer.positions or (None,) * len(job.claims)
+        charges = [
+            Charge(claim, answer.now_us, use.full_us, position, rnd.choice([None, 0, TURN_US]) if position else None)
+            for claim, use, position in zip(job.claims, answer.uses, positions, strict=True)
+            if use is not None
+        ]
+        if rnd.random() < 0.1:
+            charges = [Charge(claim) for claim in job.claims]
+        self._now_us += rnd.choice([0, 0, 1_000, 50_000, SECOND])
+        if rnd.random() < 0.3:  # another copy of the message asks meanwhile
+            self._stores.run("ask", job.claims, self._now_us, asker)
+        self._stores.run("return_units", job.claims, self._now_us, asker, what=charges)
 
     def _bell(self) -> None:
         owner = self._rnd.choice([*self._owners, *PARKS])

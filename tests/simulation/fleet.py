@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import heapq
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from throttlekit import Concurrency, Share, TokenBucket
@@ -25,7 +27,9 @@ from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import FREE_UNKNOWN, Wake
 from throttlekit._engine.room import Room
 from throttlekit.stores.base import Lease
+from throttlekit.stores.grouped_waitlists import WaitlistGroupedStore
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.wait_parts import WaitPart, ask_in_parts
 
 MS, SECOND = 1_000, 1_000_000
 TRIP, BELL = 1 * MS, 2 * MS
@@ -68,7 +72,7 @@ class Process:
         self.hands: dict[str, Job] = {}
         self.free, self.dead, self.hung = self.threads, False, 0
         self.planned, self.full = 0, {}
-        self.end_listening = self.sim.store.listen(self.name, self.heard)
+        self.end_listening = self.sim.store.listen(self.name, self.heard, lambda: None)
 
     def gone(self, generation: int) -> bool:
         return self.dead or generation != self.generation
@@ -175,13 +179,16 @@ class Process:
         wait = None if job.expires is None else max(0, job.born + job.expires - self.sim.now)
         park = self.sim.park.name if self.sim.park else ""
         asker = Asker(Caller.JOB, job.id, self.name, self.free, park, wait, waited=job.asks > 1)
+        generation = self.generation
         attempt = str(job.attempt)
         if not self.free:
             for claim in job.claims:
                 self.full[claim.bucket] = claim
 
         def ask() -> None:
-            answer = self.sim.ask(job, asker, attempt)
+            self.sim.ask(job, asker, attempt, asked, partial(self.gone, generation))
+
+        def asked(answer: Any) -> None:
             if self.sim.random.random() < self.sim.answers_lost:
                 self.later(250 * MS, self.lost, job)
             else:
@@ -254,6 +261,59 @@ class Process:
                     break
 
 
+class Walk:
+    """Runs a function in a thread of its own, which waits for virtual time: one thread runs at any moment."""
+
+    def __init__(self, sim: Sim, done: Callable[[Any], None], gone: Callable[[], bool]) -> None:
+        self._sim, self._done, self._gone = sim, done, gone
+        self._goes, self._waits = threading.Semaphore(0), threading.Semaphore(0)
+        self._found: list[Any] = []
+        self.legs = 0
+
+    def begin(self, function: Callable[[], Any]) -> None:
+        def run() -> None:
+            self._goes.acquire()
+            try:
+                self._found.append(function())
+            finally:
+                self._waits.release()
+
+        threading.Thread(target=run, daemon=True).start()
+        self._resume()
+
+    def go_on(self) -> None:
+        """In that thread: wait for the round trip to the next store."""
+        self.legs += 1
+        if self.legs > 1:
+            self._sim.count["leg"] += 1
+            self._sim.at(self._sim.now + TRIP, self._resume)
+            self._waits.release()
+            self._goes.acquire()
+
+    def _resume(self) -> None:
+        if self._gone():  # its process was killed
+            return
+        self._goes.release()
+        self._waits.acquire()
+        if self._found:
+            self._done(self._found[0])
+
+
+class Leg:
+    """A store that is a round trip away from the one that was asked before."""
+
+    def __init__(self, walk: Walk, store: Any) -> None:
+        self._walk, self._store = walk, store
+
+    def ask(self, *arguments: Any, **options: Any) -> Any:
+        self._walk.go_on()
+        return self._store.ask(*arguments, **options)
+
+    def return_units(self, *arguments: Any) -> None:
+        self._walk.go_on()
+        self._store.return_units(*arguments)
+
+
 class Park:
     """The waiting jobs that the broker keeps, and their waker: one process at a time, by a lease of 2 s."""
 
@@ -264,7 +324,7 @@ class Park:
         self.epochs: dict[str, str] = {}
         self.waker: Process | None = None
         self.lease = 0
-        sim.store.listen(self.name, self.heard)
+        sim.store.listen(self.name, self.heard, lambda: None)
         sim.at(10 * MS, self.turn)
 
     def add(self, job: Job) -> None:
@@ -318,13 +378,16 @@ class Sim:
         self.number = self.asked = self.expired = 0
         self.legs = legs
         self.offset = 0
-        self.store = WaitlistMemoryStore(clock_us=lambda: self.now + EPOCH + self.offset)
+        self.stores = [self.new_store() for _ in range(2 if options.get("two_stores") else 1)]
+        self.store: Any = self.stores[0]
+        if len(self.stores) > 1:
+            self.store = WaitlistGroupedStore(self.store, [("own", self.stores[1])])
         self.queue: deque[Job] = deque()
         self.jobs: list[Job] = []
         self.left: dict[str, int] = {}
         self.unit: dict[str, StoreClaim] = {}
         self.granted: dict[str, list[tuple[int, int, Job]]] = {}
-        self.count = dict.fromkeys(("ask", "look", "bell", "leave", "release", "own"), 0)
+        self.count = dict.fromkeys(("ask", "leg", "look", "bell", "leave", "release", "own"), 0)
         self.bells_lost, self.answers_lost = options.get("bells_lost", 0.0), options.get("answers_lost", 0.0)
         self.redeliver = int(options.get("redeliver", 30) * SECOND)
         self.processes = [Process(self, number, threads) for number in range(processes)]
@@ -333,6 +396,9 @@ class Sim:
     def leg(self) -> int:
         """How long a request or an answer takes."""
         return self.random.randint(*self.legs) if self.legs else TRIP // 2
+
+    def new_store(self) -> WaitlistMemoryStore:
+        return WaitlistMemoryStore(clock_us=lambda: self.now + EPOCH + self.offset)
 
     def at(self, at_us: int, what: Callable[..., None], *arguments: Any) -> None:
         self.number += 1
@@ -382,18 +448,29 @@ class Sim:
                 process.fresh.append(job)
                 process.later(self.random.randint(1, 5) * MS, process.pump)
 
-    def ask(self, job: Job, asker: Asker, attempt: str) -> Any:
+    def ask(self, job: Job, asker: Asker, attempt: str, done: Callable[[Any], None], gone: Callable[[], bool]) -> None:
+        """Put a question to the store, or to one store after the other; then call *done* with the answer."""
         if not job.first:
             self.asked += 1
             job.first = self.asked
-        answer = self.store.ask(job.claims, asker, attempt=attempt)
-        if (
-            answer.reason is Reason.ALLOWED and answer.now_us == self.now + EPOCH + self.offset
-        ):  # not one that is repeated
-            for claim in job.claims:
-                begins = self.now + answer.retry_us - answer.now_us
-                self.granted.setdefault(claim.bucket, []).append((begins, claim.cost, job))
-        return answer
+
+        def asked(answer: Any) -> None:
+            if answer.reason is Reason.ALLOWED and answer.now_us == self.now + EPOCH + self.offset:  # it is no repeat
+                instants = answer.asked_us or (answer.now_us,) * len(job.claims)
+                for claim, instant in zip(job.claims, instants, strict=True):
+                    begins = instant - EPOCH - self.offset + answer.retry_us - answer.now_us
+                    self.granted.setdefault(claim.bucket, []).append((begins, claim.cost, job))
+            done(answer)
+
+        if isinstance(self.store, WaitlistMemoryStore):
+            asked(self.store.ask(job.claims, asker, attempt=attempt))
+            return
+        numbers: dict[Any, list[int]] = {}
+        for number, claim in enumerate(job.claims):
+            numbers.setdefault(self.store._of(claim.bucket).store, []).append(number)
+        walk = Walk(self, asked, gone)
+        parts = [WaitPart(Leg(walk, store), those) for store, those in numbers.items()]
+        walk.begin(lambda: ask_in_parts(parts, job.claims, asker, attempt=attempt))
 
     def forget(self, bucket: str, ids: Sequence[str], owner: str) -> None:
         self.store.forget([self.unit[bucket]], ids, owner)
@@ -403,7 +480,6 @@ class Sim:
 
     def release(self, leases: Sequence[Lease]) -> None:
         self.store.release(leases)
-        self.store.wake([self.unit[lease.bucket] for lease in leases])
 
     def kill(self, process: Process, back_us: int | None) -> None:
         process.dead = True
@@ -442,7 +518,7 @@ def report(sim: Sim, limit: Any, key: str, rate: float, begin: int, end: int) ->
             off = abs(ranks[job.id] - place)
             late, worst = late + (off > 0), max(worst, off)
     n = max(1, len(jobs))
-    ops = sum(sim.count[what] for what in ("ask", "look", "leave", "release", "own"))
+    ops = sum(sim.count[what] for what in ("ask", "leg", "look", "leave", "release", "own"))
     done = max(1, sum(1 for job in sim.jobs if job.ran))
     return {
         "use": round(units / (rate * (end - begin) / SECOND), 3),
@@ -581,7 +657,16 @@ def one_slot(seed: int) -> dict[str, Any]:
 @scenario
 def two_limits(seed: int) -> dict[str, Any]:
     """A limit that all share, and a key's own: one key has more jobs than its limit lets pass."""
-    sim = Sim(seed)
+    return _two_limits(Sim(seed))
+
+
+@scenario
+def two_stores(seed: int) -> dict[str, Any]:
+    """The same, with the keys' limits in another store."""
+    return _two_limits(Sim(seed, two_stores=True))
+
+
+def _two_limits(sim: Sim) -> dict[str, Any]:
     shared, own = TokenBucket("shared", "50/s", burst=10), TokenBucket("own", "10/s", burst=5, key="{k}")
     for tick in range(40 * 40):
         sim.job(tick * SECOND // 40, (shared, "", 1), (own, "k0", 1), tenant="k0")
@@ -595,6 +680,9 @@ def two_limits(seed: int) -> dict[str, Any]:
     return {
         **report(sim, shared, "", 50, 10 * SECOND, 40 * SECOND),
         "heavy key": heavy["use"],
+        "excess of key": heavy["excess"],
+        "heavy late %": heavy["late %"],
+        "heavy worst": heavy["worst"],
         "heavy asks": heavy["asks"],
     }
 

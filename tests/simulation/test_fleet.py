@@ -48,6 +48,15 @@ AT_MOST: dict[str, dict[str, float]] = {
     "dead_for_good": {"asks": 2.6, "deliveries": 1.5, "operations": 3.6},
     "rate_and_slots": {"asks": 2.3, "operations": 6, "late %": 2},
     "two_limits": {"asks": 2.4, "operations": 4.8, "late %": 2, "worst": 9, "heavy asks": 3.3},
+    "two_stores": {
+        "asks": 2.4,
+        "operations": 7.5,
+        "late %": 2,
+        "worst": 9,
+        "heavy asks": 3.3,
+        "heavy late %": 2,
+        "excess of key": NEVER,
+    },
     "fast_and_slow": {"asks": 2.6, "operations": 4},
     "hung": {"asks": 2.6, "operations": 8},
     "rolling": {"asks": 2.6, "operations": 4},
@@ -67,6 +76,7 @@ AT_LEAST: dict[str, dict[str, float]] = {
     "dead_for_good": {"after": 0.98},
     "waker_dies": {"after": 0.97},
     "two_limits": {"heavy key": 0.98},
+    "two_stores": {"heavy key": 0.98},
     "keys": {"worst key": 0.9},
     "expiring_tenant": {"brief use": 0.98},
 }
@@ -97,16 +107,19 @@ def test_a_seed_replays_its_history() -> None:
     assert history(1) == history(1) != history(2)
 
 
+@pytest.mark.parametrize("two_stores", [False, True], ids=["one store", "two stores"])
 @pytest.mark.parametrize("seed", range(20))
-def test_everything_at_once_loses_nothing(seed: int) -> None:
+def test_everything_at_once_loses_nothing(seed: int, two_stores: bool) -> None:
     """
     Processes are killed and hang, bells and answers are lost, the store loses its state, the clock steps, and the limit
     is paused, at random: each job runs in the end, and no window had more than its bound, apart from a burst for each
     loss of state and each step of the clock.
     """
     choose = random.Random(seed)
-    sim = fleet.Sim(seed, answers_lost=0.02, bells_lost=0.02, redeliver=5, park=choose.random() < 0.5)
-    limit, other = TokenBucket("partner", "50/s", burst=10), TokenBucket("other", "30/s", burst=5)
+    sim = fleet.Sim(
+        seed, answers_lost=0.02, bells_lost=0.02, redeliver=5, park=choose.random() < 0.5, two_stores=two_stores
+    )
+    limit, other = TokenBucket("partner", "50/s", burst=10), TokenBucket("own", "30/s", burst=5)
     for _ in range(900):
         limits = [(limit, "", 1), (other, "", 1)] if choose.random() < 0.3 else [(limit, "", choose.randint(1, 3))]
         sim.job(choose.randrange(20 * SECOND), *limits)
@@ -119,7 +132,7 @@ def test_everything_at_once_loses_nothing(seed: int) -> None:
         elif what == "hang":
             sim.at(at, lambda process=process: setattr(process, "hung", sim.now + 3 * SECOND))
         elif what == "flush":
-            sim.at(at, lambda: sim.store._values.clear())
+            sim.at(at, lambda: [store._values.clear() for store in sim.stores])
             bursts += 1
         elif what == "step":
             by = choose.choice((-1, 1)) * choose.randrange(2 * SECOND)

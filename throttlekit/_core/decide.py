@@ -27,13 +27,17 @@ from throttlekit._core.waitlist import (
     PATIENCE_US,
     TURN_US,
     Entry,
+    Place,
     State,
     Waitlist,
     Wake,
     WakeRules,
 )
 
-__all__ = ["EARLY_US", "Answer", "Asker", "Bell", "Kept", "Look", "Stored", "ask", "forget", "look", "own"]
+__all__ = [
+    "EARLY_US", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "ask", "forget", "look", "own",
+    "scarcity",
+]  # fmt: skip
 
 _NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
 """
@@ -96,6 +100,18 @@ class Kept(NamedTuple):
     epoch: str
 
 
+class Position(NamedTuple):
+    """
+    What a job had on one list until it was granted.
+
+    Attributes:
+        turn: It was woken there, or before another limit held it back.
+    """
+
+    place: Place
+    turn: bool
+
+
 class Answer(NamedTuple):
     """
     The answer to one question.
@@ -104,19 +120,24 @@ class Answer(NamedTuple):
         claim: The number of the binding claim; 0 when allowed.
         retry_us: About when the request would pass, if every job before it does. When allowed, the instant at which its
             body may begin: at most `EARLY_US` from now, for a job that was woken.
-        uses: What is used of each claim's limit after the decision.
+        uses: What is used of each claim's limit after the decision; None: that claim was not decided.
         kept: Where the job waits; None: it does not.
         wakes: The asker's own wakes, and for each claim that somebody should look at, in how many microseconds.
+        positions: When a job that waited is granted, what it had on each list.
+        asked_us: The instant of the decision on each claim, where several stores with clocks of their own decide; else
+            empty.
     """
 
     reason: Reason
     claim: int
     now_us: int
     retry_us: int
-    uses: tuple[Use, ...]
+    uses: tuple[Use | None, ...]
     kept: Kept | None = None
     wakes: tuple[tuple[int, Wake], ...] = ()
     looks: tuple[tuple[int, int], ...] = ()
+    positions: tuple[Position | None, ...] = ()
+    asked_us: tuple[int, ...] = ()
 
 
 class Look(NamedTuple):
@@ -184,14 +205,16 @@ def ask(
     reason, binding, retry_us = _verdict(looks, now_us, asker)
     if asker.caller is Caller.PEEK:
         return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), states
+    positions: tuple[Position | None, ...] = ()
     if reason is Reason.ALLOWED:
+        positions = _positions_of(looks)
         looks = [_grant(each, now_us, retry_us) for each in looks]
         kept = None
     else:
         kept = _deny(looks, binding, now_us, asker, epoch) if reason is not Reason.FULL and asker.job else None
     granted = reason is Reason.ALLOWED
     wakes, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
-    answer = Answer(reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked)
+    answer = Answer(reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked, positions)
     return answer, [_stored(each) for each in looks]
 
 
@@ -453,7 +476,7 @@ def _workflow_of(claim: StoreClaim) -> str:
 
 def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
     """Whether a limit is scarcer than another one. Of two alike one is, so that they never wait for each other."""
-    return (-one.algorithm.mark, one.bucket) < (-other.algorithm.mark, other.bucket)
+    return scarcity(one) < scarcity(other)
 
 
 def _jobs_on(waitlist: Waitlist) -> int:
@@ -473,3 +496,15 @@ def _stored(found: _Found) -> Stored:
         waitlist = found.waitlist
     nothing = not waitlist.epoch and waitlist.pause == Pause() and waitlist.slow is None
     return Stored(found.known, None if nothing else waitlist)
+
+
+def scarcity(claim: StoreClaim) -> tuple[int, str]:
+    """By this limits are ordered, the scarcest first. No two names are the same."""
+    return -claim.algorithm.mark, claim.bucket
+
+
+def _positions_of(looks: Sequence[_Found]) -> tuple[Position | None, ...]:
+    """What a job that is granted has on each list; nothing if it has not waited."""
+    if not any(each.entry for each in looks):
+        return ()
+    return tuple(None if each.entry is None else Position(each.entry.place, each.turn) for each in looks)

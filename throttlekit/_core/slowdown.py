@@ -15,8 +15,8 @@ limit of a service stays where it is, so that rate is too high, and each try cos
 
     part = top × (1 + (1 - β) × (t / span - 1)³), between the floor and 1, with β = 0.8
 
-lua/throttlekit_lua/slowdown.lua mirrors this file. Change both, or the parity tests fail. Where this file has floats,
-the script has the same doubles.
+lua/throttlekit_lua/slowdown.lua and slow_events.lua mirror this file. Change all, or the parity tests fail. Where this
+file has floats, the scripts have the same doubles.
 """
 
 from __future__ import annotations

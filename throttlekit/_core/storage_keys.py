@@ -16,13 +16,14 @@ import re
 from functools import lru_cache
 
 __all__ = [
-    "bucket_name", "digest_of", "digest_of_key", "fleet_name", "granted_name", "held_since", "holder_name",
-    "is_bucket_of", "is_encodable", "is_line", "is_workflow", "jobs_name", "jobs_name_of", "limit_id", "line_name",
-    "parts_of", "patterns_of", "quoted", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
+    "bucket_name", "bucket_of", "digest_of", "digest_of_key", "fleet_name", "granted_name", "held_since", "holder_name",
+    "is_bucket_of", "is_encodable", "is_line", "is_waitlist", "is_workflow", "jobs_name", "jobs_name_of", "limit_id",
+    "line_name", "parts_of", "patterns_of", "quoted", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)
+_SUFFIX = re.compile(r":(wait1|order1|entries1|tags1|order2|jobs2)$", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
 _SLOTS = re.compile(r"\*(\d{1,15})$", re.ASCII)
@@ -83,6 +84,16 @@ def digest_of_key(key: str) -> str:
 def wait_names(bucket: str) -> tuple[str, str, str, str]:
     """Where the waitlist of *bucket* is stored: its numbers, the order, the entries, and the tags of tenants."""
     return f"{bucket}:wait1", f"{bucket}:order1", f"{bucket}:entries1", f"{bucket}:tags1"
+
+
+def bucket_of(name: str) -> str:
+    """The bucket that *name* belongs to: one of `wait_names`, `line_name`, `jobs_name`, or the bucket itself."""
+    return _SUFFIX.sub("", name)
+
+
+def is_waitlist(name: str) -> bool:
+    """Whether *name* is the first of `wait_names`."""
+    return name.endswith(":wait1")
 
 
 def granted_name(bucket: str, job: str) -> str:

@@ -69,13 +69,6 @@ class ClientStore(RedisStore):
     def _command(self, *arguments: Any) -> Any:
         return self._client.execute_command(*arguments)
 
-    def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        replies = self._send_all(commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
-
     def _send_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         pipeline = self._client.pipeline(transaction=False)
         for each in commands:

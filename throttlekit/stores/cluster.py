@@ -20,7 +20,7 @@ from throttlekit.stores.composite import Part, acquire_in_parts
 from throttlekit.stores.redis import RedisStore, renew_pool_lock_after_fork
 from throttlekit.stores.wire import arguments_of, script_of
 
-__all__ = ["RedisClusterStore"]
+__all__ = ["RedisClusterStore", "by_hash_slot"]
 
 
 _N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing, Wait)
@@ -78,7 +78,7 @@ class RedisClusterStore(RedisStore):
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         answers: dict[int, bool] = {}
-        for group in _by_hash_slot(leases):
+        for group in by_hash_slot(leases):
             answers.update(zip(map(id, group), super().renew(group, now_us), strict=True))
         return [answers[id(each)] for each in leases]
 
@@ -99,7 +99,7 @@ class RedisClusterStore(RedisStore):
     def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
         """Run *call* for the items of each hash slot. All are tried; then the first error is raised."""
         errors: dict[str | None, StoreUnavailable] = {}
-        for group in _by_hash_slot(items):
+        for group in by_hash_slot(items):
             if self.part_of(group[0].bucket) in errors:
                 continue  # its node is down: another call would cost another time-out
             try:
@@ -201,7 +201,8 @@ class _NodeRefresh:
             lock.release()
 
 
-def _by_hash_slot(items: Sequence[_N]) -> list[list[_N]]:
+def by_hash_slot(items: Sequence[_N]) -> list[list[_N]]:
+    """*items* in groups, one for each hash slot."""
     groups: dict[int, list[_N]] = {}
     for each in items:
         groups.setdefault(_hash_slot(each.bucket), []).append(each)

@@ -63,7 +63,8 @@ _OF_ONE_CALL = re.compile(r"user_script|[Ee]rror running script|script: [0-9a-f]
 
 _MISSING_RIGHTS = (
     "its user is not allowed what the limiter needs: ACL SETUSER … "
-    "~tk1:* +@read +@write +@connection -@dangerous +select +eval +evalsha +time, and +cluster on a cluster"
+    "~tk1:* resetchannels &tk1:* +@read +@write +@connection -@dangerous +select +eval +evalsha +time +publish "
+    "+subscribe +unsubscribe, and +cluster on a cluster"
 )
 _BAD_CREDENTIALS = "its user or password is missing or wrong"
 _WRONG_TYPE = "WRONGTYPE"

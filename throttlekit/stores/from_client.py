@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import redis
 from redis.cluster import ClusterNode
 
 from throttlekit.errors import ConfigurationError
-from throttlekit.stores.base import Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore, connection_options
 from throttlekit.stores.sentinel import master_client
 
-__all__ = ["store_of_client"]
+__all__ = ["ClusterOfClient", "ServerOfClient", "store_of_client"]
 
 _TIMEOUT = 0.25
 # Options that belong to the client's own pool, or that make redis-py send a command again.
@@ -35,36 +35,9 @@ _NOT_COPIED = frozenset(
 )
 
 
-def store_of_client(client: object) -> Store:
-    """
-    A store on the server that *client* uses.
+class ServerOfClient(RedisStore):
+    """A store on the server of *client*, or on the master that its Sentinels name."""
 
-    Taken from the client: the address, the user, TLS, a Sentinel's service, a cluster's nodes. Not taken: its
-    time-outs, retries and decoding, because the store makes its own connections. The client is not changed.
-
-    Raises:
-        ConfigurationError: *client* is not a `redis.Redis` or `redis.RedisCluster` that writes to a master.
-    """
-    try:
-        if isinstance(client, redis.RedisCluster):
-            return _ClusterOfClient(client)
-        if isinstance(client, redis.Redis):
-            return _ServerOfClient(client)
-    except TypeError as error:
-        # The error's text may hold a password.
-        raise ConfigurationError(
-            "client= has a connection class that takes other arguments than redis-py's, so no connection can be made "
-            "with it. Give a URL, or a store of your own"
-        ) from error
-    module, name = type(client).__module__, type(client).__name__
-    kind = "an asyncio client" if "asyncio" in module else f"a {name}"
-    raise ConfigurationError(
-        f"client= takes a redis.Redis or redis.RedisCluster, not {kind}: the limiter blocks for a round trip. "
-        "Give it redis.Redis(…), or a URL"
-    )
-
-
-class _ServerOfClient(RedisStore):
     def __init__(self, client: Any) -> None:
         self._options = connection_options(_TIMEOUT)
         pool = client.connection_pool
@@ -81,7 +54,9 @@ class _ServerOfClient(RedisStore):
         self._connect_with(master_client(manager, pool.service_name))
 
 
-class _ClusterOfClient(RedisClusterStore):
+class ClusterOfClient(RedisClusterStore):
+    """A store on the cluster of *client*."""
+
     def __init__(self, client: Any) -> None:
         nodes = client.nodes_manager
         self._settings = _settings(nodes.connection_kwargs)
@@ -102,6 +77,39 @@ class _ClusterOfClient(RedisClusterStore):
             address_remap=self._address_remap,
             **self._settings,
         )
+
+
+def store_of_client(
+    client: object,
+    server: Callable[[Any], RedisStore] = ServerOfClient,
+    cluster: Callable[[Any], RedisStore] = ClusterOfClient,
+) -> RedisStore:
+    """
+    A store on the server that *client* uses: one that *server* or *cluster* makes.
+
+    Taken from the client: the address, the user, TLS, a Sentinel's service, a cluster's nodes. Not taken: its
+    time-outs, retries and decoding, because the store makes its own connections. The client is not changed.
+
+    Raises:
+        ConfigurationError: *client* is not a `redis.Redis` or `redis.RedisCluster` that writes to a master.
+    """
+    try:
+        if isinstance(client, redis.RedisCluster):
+            return cluster(client)
+        if isinstance(client, redis.Redis):
+            return server(client)
+    except TypeError as error:
+        # The error's text may hold a password.
+        raise ConfigurationError(
+            "client= has a connection class that takes other arguments than redis-py's, so no connection can be made "
+            "with it. Give a URL, or a store of your own"
+        ) from error
+    module, name = type(client).__module__, type(client).__name__
+    kind = "an asyncio client" if "asyncio" in module else f"a {name}"
+    raise ConfigurationError(
+        f"client= takes a redis.Redis or redis.RedisCluster, not {kind}: the limiter blocks for a round trip. "
+        "Give it redis.Redis(…), or a URL"
+    )
 
 
 def _client_like(pool: Any) -> Any:

@@ -75,6 +75,12 @@ class _Group:
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self.call(lambda store: store.settle(corrections, now_us))
 
+    def ask(self, claims: Sequence[StoreClaim], asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+        return self.call(lambda store: store.ask(claims, asker, now_us, attempt=attempt))
+
+    def return_units(self, charges: Sequence[Any], asker: Any, now_us: int | None = None) -> None:
+        self.call(lambda store: store.return_units(charges, asker, now_us))
+
 
 class GroupedStore:
     """

@@ -7,14 +7,34 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Look, Stored, ask, forget, look, own
+from throttlekit._core.decide import Answer, Asker, Bell, Look, Stored, ask, forget, look, own
 from throttlekit._core.latency import Drop
-from throttlekit._core.slowdown import slowed
-from throttlekit._core.storage_keys import granted_name, wait_names
-from throttlekit._core.verdict import Caller, Reason
-from throttlekit._core.waitlist import KEPT_US, Waitlist, Wake
-from throttlekit.stores.base import Slowing
+from throttlekit._core.storage_keys import bucket_of, granted_name, line_name, wait_names
+from throttlekit._core.verdict import Caller, Reason, Verdict
+from throttlekit._core.wait_control import (
+    Charge,
+    Waiting,
+    Where,
+    clear,
+    kept_until_us,
+    list_waiting,
+    pause,
+    return_units,
+    slow,
+    wake_after_change,
+    where,
+)
+from throttlekit._core.waitlist import Wake
+from throttlekit.stores.base import Correction, Lease, Request, Slowing
 from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.waitlists import (
+    MOST_LISTED,
+    asker_of,
+    binding_where,
+    unit_of,
+    verdict_of_answer,
+    with_waitlists,
+)
 
 __all__ = ["WaitlistMemoryStore"]
 
@@ -89,9 +109,34 @@ class WaitlistMemoryStore(MemoryStore):
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
         self.forget(claims, (), now_us=now_us)
 
-    def listen(self, owner: str, heard: Callable[[str, Sequence[Wake]], None]) -> Callable[[], None]:
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        return verdict_of_answer(self.ask(request.claims, asker_of(request), now_us))
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        epoch = self._epoch()
+
+        def returned(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            return return_units(charges[number], number, state, now_us, asker, bell, epoch)
+
+        self._change_lists([each.claim for each in charges], returned, now_us)
+
+    def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
+        with self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            return binding_where(where(claims, [self._stored(each, now_us) for each in claims], now_us, id))
+
+    def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
+        with self._lock:
+            return list_waiting(self._stored(claim, self._clock_us()), min(most, MOST_LISTED))
+
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """
         Call *heard* with the bucket and the wakes of *owner* that other callers make. Returns what ends that.
+
+        Args:
+            missed: Not called: no wake is missed.
         """
         self._listeners[owner] = heard
 
@@ -101,30 +146,68 @@ class WaitlistMemoryStore(MemoryStore):
 
         return end
 
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        super().settle(corrections, now_us)
+        self._wake_after_change([unit_of(each) for each in corrections], now_us)
+
+    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
+        super().release(leases, now_us)
+        self._wake_after_change([unit_of(each) for each in leases], now_us)
+
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
-        with self._lock:
-            now_us = self._clock_us() if now_us is None else now_us
-            for each in claims:
-                stored = self._stored(each, now_us)
-                waitlist = stored.waitlist or Waitlist()
-                waitlist.pause = waitlist.pause.at(now_us).changed(now_us, for_us, emptied=emptied)
-                self._put_stored(each, stored, Stored(stored.taken, waitlist), now_us)
-        self.wake(claims, now_us)
+        units = [unit_of(each) for each in claims]
+
+        def paused(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            return pause(units[number], number, state, now_us, for_us, emptied, bell)
+
+        self._change_lists(units, paused, now_us)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         super().slow([each for each in slowings if isinstance(each.why, Drop)], now_us)
+        reasons = [(unit_of(each.claim), each.why) for each in slowings if not isinstance(each.why, Drop)]
+
+        def slower(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            unit, why = reasons[number]
+            return slow(unit, number, state, now_us, why, bell)
+
+        self._change_lists([unit for unit, _ in reasons], slower, now_us)
+
+    def reset(self, names: Sequence[str]) -> None:
+        super().reset(with_waitlists(names))
+
+    def clear_lines(self, names: Sequence[str]) -> None:
+        buckets = dict.fromkeys(map(bucket_of, names))
+        super().clear_lines([line_name(each) for each in buckets])
         with self._lock:
+            for bucket in buckets:
+                name = wait_names(bucket)[0]
+                waitlist, expires_us = self._values.pop(name, (None, 0))
+                left = clear(Stored(None, waitlist)).waitlist  # type: ignore[arg-type]
+                if left is not None:
+                    self._values[name] = left, expires_us
+
+    def _wake_after_change(self, units: Sequence[StoreClaim], now_us: int | None) -> None:
+        def woken(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            return wake_after_change(units[number], number, state, now_us, bell)
+
+        self._change_lists(units, woken, now_us)
+
+    def _change_lists(
+        self,
+        claims: Sequence[StoreClaim],
+        change: Callable[[int, Stored, int, Bell], Stored],
+        now_us: int | None,
+    ) -> None:
+        """Store what *change* returns for each of *claims*, by its number."""
+        names = [claim.bucket for claim in claims]
+        with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
-            for each in slowings:
-                if isinstance(each.why, Drop):
-                    continue
-                stored = self._stored(each.claim, now_us)
-                waitlist = stored.waitlist or Waitlist()
-                slow, pause = waitlist.slow and waitlist.slow.at(now_us), waitlist.pause.at(now_us)
-                waitlist.slow = slowed(slow, each.why, each.claim.algorithm, stored.taken, pause, now_us)
-                self._put_stored(each.claim, stored, Stored(stored.taken, waitlist), now_us)
+            for number, claim in enumerate(claims):
+                before = self._stored(claim, now_us)
+                after = change(number, before, now_us, lambda owner, i, wakes: bell(owner, names[i], wakes))
+                self._put_stored(claim, before, after, now_us)
 
     @contextmanager
     def _bells(self) -> Generator[Callable[[str, str, Wake | None], bool], None, None]:
@@ -153,6 +236,6 @@ class WaitlistMemoryStore(MemoryStore):
             self._put_taken(claim.bucket, claim.algorithm, after.taken, now_us)
         name = wait_names(claim.bucket)[0]
         if after.waitlist is not None:
-            self._put(name, after.waitlist, now_us + KEPT_US, now_us)
+            self._put(name, after.waitlist, kept_until_us(claim.algorithm, after, now_us), now_us)
         else:
             self._values.pop(name, None)

@@ -227,6 +227,14 @@ class RedisStore:
         # NOSCRIPT means that the server ran nothing, so this cannot charge twice.
         return self._command("EVAL", script_of(request).text, *arguments_of(request, now_us))
 
+    def _or_evaluated(self, reply: Any, script: Script, arguments: list[Any]) -> Any:
+        """The reply to an EVALSHA of *script*, which is run now if the server did not know it."""
+        if isinstance(reply, exceptions.NoScriptError):
+            return self._command("EVAL", script.text, *arguments)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
     def _run(self, script: Script, arguments: list[Any]) -> Any:
         try:
             return self._command("EVALSHA", script.sha, *arguments)
@@ -237,11 +245,15 @@ class RedisStore:
         return self._pool.execute(command(*arguments))
 
     def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        replies = self._pool.execute_all([command(*each) for each in commands])
+        replies = self._send_all(commands)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
         return replies
+
+    def _send_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands in one round trip. An error that the server answers stands in the place of its reply."""
+        return self._pool.execute_all([command(*each) for each in commands])
 
     def _delete_matching(self, pattern: str, lines_only: bool) -> int:
         forgotten = 0
@@ -251,9 +263,13 @@ class RedisStore:
             if not lines_only:
                 self._delete(batch)
                 forgotten += len(batch)
-            elif lines := [name for name in batch if is_line(name)]:
+            elif lines := self._lines_among(batch):
                 forgotten += self._clear(lines)
         return forgotten
+
+    def _lines_among(self, names: Sequence[str]) -> list[str]:
+        """Those of *names* that `_clear` takes."""
+        return [name for name in names if is_line(name)]
 
     def _clear(self, names: Sequence[str]) -> int:
         keys = [each for name in names for each in (name, jobs_name_of(name))]

@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Kept, Look
+from throttlekit._core.decide import Answer, Asker, Kept, Look, Position
 from throttlekit._core.storage_keys import wait_names
-from throttlekit._core.waitlist import Wake
+from throttlekit._core.verdict import Reason
+from throttlekit._core.wait_control import Charge, Waiting, Where
+from throttlekit._core.waitlist import Place, State, Wake
 from throttlekit.stores.wire import REASONS, UnusableReply, uses_of
 
-__all__ = ["answer_of", "asker_arguments", "bell_message", "bell_of", "encoded", "look_of", "wait_keys"]
+__all__ = [
+    "answer_of", "asker_arguments", "bell_message", "bell_of", "charge_arguments", "encoded", "look_of", "wait_keys",
+    "waiting_of", "where_of",
+]  # fmt: skip
+
+_PLACE = 30
+_STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
 
 
 def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
@@ -46,7 +54,11 @@ def answer_of(reply: Any) -> Answer:
         own = [Wake(_decoded(id), int(delay)) for id, delay in zip(ids, delays[1::2], strict=True)]
         wakes = tuple(zip(map(int, delays[::2]), own, strict=True))
         asked = tuple(zip(map(int, looks[::2]), map(int, looks[1::2]), strict=True))
-        return Answer(REASONS[reason], claim, now_us, retry_us, uses_of([*map(int, used)]), _kept(kept), wakes, asked)
+        granted = REASONS[reason] is Reason.ALLOWED
+        return Answer(
+            REASONS[reason], claim, now_us, retry_us, uses_of([*map(int, used)]), None if granted else _kept(kept),
+            wakes, asked, tuple(map(_position, kept)) if granted else (),
+        )  # fmt: skip
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
 
@@ -71,6 +83,43 @@ def look_of(reply: Any) -> Look:
         again, near = tuple(ids[woken:known]), tuple(ids[known:])
         return Look(epoch.decode("ascii"), wakes, again, near, int(owners), look_in_us)
     except (AttributeError, TypeError, ValueError, IndexError) as error:
+        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def charge_arguments(charge: Charge) -> tuple[Any, ...]:
+    """The arguments of wait_return.lua for one claim."""
+    place = "-" if charge.position is None else _place_text(charge.position.place)
+    granted, turn = ("-" if each is None else each for each in (charge.granted_us, charge.turn_us))
+    return granted, charge.full_us, place, turn
+
+
+def where_of(reply: Any) -> list[Where]:
+    """
+    Parse the reply of wait_where.lua.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    try:
+        rows = [row.split(b" ") for row in reply]
+        return [Where(int(claim), _STATES[state], int(before), int(in_us)) for claim, state, before, in_us in rows]
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def waiting_of(reply: Any) -> Waiting:
+    """
+    Parse the reply of wait_list.lua.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    try:
+        jobs, woken, owners, *texts = reply
+        names = [_decoded(text) for text in texts]
+        first = tuple(zip(names[::2], names[1::2], strict=True))
+        return Waiting(int(jobs), int(woken), int(owners), first)
+    except (AttributeError, TypeError, ValueError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
 
 
@@ -110,6 +159,20 @@ def _kept(words: list[bytes]) -> Kept | None:
         return None
     claim, parked, epoch = words
     return Kept(int(claim), parked == b"1", epoch.decode("ascii"))
+
+
+def _position(word: bytes) -> Position | None:
+    return None if word == b"-" else Position(_place(word[:-1].decode("ascii")), word[-1:] == b"+")
+
+
+def _place(text: str) -> Place:
+    if len(text) != _PLACE:
+        raise ValueError("not a place")
+    return Place(int(text[:2]), int(text[2:18]), int(text[18:]))
+
+
+def _place_text(place: Place) -> str:
+    return f"{place.rank:02}{place.tag:016}{place.number:012}"
 
 
 def _decoded(text: bytes) -> str:

@@ -13,12 +13,14 @@ import redis
 import throttlekit_lua
 from support.servers.processes import redis_server
 from throttlekit import Limiter
+from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.redis_waitlists import WaitlistRedisStore
 
 __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 
 VERBS = (
-    "acquire", "ask", "clear_line", "leave", "lease", "pause", "settle", "slow", "wait_forget", "wait_look", "wait_own",
+    "acquire", "ask", "clear_line", "leave", "lease", "pause", "settle", "slow", "wait_clear", "wait_forget",
+    "wait_list", "wait_look", "wait_own", "wait_pause", "wait_return", "wait_settle", "wait_slow", "wait_where",
 )  # fmt: skip
 """The scripts that `throttlekit_lua.read` composes."""
 
@@ -31,6 +33,7 @@ PARTS = (
     "fast_line",
     "fast_path",
     "line",
+    "slow_events",
     "slowdown",
     "wait_reply",
     "waitlist",
@@ -52,7 +55,7 @@ class Slowest:
         self.client: Any = redis.Redis.from_url(url)
         self.client.config_set("slowlog-log-slower-than", 0)
         self.client.config_set("slowlog-max-len", 1_000)
-        self.store = WaitlistRedisStore(url, timeout=10)
+        self.store, self.waitlists = RedisStore(url, timeout=10), WaitlistRedisStore(url, timeout=10)
         self.limiter = Limiter(self.store)
         self.ran: set[str] = set()
         self.processor_us = 0
@@ -105,6 +108,7 @@ def slowest_server() -> Generator[Slowest, None, None]:
         slowest = Slowest(url)
         yield slowest
         slowest.limiter.close()
+        slowest.waitlists.close()
         slowest.client.close()
 
 

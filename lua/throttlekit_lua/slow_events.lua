@@ -1,0 +1,46 @@
+--[[
+  What makes a limit slower for a while. Mirrors `fallen` and `heard` of throttlekit/_core/slowdown.py. Comes after
+  slowdown.lua.
+]]
+local function not_slow()
+  local slow = {top = ONE, span = 1, floor = ONE}
+  for _, field in ipairs(SLOWED) do slow[field] = slow[field] or 0 end
+  return slow
+end
+
+local function slow_gate(slow) return slow_last(slow) > now and slow.gate or 0 end
+
+-- Returns whether it changed.
+local function fall(line, granted, span, floor)
+  local slow = line.slow or not_slow()
+  if granted and slow.back > now and granted < slow.fell then return false end
+  local part = max(slow_part(slow), floor)
+  local below = slow.back > now and part < slow.top
+  local from = max(line.paused, now)
+  local gate = max(slow_gate(slow), from + TOLERANCE)
+  slow.top = max(floor, math.floor(part * (below and TOP_BELOW or TOP) / TOP_PARTS))
+  local spans = 1
+  while cubic(slow.top, spans * span, span) < ONE do spans = spans + 1 end
+  slow.fell, slow.span, slow.floor, slow.back, slow.gate = now, span, floor, from + spans * span, gate
+  slow.from, slow.moved = from, now
+  line.slow = slow
+  return true
+end
+
+local function hear(line, remaining, reset, ours)
+  local slow, until_ = line.slow, now + reset
+  local known = slow and slow.heard > now
+  if reset <= 0 or remaining >= ours then return false end
+  local each = ceil(reset * 1000 / max(1, remaining))
+  if known and until_ <= slow.heard + SAME then
+    if each <= slow.each then return false end
+    if until_ >= slow.heard - SAME then until_ = max(until_, slow.heard) end
+  end
+  slow = slow or not_slow()
+  local gate, first = slow_gate(slow), now + max(TOLERANCE, ceil(each / 1000))
+  if not known or remaining == 0 then gate = max(gate, first)
+  elseif until_ > slow.heard + SAME then gate = math.min(gate, first) end
+  slow.heard_from, slow.heard, slow.each, slow.moved, slow.gate = now, until_, each, now, gate
+  line.slow = slow
+  return true
+end

@@ -1,0 +1,37 @@
+--[[
+  Count the jobs that wait on one list, and name the first of them. Mirrors throttlekit/_core/wait_control.py. Comes after
+  claims.lua.
+
+  KEYS     the order of the list: see waitlist.lua
+  ARGV     [1] now; [2] how many jobs to name
+
+  Returns  the number of jobs in the order, of those that were woken, and of owners with jobs in the order; then of each
+           of the first jobs its owner and its id
+]]
+local order, most = KEYS[1], tonumber(ARGV[2])
+
+local function count(low, high) return call('ZLEXCOUNT', order, low, high) end
+
+local function members(low, high, most) return call('ZRANGEBYLEX', order, low, high, 'LIMIT', '0', whole(most)) end
+
+local reply, first = {count('[o', '(p'), count('[w', '(x'), count('[h', '(i')}, {}
+for i, head in ipairs(members('[h', '(i', most)) do
+  local owner = sub(head, 32, string.find(head, '|', 32, true) - 1)
+  -- At least one job of each owner before this one comes before its own.
+  for _, member in ipairs(members('[o' .. owner .. '|', '(o' .. owner .. '}', most - i + 1)) do
+    local at = #owner + 3
+    local class, number = sub(member, at, at + 17), tonumber(sub(member, at + 18, at + 29))
+    first[#first + 1] = {class = class, number = number, owner = owner, id = sub(member, at + 31)}
+  end
+end
+table.sort(first, function(one, other)
+  if one.class == other.class then return one.number < other.number end
+  for i = 1, 18 do
+    local a, b = string.byte(one.class, i), string.byte(other.class, i)
+    if a ~= b then return a < b end
+  end
+end)
+for i = 1, math.min(#first, most) do
+  reply[#reply + 1], reply[#reply + 2] = first[i].owner, first[i].id
+end
+return reply

@@ -1,0 +1,50 @@
+--[[
+  Return what a request was charged here, because another store denied it: its job keeps its position and its turn, and
+  other jobs are woken. Mirrors throttlekit/_core/wait_control.py. Comes after waitlist.lua.
+
+  KEYS     of each claim: see ask.lua
+  ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, or "" if it keeps no position, [5] its owner;
+           [6] the epoch of lists that begin now; the claims, as in ask.lua; then of each claim 4 arguments: when it was
+           charged, or "-" if it was not; until when the limit was in use after that; the position that the job had, or
+           "-"; and for how long its turn counts, or "-"
+]]
+local number, job, owner, epoch = tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
+local claims = read_claims(7, number, '')
+
+local function return_units(c, granted, full)
+  local by = c.size
+  -- A full bucket that was not charged would have lost what came since.
+  if c.code == 't' then by = by - math.min(by, max(0, now - (full - by))) end
+  local charged = {
+    key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.c, granted = granted, by = 0 - by, as_kept = true,
+  }
+  c.of.read(charged)
+  local settled = by > 0 and c.of.settle(charged)
+  if settled or charged.stale then c.of.keep(charged) end
+end
+
+local function keep_position(c, place, turn)
+  local list = c.line
+  if entry_of(list, job) then return end
+  if list.epoch == '' then list.epoch = epoch end
+  local step = 0
+  if place == '-' then place, step = new_place(list, c, ARGV[3] == 'again')
+  else list.n, list.v = max(list.n, tonumber(sub(place, 19))), max(list.v, tonumber(sub(place, 3, 18))) end
+  local e = {id = job, place = place, cost = c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
+  e.workflow = workflow_of(c)
+  keep(list, e, owner, now + KEPT_WAIT, turn and now + turn or 0)
+end
+
+for i, c in ipairs(claims) do
+  local at = 7 + 3 * number + 4 * (i - 1)
+  if c.size > 0 then
+    local granted = tonumber(ARGV[at])
+    if granted then return_units(c, granted, tonumber(ARGV[at + 1])) end
+    find(c)
+    if job ~= '' then keep_position(c, ARGV[at + 2], tonumber(ARGV[at + 3])) end
+    wake_claim(c)
+    mend(c)
+    close_list(c.line)
+  end
+end
+return 'OK'

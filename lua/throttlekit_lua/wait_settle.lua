@@ -1,0 +1,27 @@
+--[[
+  Correct what was charged, or release slots, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Comes after
+  waitlist.lua.
+
+  KEYS     of each claim, of one unit: see ask.lua
+  ARGV     [1] now; [2] the number of claims; [3] "settle" or "release"; the claims, as in ask.lua; then of each claim
+           5 arguments: a, b and c of the algorithm that charged it, when it did, and by how much the true cost is
+           greater: see settle.lua and lease.lua
+]]
+local number, verb = tonumber(ARGV[2]), ARGV[3]
+local claims = read_claims(4, number, '')
+for i, c in ipairs(claims) do
+  local at = 4 + 3 * number + 5 * (i - 1)
+  local charged = {
+    key = c.key, of = c.of, size = 0, a = tonumber(ARGV[at]), b = tonumber(ARGV[at + 1]), c = ARGV[at + 2],
+    granted = tonumber(ARGV[at + 3]), by = tonumber(ARGV[at + 4]), as_kept = verb == 'settle',
+  }
+  c.of.read(charged)
+  if c.of[verb](charged) or charged.stale then c.of.keep(charged) end
+  if c.record_was.epoch then
+    find(c)
+    wake_claim(c)
+    mend(c)
+    close_list(c.line)
+  end
+end
+return 'OK'

@@ -1,0 +1,23 @@
+--[[
+  Slow limits down for a while, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Comes after waitlist.lua and
+  slow_events.lua.
+
+  KEYS     of each claim, of one unit: see ask.lua
+  ARGV     [1] now; [2] the number of claims; the claims, as in ask.lua; then of each claim 4 arguments: "fall" or
+           "heard", and its numbers as in slow.lua
+]]
+local number = tonumber(ARGV[2])
+local claims = read_claims(3, number, '')
+for i, c in ipairs(claims) do
+  local at = 3 + 3 * number + 4 * (i - 1)
+  local x, y, z = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  find(c)
+  local changed
+  if ARGV[at] == 'fall' then changed = fall(c.line, x, y, z)
+  else changed = hear(c.line, x, y, c.of.there(c) + math.floor(y / (max(1, c.mark) / 1000))) end
+  if changed then c.line.renewed = 0 end
+  wake_claim(c)
+  mend(c)
+  close_list(c.line)
+end
+return 'OK'

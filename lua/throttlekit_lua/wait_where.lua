@@ -1,0 +1,25 @@
+--[[
+  Find where a job waits. Mirrors throttlekit/_core/wait_control.py. Comes after waitlist.lua.
+
+  KEYS     of each claim: see ask.lua
+  ARGV     [1] now; [2] the number of claims; [3] the job's id; the claims, as in ask.lua
+
+  Returns  for each list that has an entry of the job "claim state position delay", with the claim from 0, the number of
+           jobs that wait before it, and the time until its request passes, estimated
+]]
+local claims, found = read_claims(4, tonumber(ARGV[2]), ''), {}
+for i, c in ipairs(claims) do
+  local e = c.record_was.epoch and entry_in(ARGV[3], call('HGET', c.entries, ARGV[3]))
+  if e then
+    find(c)
+    local list, before, at = c.line, 0, e.at
+    if not is_woken(e) then
+      for _, o in ipairs(owners(list, '-1', '(h' .. e.place)) do
+        before = before + count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. e.place)
+      end
+      at = max(ready_after(c, units_out(list) + before, now), list.paused)
+    end
+    found[#found + 1] = concat({whole(i - 1), e.state, whole(before), whole(max(0, at - now))}, ' ')
+  end
+end
+return found

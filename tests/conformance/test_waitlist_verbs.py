@@ -1,0 +1,453 @@
+"""The verbs of stores with waitlists: each kind of store does the same, and each change wakes who may run now."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from support.acl import acl_rights
+from support.servers.processes import Cluster, redis_server
+from support.servers.sentinel import watched
+from support.waiting import wait_until
+from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Answer, Asker
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.slowdown import Fall, Heard
+from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.waitlist import State, Wake
+from throttlekit._engine.store_access import StoreAccess
+from throttlekit.stores.base import Correction, Lease, Request, Slowing
+from throttlekit.stores.grouped_waitlists import group_waitlists
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.redis_waitlists import (
+    WaitlistClientStore,
+    WaitlistClusterStore,
+    WaitlistRedisStore,
+    WaitlistSentinelStore,
+    waitlist_store_of_client,
+)
+from throttlekit.stores.wait_parts import WaitPart, ask_in_parts
+
+NOW_US, SECOND = 1_900_000_000_000_000, 1_000_000
+SLOW, FAST = TokenBucket("slow", "1/s", burst=1), TokenBucket("fast", "10/s", burst=10)
+SLOTS = Concurrency("slots", 1, lease=30)
+TIMEOUT = 20.0
+SHARED = ["memory", "redis", "client", "of a client", "cluster", "of a cluster client", "grouped"]
+
+
+def _store(kind: str, request: pytest.FixtureRequest, stack: contextlib.ExitStack) -> Any:
+    if kind == "memory":
+        return WaitlistMemoryStore()
+    if kind in ("cluster", "of a cluster client"):
+        cluster: Cluster = request.getfixturevalue("cluster")
+        if kind == "cluster":
+            return WaitlistClusterStore(cluster.url, timeout=TIMEOUT)
+        client = stack.enter_context(contextlib.closing(redis.RedisCluster.from_url(cluster.node_urls[0])))
+        return waitlist_store_of_client(client)
+    url: str = request.getfixturevalue("redis_url")
+    if kind in ("client", "of a client"):
+        client = stack.enter_context(contextlib.closing(redis.Redis.from_url(url, socket_timeout=TIMEOUT, retry=None)))
+        return WaitlistClientStore(client) if kind == "client" else waitlist_store_of_client(client)
+    store = WaitlistRedisStore(url, timeout=TIMEOUT)
+    return group_waitlists(store, [("fast", WaitlistMemoryStore())]) if kind == "grouped" else store
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a busy machine: these tests are not about speed."""
+    monkeypatch.setattr("throttlekit.stores.from_client._TIMEOUT", TIMEOUT)
+
+
+@pytest.fixture(params=SHARED)
+def store(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Each kind of store."""
+    with contextlib.ExitStack() as stack:
+        store = _store(request.param, request, stack)
+        stack.callback(store.close)
+        yield store
+
+
+@pytest.fixture
+def rung(store: Any) -> Iterator[Callable[[], list[str]]]:
+    """The ids of the jobs of owner "p" that were woken by a bell."""
+    heard: list[str] = []
+    listening: list[int] = []
+
+    def hear(_: str, wakes: Sequence[Wake]) -> None:
+        heard.extend(wake.id for wake in wakes)
+
+    end = store.listen("p", hear, lambda: listening.append(1))
+    servers = len(store.servers()) if hasattr(store, "servers") else 0
+    wait_until(lambda: len(listening) >= servers, description="it listens to each server")
+    yield lambda: heard
+    end()
+
+
+def _claim(limit: Limit, cost: int = 1, holder: str = "") -> StoreClaim:
+    return StoreClaim(bucket_name(limit.name, "", limit.fingerprint), limit.bind(cost, 0, holder), cost)
+
+
+def _ask(store: Any, id: str, *claims: StoreClaim, at_us: int = NOW_US, **asker: Any) -> Answer:
+    answer: Answer = store.ask(claims, Asker(Caller.JOB, id, "p", **asker), at_us)
+    return answer
+
+
+def _waits(store: Any, *claims: StoreClaim) -> None:
+    """Use all units of a limit; then "one" and "two" wait for it."""
+    assert _ask(store, "zero", *claims).reason is Reason.ALLOWED
+    assert _ask(store, "one", *claims).kept is not None
+    assert _ask(store, "two", *claims).kept is not None
+
+
+def _woken(rung: Callable[[], list[str]], *ids: str) -> None:
+    wait_until(lambda: set(rung()) >= set(ids), description=f"{ids} are woken")
+    assert set(rung()) == set(ids)  # on a cluster each node passes on what another one publishes
+
+
+def test_a_settled_cost_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
+    """Units that come back start the first job at once, and only as many jobs as there are units."""
+    claim = _claim(SLOW)
+    _waits(store, claim)
+    store.settle([Correction(claim.bucket, claim.algorithm, NOW_US, -claim.algorithm.size)], NOW_US)
+    _woken(rung, "one")
+    assert _ask(store, "one", claim).reason is Reason.ALLOWED
+
+
+def test_a_released_slot_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
+    """A slot that comes back starts the first job at once."""
+    assert _ask(store, "zero", _claim(SLOTS, holder="zero#0")).reason is Reason.ALLOWED
+    for id in ("one", "two"):
+        assert _ask(store, id, _claim(SLOTS, holder=f"{id}#0")).kept is not None
+    held = _claim(SLOTS, holder="zero#0")
+    store.release([Lease(held.bucket, held.algorithm, NOW_US)], NOW_US + SECOND)
+    _woken(rung, "one")
+
+
+def test_several_releases_of_one_limit_in_one_call_wake_as_many(store: Any, rung: Callable[[], list[str]]) -> None:
+    """Both slots are free: the job that was woken wakes the next one as it asks."""
+    slots = Concurrency("slots", 2, lease=30)
+    holders = [_claim(slots, holder=f"h{n}#0") for n in range(2)]
+    for n, holder in enumerate(holders):
+        assert _ask(store, f"h{n}", holder).reason is Reason.ALLOWED
+    for id in ("one", "two"):
+        assert _ask(store, id, _claim(slots, holder=f"{id}#0"), free=3).kept is not None
+    store.release([Lease(each.bucket, each.algorithm, NOW_US) for each in holders], NOW_US + SECOND)
+    _woken(rung, "one")
+    granted = _ask(store, "one", _claim(slots, holder="one#0"), at_us=NOW_US + SECOND, free=3)
+    assert granted.reason is Reason.ALLOWED
+    assert [wake.id for _, wake in granted.wakes] == ["two"]
+
+
+def test_the_end_of_a_pause_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
+    """An operator ends a pause of an hour: the first job may ask now."""
+    claim = _claim(SLOW)
+    store.pause([claim], 3600 * SECOND, NOW_US)
+    assert _ask(store, "one", claim).reason is Reason.PAUSED
+    store.pause([claim], None, NOW_US + SECOND)
+    _woken(rung, "one")
+    assert _ask(store, "one", claim, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
+
+
+def test_a_429_leaves_no_units_behind(store: Any) -> None:
+    """After it the limit counts as used."""
+    store.pause([_claim(FAST)], SECOND, NOW_US, emptied=True)
+    assert _ask(store, "one", _claim(FAST), at_us=NOW_US + SECOND).reason is Reason.EXHAUSTED
+
+
+def test_a_higher_pace_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
+    """What downstream says of a later window replaces what it said before."""
+    claim = _claim(FAST)
+    store.slow([Slowing(claim, Heard(0, 60 * SECOND))], NOW_US)
+    assert _ask(store, "one", claim).kept is not None
+    store.slow([Slowing(claim, Heard(100, 600 * SECOND))], NOW_US + SECOND)
+    store.wake([claim], NOW_US + 7 * SECOND)
+    _woken(rung, "one")
+
+
+def test_a_fall_and_an_answer_of_one_limit_in_one_call_both_count(store: Any) -> None:
+    """The pace is the slower of both."""
+    claim = _claim(FAST)
+    store.slow([Slowing(claim, Fall(None, 60 * SECOND, 50_000)), Slowing(claim, Heard(0, 3600 * SECOND))], NOW_US)
+    answer = _ask(store, "one", claim, at_us=NOW_US + 120 * SECOND)
+    assert answer.reason is not Reason.ALLOWED
+    assert answer.retry_us > NOW_US + 3000 * SECOND
+
+
+def test_a_cleared_list_is_empty_and_still_paused(store: Any) -> None:
+    """Its owners see that by the epoch; jobs that ask again get new positions."""
+    claim = _claim(FAST)
+    store.pause([claim], 3600 * SECOND, NOW_US)
+    answer = _ask(store, "one", claim)
+    assert answer.kept is not None
+    store.clear_lines([line_name(claim.bucket)])
+    assert store.look(claim, "p", 1, ["one"], NOW_US).epoch == ""
+    assert store.list_waiting(claim).jobs == 0
+    again = _ask(store, "one", claim)
+    assert again.reason is Reason.PAUSED
+    assert again.kept is not None
+    assert again.kept.epoch != answer.kept.epoch
+
+
+def test_a_reset_limit_is_unused_and_its_list_is_empty(store: Any) -> None:
+    """Whatever names of the limit are given, its waitlist goes as well."""
+    claim = _claim(SLOW)
+    _waits(store, claim)
+    store.pause([claim], 3600 * SECOND, NOW_US)
+    store.reset(claim.names)
+    assert store.where([claim], "one", NOW_US) is None
+    assert _ask(store, "new", claim).reason is Reason.ALLOWED
+
+
+def test_a_job_that_is_removed_is_on_no_list_and_the_next_one_is_woken(
+    store: Any, rung: Callable[[], list[str]]
+) -> None:
+    """It is found by its id on the lists of its claims; those behind it move up."""
+    slow, fast = _claim(SLOW), _claim(FAST)
+    assert _ask(store, "zero", slow, fast).reason is Reason.ALLOWED
+    for id in ("one", "two"):
+        assert _ask(store, id, slow, fast).kept is not None
+    store.forget([slow, fast], ["one"], now_us=NOW_US)
+    assert store.where([slow, fast], "one", NOW_US) is None
+    found = store.where([slow, fast], "two", NOW_US)
+    assert (found.claim, found.position, found.state) == (0, 0, State.WAITING)
+    store.wake([slow], NOW_US + SECOND)
+    _woken(rung, "two")
+
+
+def test_a_job_is_found_with_its_position_and_the_limit_that_holds_it_back(store: Any) -> None:
+    """At 1/s the third one passes about three seconds from now."""
+    slow, fast = _claim(SLOW), _claim(FAST)
+    _waits(store, fast, slow)
+    _ask(store, "three", fast, slow)
+    found = store.where([fast, slow], "three", NOW_US)
+    assert (found.claim, found.state, found.position) == (1, State.WAITING, 2)
+    assert 2.5 * SECOND <= found.in_us <= 3.5 * SECOND
+    assert store.where([fast, slow], "unknown", NOW_US) is None
+
+
+def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> None:
+    """In their order, whoever owns them."""
+    claim = _claim(SLOW)
+    _waits(store, claim)
+    store.ask([claim], Asker(Caller.JOB, "three", "q"), NOW_US)
+    found = store.list_waiting(claim, 2)
+    assert (found.jobs, found.owners, found.woken) == (3, 2, 0)
+    assert found.first == (("p", "one"), ("p", "two"))
+    assert store.list_waiting(claim, 9).first[2:] == (("q", "three"),)
+    assert store.list_waiting(_claim(FAST), 2) == ((0, 0, 0, ()))
+
+
+def test_a_caller_that_does_not_wait_gets_no_position(store: Any) -> None:
+    """It passes only if nobody waits, and is told when it would."""
+    claim, request = _claim(SLOW), Request([_claim(SLOW)], Caller.GUEST)
+    assert store.acquire(request, NOW_US).allowed
+    denied = store.acquire(request, NOW_US)
+    assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, NOW_US + SECOND)
+    assert store.list_waiting(claim).jobs == 0
+    peek = store.acquire(Request([claim], Caller.PEEK), NOW_US + SECOND)
+    assert peek.allowed
+    assert store.acquire(request, NOW_US + SECOND).allowed
+
+
+def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
+    """Each by itself: the second finds what the first took."""
+    hour = FixedWindow("hour", "2/h")
+    requests = [Request([_claim(hour)], Caller.GUEST) for _ in range(3)]
+    assert [answer.allowed for answer in StoreAccess(store).acquire_all(requests)] == [True, True, False]  # type: ignore[union-attr]
+
+
+def test_a_limiter_works_on_it(store: Any, rung: Callable[[], list[str]]) -> None:
+    """Each verb of a limiter that reaches its store: what a job waits for is changed by all of them."""
+    slow, slots = TokenBucket("slow", "1/h", burst=2), Concurrency("slots", 1, lease=30)
+    limiter, claim = Limiter(store), _claim(slow)
+    decision = limiter.acquire(slow, cost=2)
+    assert decision
+    assert not limiter.acquire(slow, job=Job(id="x"))
+    assert store.ask([claim], Asker(Caller.JOB, "one", "p")).kept is not None
+    limiter.settle(decision, actual=1)
+    _woken(rung, "one")
+    limiter.pause(slow, 60)
+    assert limiter.peek(slow).reason == "paused"
+    limiter.clear_line(slow)
+    assert store.where([claim], "one") is None
+    limiter.resume(slow)
+    assert limiter.peek(slow)
+    with limiter.hold(slots, timeout=0):
+        assert not limiter.peek(slots)
+    assert limiter.peek(slots)
+    limiter.reset(slow, slots)
+    assert limiter.acquire(slow, cost=2)
+    limiter.close()
+
+
+# Several stores: "fast" is in another hash slot, and in a group of its own.
+
+
+def test_units_are_returned_when_another_store_denies(store: Any) -> None:
+    """Nothing is charged, and the job waits for the limit that denied it, with a position in both lists."""
+    slow, fast = _claim(SLOW), _claim(FAST)
+    assert _ask(store, "zero", fast).reason is Reason.ALLOWED
+    store.pause([fast], 2 * SECOND, NOW_US)
+    answer = _ask(store, "one", fast, slow)
+    assert (answer.reason, answer.claim) == (Reason.PAUSED, 0)
+    assert answer.kept is not None
+    assert answer.kept.claim == 0
+    assert _ask(store, "two", slow).reason is Reason.ALLOWED
+    found = store.where([fast, slow], "one", NOW_US)
+    assert (found.claim, found.state) == (0, State.WAITING)
+
+
+def test_a_job_keeps_its_turn_when_another_store_denies(store: Any, rung: Callable[[], list[str]]) -> None:
+    """It was woken for the scarcer limit; once the other one lets it pass, it passes before those that came later."""
+    slow, fast = _claim(SLOW), _claim(FAST)
+    _waits(store, slow)
+    store.forget([slow], ["one", "two"], now_us=NOW_US)
+    assert _ask(store, "first", slow, fast).kept is not None
+    assert _ask(store, "second", slow, fast).kept is not None
+    store.wake([slow], NOW_US + SECOND)
+    _woken(rung, "first")
+    store.settle([Correction(fast.bucket, fast.algorithm, NOW_US, 11 * fast.algorithm.size)], NOW_US + SECOND)
+    held = _ask(store, "first", slow, fast, at_us=NOW_US + SECOND)
+    assert held.kept is not None
+    assert held.kept.claim == 1
+    # The unit of the scarcer limit is kept for it while it waits for the other one.
+    assert _ask(store, "second", slow, fast, at_us=NOW_US + SECOND).reason is not Reason.ALLOWED
+    assert store.acquire(Request([slow], Caller.GUEST), NOW_US + SECOND).reason is not Reason.ALLOWED
+    store.wake([fast], NOW_US + SECOND + 250_000)
+    assert _ask(store, "first", slow, fast, at_us=NOW_US + SECOND + 300_000).reason is Reason.ALLOWED
+
+
+def test_a_refused_job_waits_nowhere(store: Any) -> None:
+    """As many wait as may: what was charged before is returned, and no list has an entry of it."""
+    slow, full = _claim(SLOW), _claim(FAST)
+    store.pause([full], 60 * SECOND, NOW_US)
+    assert _ask(store, "one", full).kept is not None
+    bounded = StoreClaim(full.bucket, full.algorithm, 1, max_queue=1)
+    assert _ask(store, "two", slow, bounded).reason is Reason.FULL
+    assert store.where([slow, bounded], "two", NOW_US) is None
+    assert _ask(store, "three", slow).reason is Reason.ALLOWED
+
+
+def test_a_peek_names_what_denies_and_charges_nothing(store: Any) -> None:
+    """Of both limits the one that holds back longer."""
+    slow, fast = _claim(SLOW), _claim(FAST)
+    store.pause([slow], 2 * SECOND, NOW_US)
+    store.pause([fast], 9 * SECOND, NOW_US)
+    peek = store.acquire(Request([slow, fast], Caller.PEEK), NOW_US)
+    assert (peek.reason, peek.claim) == (Reason.PAUSED, 1)
+    store.pause([slow, fast], None, NOW_US + SECOND)
+    assert store.acquire(Request([slow, fast], Caller.PEEK), NOW_US + SECOND).allowed
+    assert _ask(store, "one", slow, fast, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
+
+
+class _Slowly:
+    """Passes a store's verbs on; the clock moves on by *gap_us* before units are returned, while others ask."""
+
+    def __init__(self, inner: Any, gap_us: int, meanwhile: Callable[[int], object]) -> None:
+        self.inner, self._gap_us, self._meanwhile = inner, gap_us, meanwhile
+
+    def ask(self, *args: Any, **options: Any) -> Any:
+        return self.inner.ask(*args, **options)
+
+    def return_units(self, charges: Any, asker: Any, now_us: int | None = None) -> None:
+        self._meanwhile(NOW_US + self._gap_us)
+        self.inner.return_units(charges, asker, NOW_US + self._gap_us)
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+@pytest.mark.parametrize("gap_us", [0, 200_000, 400_000, 2_000_000])
+def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: pytest.FixtureRequest) -> None:
+    """A full bucket fills again while 4 of its units are out: no more than the burst passes at one instant."""
+    with contextlib.ExitStack() as stack:
+        one, two = _store(kind, request, stack), WaitlistMemoryStore()
+        scarce, other = _claim(TokenBucket("scarce", "10/s", burst=10), 4), _claim(TokenBucket("x", "100/s", burst=1))
+        passed: list[int] = []
+
+        def take_all(at_us: int) -> None:
+            single = _claim(TokenBucket("scarce", "10/s", burst=10))
+            while one.acquire(Request([single], Caller.GUEST), at_us).allowed:
+                passed.append(1)
+
+        two.pause([other], 60 * SECOND, NOW_US)
+        parts = [WaitPart(two, [1]), WaitPart(_Slowly(one, gap_us, take_all), [0])]
+        ask_in_parts(parts, [scarce, other], Asker(Caller.JOB, "one", "p"), NOW_US)
+        take_all(NOW_US + gap_us)
+        assert len(passed) == 10
+        one.close()
+
+
+# Servers
+
+
+def test_names_that_match_are_deleted_or_their_lists_emptied(redis_url: str, client: Any) -> None:
+    """`throttlekit forget` finds waitlists by the pattern of a limit; with *lines_only* what is counted stays."""
+    store = WaitlistRedisStore(redis_url, timeout=TIMEOUT)
+    for n in range(3):
+        limit = TokenBucket("named", "1/h", burst=1)
+        claim = StoreClaim(bucket_name("named", f"k{n}", limit.fingerprint), limit.bind(1, 0, ""))
+        _waits(store, claim)
+    assert store.delete_matching("tk1:{named:*", lines_only=True) == 3
+    assert sorted(client.scan_iter()) == sorted(
+        bucket_name("named", f"k{n}", TokenBucket("named", "1/h", burst=1).fingerprint).encode() for n in range(3)
+    )
+    assert store.delete_matching("tk1:{named:*") == 3
+    assert not client.keys()
+    store.close()
+
+
+def test_the_rights_that_are_documented_are_enough() -> None:
+    """Every verb, as a user with the rights of docs/operations.md: keys and channels of ours, and no other."""
+    rights = [right for right in acl_rights() if right != "+info"]
+    with redis_server() as url, contextlib.closing(redis.Redis.from_url(url)) as admin:
+        admin.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *rights)
+        store = WaitlistRedisStore(url.replace("://", "://limits:hunter2@"), timeout=TIMEOUT)
+        heard, listening, claim = list[str](), list[int](), _claim(SLOW)
+        end = store.listen("p", lambda _, wakes: heard.extend(each.id for each in wakes), lambda: listening.append(1))
+        wait_until(lambda: listening, description="it listens")
+        _waits(store, claim)
+        store.settle([Correction(claim.bucket, claim.algorithm, NOW_US, -claim.algorithm.size)], NOW_US)
+        wait_until(lambda: heard == ["one"], description="a job is woken")
+        store.slow([Slowing(claim, Fall(None, SECOND, 50_000))], NOW_US)
+        store.pause([claim], SECOND, NOW_US)
+        store.own(claim, "q", ["two"], NOW_US)
+        assert store.where([claim], "two", NOW_US) is not None
+        assert store.list_waiting(claim, 2).jobs == 1
+        store.forget([claim], ["two"], now_us=NOW_US)
+        store.clear_lines([claim.bucket])
+        store.reset(claim.names)
+        end()
+        store.close()
+
+
+def _works(store: Any) -> None:
+    """A job waits, is woken by a settled cost, and another caller is denied."""
+    heard, listening, claim = list[str](), list[int](), _claim(SLOW)
+    end = store.listen("p", lambda _, wakes: heard.extend(each.id for each in wakes), lambda: listening.append(1))
+    wait_until(lambda: listening, description="it listens")
+    _waits(store, claim)
+    store.settle([Correction(claim.bucket, claim.algorithm, NOW_US, -claim.algorithm.size)], NOW_US)
+    wait_until(lambda: heard == ["one"], description="a job is woken")
+    (verdict,) = store.acquire_all([Request([claim], Caller.GUEST)])
+    assert not verdict.allowed
+    end()
+    store.close()
+
+
+def test_the_verbs_work_behind_sentinels() -> None:
+    """The store and its listener find the master."""
+    with watched() as sentinel:
+        _works(WaitlistSentinelStore(f"{sentinel.url}?socket_timeout=20", timeout=TIMEOUT))
+
+
+def test_the_verbs_work_on_a_socket(tmp_path: Path) -> None:
+    """As on any server."""
+    socket = tmp_path / "redis.sock"
+    with redis_server("--unixsocket", str(socket)):
+        _works(WaitlistRedisStore(f"unix://{socket}", timeout=TIMEOUT))

@@ -1,0 +1,210 @@
+"""
+What happens to waitlists besides questions of jobs: pauses, slowdowns, units that come back, and what operators read.
+
+decide.py decides for jobs. Every change here ends as a question does: it wakes the jobs for which there are units.
+
+lua/throttlekit_lua/wait_pause.lua, wait_slow.lua, wait_settle.lua, wait_return.lua, wait_clear.lua, wait_where.lua,
+wait_list.lua mirror this file. Change all, or the parity tests fail.
+"""
+
+# pyright: reportPrivateUsage=false
+# This is the other half of decide.py, and uses its steps.
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from throttlekit._core.algorithm import Algorithm
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import (
+    _NOBODY,
+    Asker,
+    Bell,
+    Position,
+    Stored,
+    _Found,
+    _look,
+    _position,
+    _stored,
+    _wake_all,
+    _workflow_of,
+)
+from throttlekit._core.slowdown import Fall, Heard, Pause, after_429, slowed
+from throttlekit._core.waitlist import KEPT_US, Entry, State, Waitlist
+
+__all__ = [
+    "Charge", "Waiting", "Where", "clear", "kept_until_us", "list_waiting", "pause", "return_units", "slow",
+    "wake_after_change", "where",
+]  # fmt: skip
+
+
+class Charge(NamedTuple):
+    """
+    What a request was charged for one limit, and is to be returned because another store denied it.
+
+    Attributes:
+        granted_us: When it was charged; None: it was not asked for, and the job only gets a position on its list.
+        full_us: `Use.full_us` after that.
+        position: What the job had on the list; None: it had no entry there.
+        turn_us: For how long its turn counts from now on; None: it has no turn.
+    """
+
+    claim: StoreClaim
+    granted_us: int | None = None
+    full_us: int = 0
+    position: Position | None = None
+    turn_us: int | None = None
+
+
+class Where(NamedTuple):
+    """
+    Where a job waits.
+
+    Attributes:
+        claim: The number of the claim that holds it back.
+        state: Waiting or woken there; kept: only its position is known.
+        position: How many jobs wait before it.
+        in_us: In about how many microseconds its request passes.
+    """
+
+    claim: int
+    state: State
+    position: int
+    in_us: int
+
+
+class Waiting(NamedTuple):
+    """
+    The jobs of one list.
+
+    Attributes:
+        jobs: How many wait to be woken.
+        woken: How many were woken and have not asked.
+        owners: How many owners have jobs that wait.
+        first: The first jobs that wait: the owner and the id of each.
+    """
+
+    jobs: int = 0
+    woken: int = 0
+    owners: int = 0
+    first: tuple[tuple[str, str], ...] = ()
+
+
+def pause(
+    claim: StoreClaim, number: int, state: Stored, now_us: int, for_us: int | None, emptied: bool, bell: Bell
+) -> Stored:
+    """Pause a limit as `Pause.changed` does, or end its pause; then wake jobs."""
+    waitlist = state.waitlist or Waitlist()
+    waitlist.pause = waitlist.pause.at(now_us).changed(now_us, for_us, emptied=emptied)
+    return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
+
+
+def slow(claim: StoreClaim, number: int, state: Stored, now_us: int, why: Fall | Heard, bell: Bell) -> Stored:
+    """Slow a limit down as `slowed` does; then wake jobs: the pace may be higher than before."""
+    waitlist = state.waitlist or Waitlist()
+    waitlist.pause = waitlist.pause.at(now_us)
+    before = waitlist.slow and waitlist.slow.at(now_us)
+    waitlist.slow = slowed(before, why, claim.algorithm, state.taken, waitlist.pause, now_us)
+    return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
+
+
+def wake_after_change(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+    """Wake jobs of one list after what is taken has changed: units or slots came back."""
+    if state.waitlist is None or not state.waitlist.epoch:
+        return state
+    return _woken_after(claim, number, state, now_us, bell)
+
+
+def return_units(
+    charge: Charge, number: int, state: Stored, now_us: int, asker: Asker, bell: Bell, epoch: str
+) -> Stored:
+    """
+    Return what one claim was charged, because another store denied the request; then wake jobs.
+
+    The job keeps its position and its turn. A full bucket that was not charged would have lost the units that came
+    since: these are not returned, so that no more than the burst passes at once.
+
+    Args:
+        asker: Its job is "" if it is to keep no position.
+    """
+    claim = charge.claim
+    algorithm = claim.algorithm
+    if not algorithm.size:
+        return state
+    known = algorithm.sanitized(state.taken, now_us)
+    if charge.granted_us is not None:
+        by = algorithm.size
+        if algorithm.overflows:
+            by -= min(by, max(0, now_us - (charge.full_us - by)))
+        known = algorithm.settled(known, now_us, charge.granted_us, -by) if by else known
+    found = _look(claim, Stored(known, state.waitlist), now_us, asker)
+    if asker.job and found.entry is None:
+        turn_us = 0 if charge.turn_us is None else now_us + charge.turn_us
+        found.waitlist.keep(_returned_position(found, charge, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
+    _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
+    return _stored(found)
+
+
+def clear(state: Stored) -> Stored:
+    """Remove all entries of one list. Its pause and its slowdown stay; its owners see another epoch."""
+    waitlist = state.waitlist
+    if waitlist is None or not waitlist.epoch:
+        return state
+    is_plain = waitlist.pause == Pause() and waitlist.slow is None
+    return Stored(state.taken, None if is_plain else Waitlist(pause=waitlist.pause, slow=waitlist.slow))
+
+
+def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, id: str) -> Sequence[Where]:
+    """Find the entries of a job on the lists of *claims*."""
+    found: list[Where] = []
+    for i, (claim, state) in enumerate(zip(claims, states, strict=True)):
+        entry = state.waitlist.entries.get(id) if state.waitlist is not None else None
+        if entry is None:
+            continue
+        each = _look(claim, state, now_us, _NOBODY)
+        position, at_us = 0, entry.at_us
+        if entry.state is not State.WOKEN:
+            owners = each.waitlist.owners.values()
+            position = sum(bisect_left(owner.waiting, (entry.place, "")) for owner in owners)
+            at_us = max(each.ready(each.waitlist.taken(now_us) + position), each.waitlist.pause.until_us)
+        found.append(Where(i, entry.state, position, max(0, at_us - now_us)))
+    return found
+
+
+def list_waiting(state: Stored, most: int) -> Waiting:
+    """Count the jobs on one list, and name at most *most* of the first that wait."""
+    if state.waitlist is None:
+        return Waiting()
+    owners = state.waitlist.owners.values()
+    order = sorted((place, owner.name, id) for owner in owners for place, id in owner.waiting)
+    woken = sum(len(owner.woken) for owner in owners)
+    first = tuple((name, id) for _, name, id in order[:most])
+    return Waiting(len(order), woken, sum(bool(owner.waiting) for owner in owners), first)
+
+
+def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
+    """The instant from which a waitlist is of no use any more: two days from now, or the end of what slows it down."""
+    waitlist = stored.waitlist or Waitlist()
+    last_us = max(now_us + KEPT_US, waitlist.pause.until_us, waitlist.slow.last_us if waitlist.slow else 0)
+    if not waitlist.pause.emptied_us:
+        return last_us
+    known = algorithm.adopted(algorithm.sanitized(stored.taken, now_us), now_us)
+    return max(last_us, algorithm.use(after_429(algorithm, known, waitlist.pause.emptied_us), now_us).full_us)
+
+
+def _woken_after(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+    found = _look(claim, state, now_us, _NOBODY)
+    _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
+    return _stored(found)
+
+
+def _returned_position(found: _Found, charge: Charge, asker: Asker, epoch: str) -> Entry:
+    """The entry of a job that is charged no longer. A list that is new has no earlier places than its own."""
+    if charge.position is None:
+        return _position(found, asker, epoch)
+    claim, waitlist, place = found.claim, found.waitlist, charge.position.place
+    waitlist.epoch = waitlist.epoch or epoch
+    waitlist.number, waitlist.v = max(waitlist.number, place.number), max(waitlist.v, place.tag)
+    return Entry(asker.job, place, claim.cost, asker.owner, workflow=_workflow_of(claim), tenant=claim.tenant)

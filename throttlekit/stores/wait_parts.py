@@ -1,0 +1,172 @@
+"""One question about waitlists in several stores: charged part by part, and returned when a later part denies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from throttlekit._core.algorithm import Use
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Answer, Asker, Kept, Position, scarcity
+from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.wait_control import Charge
+from throttlekit._core.waitlist import TURN_US
+from throttlekit.errors import StoreUnavailable
+
+__all__ = ["WaitPart", "ask_in_parts"]
+
+
+class _Decider(Protocol):
+    """The verbs of a store that a part needs."""
+
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer: ...
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None: ...
+
+
+class WaitPart(NamedTuple):
+    """A store, and the numbers of the claims that it decides in one script."""
+
+    store: _Decider
+    claims: Sequence[int]
+
+
+class _Answered(NamedTuple):
+    part: WaitPart
+    answer: Answer
+
+
+def ask_in_parts(
+    parts: Sequence[WaitPart],
+    claims: Sequence[StoreClaim],
+    asker: Asker,
+    now_us: int | None = None,
+    *,
+    attempt: str = "",
+) -> Answer:
+    """
+    Decide over several stores: all or nothing, but not at one instant.
+
+    The part with the scarcest limit is the first: it denies most often, and then nothing is charged in vain. If a part
+    denies, or does not answer, each part before it returns its units in one script and keeps the job's position and
+    turn. Until then they are charged. If this process dies in between, they stay charged, and the job loses its
+    position there.
+
+    The job waits on the list of the part that denied it, and gets a position in the parts after that. Without one, it
+    would wait there behind all who came since: simulated, a key gets .41 of its limit.
+
+    Raises:
+        StoreUnavailable: A part gave no usable answer; or a part denied, and a slot that was to be returned may still
+            be held.
+    """
+    answered: list[_Answered] = []
+    ordered = sorted(parts, key=lambda part: min(scarcity(claims[number]) for number in part.claims))
+    try:
+        for part in ordered:
+            answer = part.store.ask([claims[number] for number in part.claims], asker, now_us, attempt=attempt)
+            answered.append(_Answered(part, answer))
+            if answer.reason is not Reason.ALLOWED and asker.caller is not Caller.PEEK:
+                break
+    except BaseException:  # also an interrupt, such as a job's time limit
+        _return_all(answered, claims, asker, None, now_us)
+        raise
+    denials = [each for each in answered if each.answer.reason is not Reason.ALLOWED]
+    if not denials:
+        return _merge(answered, answered[-1], len(claims), returned=())
+    if asker.caller is Caller.PEEK:
+        return _merge(answered, max(denials, key=_weight), len(claims), returned=())
+    (denied,), charged = denials, answered[:-1]
+    failure = _return_all(charged, claims, asker, denied, now_us)
+    if asker.job and denied.answer.reason is not Reason.FULL:
+        for part in ordered[len(answered) :]:
+            with suppress(StoreUnavailable):  # then it gets a position there once it asks
+                part.store.return_units([Charge(claims[number]) for number in part.claims], asker, now_us)
+    if failure is not None:
+        raise failure
+    return _merge(answered, denied, len(claims), returned=charged)
+
+
+def _weight(each: _Answered) -> tuple[bool, int]:
+    return each.answer.reason is Reason.FULL, each.answer.retry_us - each.answer.now_us
+
+
+def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, returned: Sequence[_Answered]) -> Answer:
+    """The answer of the part *binding*, with the numbers of the whole request and what the other parts answered."""
+    uses: list[Use | None] = [None] * number
+    asked_us = [0] * number
+    for part, answer in answered:
+        for i, use in zip(part.claims, answer.uses, strict=True):
+            uses[i], asked_us[i] = use, answer.now_us
+    for part, _ in returned:
+        for i in part.claims:
+            uses[i] = None
+    part, answer = binding
+    delay_us = answer.retry_us - answer.now_us
+    if answer.reason is Reason.ALLOWED:
+        delay_us = max(each.answer.retry_us - each.answer.now_us for each in answered)
+    kept = answer.kept
+    return Answer(
+        answer.reason,
+        0 if answer.reason is Reason.ALLOWED else part.claims[answer.claim],
+        answer.now_us,
+        answer.now_us + delay_us,
+        tuple(uses),
+        None if kept is None else Kept(part.claims[kept.claim], kept.parked, kept.epoch),
+        tuple((of.claims[i], wake) for of, each in answered for i, wake in each.wakes),
+        tuple((of.claims[i], in_us) for of, each in answered for i, in_us in each.looks),
+        (),
+        tuple(asked_us),
+    )
+
+
+def _return_all(
+    charged: Sequence[_Answered],
+    claims: Sequence[StoreClaim],
+    asker: Asker,
+    denied: _Answered | None,
+    now_us: int | None,
+) -> StoreUnavailable | None:
+    """
+    Return what was charged. Units that could not be returned stay charged: stricter, never looser.
+
+    Args:
+        denied: The part that denied; None: a part gave no answer.
+
+    Returns:
+        The first error of a part that may have kept a slot. The limiter releases the slots of a request that failed.
+    """
+    failure: StoreUnavailable | None = None
+    if denied is not None and denied.answer.reason is Reason.FULL:
+        asker = asker._replace(job="")  # it is refused, and waits nowhere
+    if asker.caller is Caller.PEEK:
+        return None
+    for part, answer in charged:
+        positions = answer.positions or (None,) * len(part.claims)
+        charges = [
+            Charge(claims[i], answer.now_us, use.full_us, position, _turn_us(claims, i, position, denied))
+            for i, use, position in zip(part.claims, answer.uses, positions, strict=True)
+            if use is not None and claims[i].algorithm.size
+        ]
+        if not charges:
+            continue
+        try:
+            part.store.return_units(charges, asker, now_us)
+        except StoreUnavailable as error:
+            if any(each.claim.algorithm.holder for each in charges):
+                failure = failure or error
+    return failure
+
+
+def _turn_us(
+    claims: Sequence[StoreClaim], number: int, position: Position | None, denied: _Answered | None
+) -> int | None:
+    """For how long a turn counts. Only a scarcer limit keeps units for a job that another one holds back."""
+    if position is None or not position.turn:
+        return None
+    if denied is None or denied.answer.reason is Reason.PAUSED:
+        return 0
+    bound = claims[denied.part.claims[denied.answer.claim]]
+    return TURN_US if scarcity(claims[number]) < scarcity(bound) else 0
