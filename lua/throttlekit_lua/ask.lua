@@ -7,6 +7,8 @@
 local EARLY = 5000
 
 free, max_wait = tonumber(free), tonumber(max_wait)
+-- How the job has waited until now, as far as its process knows; and the number of the claim on whose list.
+local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, 1
 
 -- A bucket charges a job for its begin, and a slot is held until its end: a window or a log counts it out too soon.
 local early = EARLY
@@ -36,9 +38,9 @@ end
 
 -- The reason, the binding claim's number, and about when the request passes.
 local function verdict()
-  local binding, retry, waits = nil, now, false
+  local binding, retry = nil, now
   for i, c in ipairs(claims) do
-    retry, waits = max(retry, c.passes), waits or c.entry ~= nil
+    retry = max(retry, c.passes)
     if c.passes > c.till or not c.first then
       local than, paused = claims[binding], c.line.paused > now
       local was_paused = than and than.line.paused > now
@@ -50,7 +52,7 @@ local function verdict()
   local list = c.line
   retry = c.passes
   if not c.turn then retry = max(retry, ready_after(c, units_out(list) + waiting(list), now)) end
-  if job ~= '' and not waits and has_waited == '0' then
+  if job ~= '' and waited_denials == 0 then
     for i, each in ipairs(claims) do
       if is_full(each) then return 4, i, retry end
     end
@@ -78,12 +80,14 @@ end
 local function position(c)
   local list = c.line
   if list.epoch == '' then list.epoch = epoch end
-  if c.entry then return c.entry end
-  local place, step = new_place(list, c, ARGV[2] == 'again')
-  return {
-    id = job, place = place, cost = c.cost, owner = owner, at = 0, workflow = workflow_of(c), step = step,
-    tenant = c.tenant,
-  }
+  local e = c.entry
+  if not e then
+    local place, step = new_place(list, c, ARGV[2] == 'again')
+    e = {id = job, place = place, cost = c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
+    e.workflow = workflow_of(c)
+  end
+  e.since, e.denials = max(0, now - waited_for), waited_denials
+  return e
 end
 
 -- Whether a text is before another one, by its bytes: "<" goes by the server's locale.
@@ -133,16 +137,24 @@ for _, c in ipairs(claims) do
   c.entry = job ~= '' and c.record_was.epoch and entry_in(job, call('HGET', c.entries, job)) or nil
   waited = waited or c.entry ~= nil
 end
+for i = #claims, 1, -1 do
+  local e = claims[i].entry
+  if e then
+    waited_for, waited_denials = max(waited_for, now - e.since), max(waited_denials, e.denials)
+    if e.state ~= 'k' then waited_at = i end
+  end
+end
 local before = not waited and not nobody_waits and answer_before()
 if before then return before end
 for _, c in ipairs(claims) do look(c) end
 local reason, binding, retry = verdict()
-if ARGV[2] == 'peek' then return answer(reason, binding, retry, '', '') .. ';' end
+if ARGV[2] == 'peek' then return answer(reason, binding, retry, '', '', '') .. ';' end
 local kept = ''
 if reason == 0 then
   kept = waited and positions() or ''
   for _, c in ipairs(claims) do grant(c, retry) end
 elseif reason ~= 4 and job ~= '' then
+  waited_denials, waited_at = waited_denials + 1, binding
   local parked = deny(binding)
   kept = concat({whole(binding - 1), parked and '1' or '0', claims[binding].line.epoch}, ' ')
 else
@@ -157,9 +169,10 @@ for i, c in ipairs(claims) do
   end
   close_list(c.line)
 end
+local waited_text = waited_denials > 0 and concat({whole(waited_for), whole(waited_denials), whole(waited_at - 1)}, ' ') or ''
 if reason == 0 and waited and attempt ~= '' then
-  local again = answer(reason, binding, retry, kept, '') .. ';'
+  local again = answer(reason, binding, retry, kept, '', waited_text) .. ';'
   call('SET', KEYS[#KEYS], owner .. ' ' .. attempt .. ' ' .. again, 'PX', ttl(now))
 end
-replies[1] = answer(reason, binding, retry, kept, concat(looks, ' ')) .. ';' .. concat(delays, ' ')
+replies[1] = answer(reason, binding, retry, kept, concat(looks, ' '), waited_text) .. ';' .. concat(delays, ' ')
 return #delays > 0 and replies or replies[1]

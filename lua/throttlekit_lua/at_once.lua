@@ -7,23 +7,25 @@
   ARGV[1]  now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]  caller: "job", "again", "guest" or "peek"
   ARGV[3]  the job's id; ARGV[4] its owner; ARGV[5] the park in which it may wait; each may be ""
-  ARGV[6]  "free wait epoch waited attempt": free threads besides the one that asks; how long the job will wait,
-           microseconds, or nothing; the epoch of lists that begin now; 1 if the job has waited before, or 0; which attempt
-           of the job this is, or nothing
+  ARGV[6]  "free wait epoch waited denials attempt": free threads besides the one that asks; how long the job will wait,
+           microseconds, or nothing; the epoch of lists that begin now; how long the job has waited, and how often it was
+           denied, as far as its process knows; which attempt of the job this is, or nothing
   ARGV[7 ..]  the claims: see claims.lua
 
-  Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;wakes": claim, of claims from 0; kept: "claim parked
-           epoch" or nothing, but of a job that waited and is granted, for each claim "-", or the position that it had
-           and "+" if it had a turn, else "-"; looks: "claim delay" each; wakes: "claim delay" each, whose ids follow as texts of their own
+  Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;waited;wakes": claim, of claims from 0; kept: "claim
+           parked epoch" or nothing, but of a job that waited and is granted, for each claim "-", or the position that it
+           had and "+" if it had a turn, else "-"; looks: "claim delay" each; waited: "for denials claim" or nothing;
+           wakes: "claim delay" each, whose ids follow as texts of their own
            reason: 0 allowed, 1 exhausted, 2 in line, 4 queue full, 5 paused
 ]]
 local job, owner, park, claims = ARGV[3], ARGV[4], ARGV[5], read_claims(7, math.floor(#KEYS / 5), ARGV[4])
-local free, max_wait, epoch, has_waited, attempt = match(ARGV[6], '^(%d+) (%d*) (%x*) ([01]) (.*)$')
+local free, max_wait, epoch, waited_for, waited_denials, attempt =
+  match(ARGV[6], '^(%d+) (%d*) (%x*) (%d+) (%d+) (.*)$')
 
-local function answer(reason, binding, retry, kept, looks)
+local function answer(reason, binding, retry, kept, looks, waited)
   local two, uses = INTEGER .. ' ' .. INTEGER, ''
   for i, c in ipairs(claims) do uses = (i == 1 and '' or uses .. ' ') .. format(two, c.of.use(c)) end
-  return format(two .. ' ' .. two .. ';%s;%s;%s', reason, binding - 1, now, retry, uses, kept, looks)
+  return format(two .. ' ' .. two .. ';%s;%s;%s;%s', reason, binding - 1, now, retry, uses, kept, looks, waited)
 end
 
 -- The answer to the same question, if it was a grant to a job that waited.
@@ -51,6 +53,7 @@ if nobody_waits then
       c.of.charge(c)
       c.of.keep(c)
     end
-    return answer(0, 1, now, '', '') .. ';'
+    local waited = waited_denials ~= '0' and waited_for .. ' ' .. waited_denials .. ' 0' or ''
+    return answer(0, 1, now, '', '', waited) .. ';'
   end
 end

@@ -4,11 +4,13 @@
 
   KEYS     of each claim: see ask.lua
   ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, or "" if it keeps no position, [5] its owner;
-           [6] the epoch of lists that begin now; the claims, as in ask.lua; then of each claim 4 arguments: when it was
+           [6] "epoch waited denials": the epoch of lists that begin now; how long the job has waited, microseconds, and
+           how often it was denied; the claims, as in ask.lua; then of each claim 4 arguments: when it was
            charged, or "-" if it was not; until when the limit was in use after that; the position that the job had, or
            "-"; and for how long its turn counts, or "-"
 ]]
-local number, job, owner, epoch = tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
+local number, job, owner = tonumber(ARGV[2]), ARGV[4], ARGV[5]
+local epoch, waited_for, waited_denials = match(ARGV[6], '^(%x*) (%d+) (%d+)$')
 local claims = read_claims(7, number, '')
 
 local function return_units(c, granted, full)
@@ -31,7 +33,7 @@ local function keep_position(c, place, turn)
   if place == '-' then place, step = new_place(list, c, ARGV[3] == 'again')
   else list.n, list.v = max(list.n, tonumber(sub(place, 19))), max(list.v, tonumber(sub(place, 3, 18))) end
   local e = {id = job, place = place, cost = c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
-  e.workflow = workflow_of(c)
+  e.workflow, e.since, e.denials = workflow_of(c), max(0, now - waited_for), max(1, waited_denials + 0)
   keep(list, e, owner, now + KEPT_WAIT, turn and now + turn or 0)
 end
 

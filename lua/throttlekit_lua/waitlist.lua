@@ -15,9 +15,10 @@
              x<until>|<id>               it ends by itself
              g<workflow>|<place>|<id>    it waits, and is of a workflow
              h<place><owner>|<id>        it is the first of its owner's in the order
-  entries  hash: id -> "state owner place cost at until step workflow tenant". state: o waiting, w woken, p probed
-           (woken, but takes no units), k kept. at: when it was woken for, or until when its turn counts. until: "-" for never.
-           step: how far it moved its tenant's finish on
+  entries  hash: id -> "state owner place cost at until step since denials workflow tenant". state: o waiting, w woken,
+           p probed (woken, but takes no units), k kept. at: when it was woken for, or until when its turn counts. until:
+           "-" for never. step: how far it moved its tenant's finish on. since, denials: when the job was first denied, and
+           how often it was
   tags     sorted set: where each tenant's next job would start, if beyond v
 
   The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. A set that
@@ -159,11 +160,11 @@ end
 
 local function entry_in(id, text)
   if not text then return false end
-  local state, owner, place, cost, at, till, step, workflow, tenant =
-    match(text, '^(%l) (%S*) (%d+) (%d+) (%d+) (%S+) (%d+) (%S*) (.*)$')
+  local state, owner, place, cost, at, till, step, since, denials, workflow, tenant =
+    match(text, '^(%l) (%S*) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%S*) (.*)$')
   return {
     id = id, state = state, owner = owner, place = place, cost = cost + 0, at = at + 0, till = tonumber(till),
-    step = step + 0, workflow = workflow, tenant = tenant,
+    step = step + 0, since = since + 0, denials = denials + 0, workflow = workflow, tenant = tenant,
   }
 end
 
@@ -236,7 +237,7 @@ local function change(list, e, state, owner, at, till)
   if #removed > 0 then call('ZREM', list.order, unpacked(removed)) end
   if state then
     local text = {state, owner, e.place, whole(e.cost), whole(at), till and whole(till) or '-', whole(e.step)}
-    text[8], text[9] = e.workflow, e.tenant
+    text[8], text[9], text[10], text[11] = whole(e.since), whole(e.denials), e.workflow, e.tenant
     call('HSET', list.entries, e.id, concat(text, ' '))
   else
     call('HDEL', list.entries, e.id)

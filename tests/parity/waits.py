@@ -272,7 +272,7 @@ def _plain(waitlist: Waitlist) -> dict[str, Any]:
             each.id: (
                 each.state.value, each.owner, tuple(each.place), each.cost,
                 each.at_us if each.state is State.WOKEN else 0, each.until_us, each.counts, each.turn_us,
-                each.workflow, each.tenant, each.step,
+                each.workflow, each.tenant, each.step, each.since_us, each.denials,
             )
             for each in waitlist.entries.values()
         },
@@ -309,11 +309,11 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
     order = [_text(member) for member in client.zrange(order_name, 0, -1)]
     entries: dict[str, tuple[Any, ...]] = {}
     for id, value in client.hgetall(entries_name).items():
-        state, owner, place, cost, at, till, step, workflow, tenant = _text(value).split(" ", 8)
+        state, owner, place, cost, at, till, step, since, denials, workflow, tenant = _text(value).split(" ", 10)
         until_us, is_kept = None if till == "-" else int(till), state == "k"
         entries[_text(id)] = (
             _STATES[state], owner, _place(place), int(cost), 0 if is_kept else int(at), until_us, state == "w",
-            int(at) if is_kept else 0, workflow, tenant, int(step),
+            int(at) if is_kept else 0, workflow, tenant, int(step), int(since), int(denials),
         )  # fmt: skip
     owners: dict[str, tuple[int, list[Any], list[Any]]] = {}
     for name in {entry[1] for entry in entries.values() if entry[0] != "kept"}:
@@ -347,7 +347,7 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
 def _check_members(order: Sequence[str], entries: Any, owners: Any) -> None:
     """The order has what the entries and their owners say, and nothing else."""
     expected: list[str] = []
-    for id, (state, owner, place, cost, at, until, counts, turn, workflow, _, _) in entries.items():
+    for id, (state, owner, place, cost, at, until, counts, turn, workflow, *_) in entries.items():
         text = f"{place[0]:02}{place[1]:016}{place[2]:012}"
         if state == "waiting":
             expected.append(f"o{owner}|{text}|{id}")
@@ -456,8 +456,8 @@ class WaitHistory:
         job.asks += 1
         wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
         id = "" if caller is Caller.GUEST and rnd.random() < 0.9 else job.id
-        free, waited = rnd.choice([0, 0, 1, 3, 8]), rnd.random() < 0.1
-        asker = Asker(caller, id, owner or job.owner, free, job.park, wait, waited)
+        waited = rnd.choice([(0, 0), (0, 0), (0, 1), (SECOND, 2)])
+        asker = Asker(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), job.park, wait, *waited)
         answer = self._stores.run("ask", job.claims, self._now_us, asker, attempt=attempt if id else "")
         if answer.reason is Reason.ALLOWED and caller is not Caller.PEEK:
             if rnd.random() < 0.15 and answer.now_us == self._now_us:

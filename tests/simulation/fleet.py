@@ -178,7 +178,7 @@ class Process:
         self.sim.count["ask"] += 1
         wait = None if job.expires is None else max(0, job.born + job.expires - self.sim.now)
         park = self.sim.park.name if self.sim.park else ""
-        asker = Asker(Caller.JOB, job.id, self.name, self.free, park, wait, waited=job.asks > 1)
+        asker = Asker(Caller.JOB, job.id, self.name, self.free, park, wait, denials=int(job.asks > 1))
         generation = self.generation
         attempt = str(job.attempt)
         if not self.free:

@@ -35,8 +35,8 @@ from throttlekit._core.waitlist import (
 )
 
 __all__ = [
-    "EARLY_US", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "ask", "forget", "look", "own",
-    "scarcity",
+    "EARLY_US", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "Waited", "ask", "forget", "look",
+    "own", "scarcity",
 ]  # fmt: skip
 
 _NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
@@ -72,8 +72,7 @@ class Asker(NamedTuple):
         free: How many threads it has free besides that which asks.
         park: The park in which the job may wait; "": its process holds it.
         max_wait_us: How long the job wants to wait from now on; None: for ever.
-        waited: The job has waited, or run, before: a full queue does not refuse it, even if the store has lost its
-            state.
+        waited_us, denials: How long it has waited, and how often it was denied, as far as its process knows.
     """
 
     caller: Caller
@@ -82,7 +81,8 @@ class Asker(NamedTuple):
     free: int = 0
     park: str = ""
     max_wait_us: int | None = None
-    waited: bool = False
+    waited_us: int = 0
+    denials: int = 0
 
 
 class Kept(NamedTuple):
@@ -112,6 +112,21 @@ class Position(NamedTuple):
     turn: bool
 
 
+class Waited(NamedTuple):
+    """
+    How a job has waited.
+
+    Attributes:
+        for_us: Since its first denial.
+        denials: How often it was denied, this time included.
+        claim: The number of the claim on whose list it waited until now, or waits from now on.
+    """
+
+    for_us: int
+    denials: int
+    claim: int
+
+
 class Answer(NamedTuple):
     """
     The answer to one question.
@@ -126,6 +141,7 @@ class Answer(NamedTuple):
         positions: When a job that waited is granted, what it had on each list.
         asked_us: The instant of the decision on each claim, where several stores with clocks of their own decide; else
             empty.
+        waited: How the job has waited; None: it has not.
     """
 
     reason: Reason
@@ -138,6 +154,7 @@ class Answer(NamedTuple):
     looks: tuple[tuple[int, int], ...] = ()
     positions: tuple[Position | None, ...] = ()
     asked_us: tuple[int, ...] = ()
+    waited: Waited | None = None
 
 
 class Look(NamedTuple):
@@ -206,15 +223,17 @@ def ask(
     if asker.caller is Caller.PEEK:
         return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), states
     positions: tuple[Position | None, ...] = ()
+    waited, kept = _waited(looks, now_us, asker), None
     if reason is Reason.ALLOWED:
         positions = _positions_of(looks)
         looks = [_grant(each, now_us, retry_us) for each in looks]
-        kept = None
-    else:
-        kept = _deny(looks, binding, now_us, asker, epoch) if reason is not Reason.FULL and asker.job else None
+    elif reason is not Reason.FULL and asker.job:
+        waited = Waited(waited.for_us if waited else 0, (waited.denials if waited else 0) + 1, binding)
+        kept = _deny(looks, waited, now_us, asker, epoch)
     granted = reason is Reason.ALLOWED
     wakes, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
-    answer = Answer(reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked, positions)
+    uses = _uses(looks, now_us)
+    answer = Answer(reason, binding, now_us, retry_us, uses, kept, wakes, looked, positions, waited=waited)
     return answer, [_stored(each) for each in looks]
 
 
@@ -345,7 +364,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
     retry_us = found.passes_us
     if not found.turn:
         retry_us = max(retry_us, found.ready(found.waitlist.taken(now_us) + found.waitlist.waiting))
-    if asker.job and not asker.waited and not any(each.entry for each in looks):
+    if asker.job and not asker.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
             if each.claim.algorithm.size and most is not None and _jobs_on(each.waitlist) >= most:
@@ -371,8 +390,19 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
     return found._replace(known=taken, taken=taken, entry=None)
 
 
-def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoch: str) -> Kept:
-    """Give the job a position on each list; it waits on that of the claim *binding*."""
+def _waited(looks: Sequence[_Found], now_us: int, asker: Asker) -> Waited | None:
+    """How the job has waited until now."""
+    entries = [(i, each.entry) for i, each in enumerate(looks) if each.entry is not None]
+    denials = max((asker.denials, *(entry.denials for _, entry in entries)))
+    if not denials:
+        return None
+    for_us = max((asker.waited_us, *(now_us - entry.since_us for _, entry in entries)))
+    return Waited(for_us, denials, next((i for i, entry in entries if entry.state is not State.KEPT), 0))
+
+
+def _deny(looks: Sequence[_Found], waited: Waited, now_us: int, asker: Asker, epoch: str) -> Kept:
+    """Give the job a position on each list; it waits on that of the claim *waited.claim*."""
+    binding = waited.claim
     bound = looks[binding]
     woken = any(each.entry is not None and each.entry.state is State.WOKEN for each in looks)
     for i, each in enumerate(looks):
@@ -382,8 +412,8 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
         if each.turn and each.ready(0) <= each.until_us:
             counts = bound.waitlist.pause.until_us <= now_us and _scarcer(each.claim, bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
-        each.waitlist.keep(_position(each, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
-    entry, waitlist = _position(bound, asker, epoch), bound.waitlist
+        each.waitlist.keep(_position(each, waited, now_us, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
+    entry, waitlist = _position(bound, waited, now_us, asker, epoch), bound.waitlist
     parked = bool(asker.park) and not woken
     if parked:
         most = _most_near(bound.claim.algorithm)
@@ -393,17 +423,17 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
     return Kept(binding, parked, waitlist.epoch)
 
 
-def _position(found: _Found, asker: Asker, epoch: str) -> Entry:
+def _position(found: _Found, waited: Waited, now_us: int, asker: Asker, epoch: str) -> Entry:
     """The job's entry in one list, which may be new."""
-    claim, waitlist = found.claim, found.waitlist
+    claim, waitlist, entry = found.claim, found.waitlist, found.entry
     waitlist.epoch = waitlist.epoch or epoch
-    if found.entry is not None:
-        return found.entry
-    first = asker.caller is Caller.AGAIN
-    place, step = waitlist.new_place(claim.tenant, claim.step, CLASSES - 1 - claim.lead // CLASS, first=first)
-    return Entry(
-        asker.job, place, claim.cost, asker.owner, workflow=_workflow_of(claim), tenant=claim.tenant, step=step
-    )
+    if entry is None:
+        first, rank = asker.caller is Caller.AGAIN, CLASSES - 1 - claim.lead // CLASS
+        place, step = waitlist.new_place(claim.tenant, claim.step, rank, first=first)
+        workflow, tenant = _workflow_of(claim), claim.tenant
+        entry = Entry(asker.job, place, claim.cost, asker.owner, workflow=workflow, tenant=tenant, step=step)
+    entry.since_us, entry.denials = max(0, now_us - waited.for_us), waited.denials
+    return entry
 
 
 def _wake_all(

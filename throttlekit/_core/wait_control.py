@@ -24,6 +24,7 @@ from throttlekit._core.decide import (
     Bell,
     Position,
     Stored,
+    Waited,
     _Found,
     _look,
     _position,
@@ -142,7 +143,8 @@ def return_units(
     found = _look(claim, Stored(known, state.waitlist), now_us, asker)
     if asker.job and found.entry is None:
         turn_us = 0 if charge.turn_us is None else now_us + charge.turn_us
-        found.waitlist.keep(_returned_position(found, charge, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
+        entry = _returned_position(found, charge, now_us, asker, epoch)
+        found.waitlist.keep(entry, asker.owner, now_us + KEPT_US, turn_us)
     _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
     return _stored(found)
 
@@ -200,11 +202,16 @@ def _woken_after(claim: StoreClaim, number: int, state: Stored, now_us: int, bel
     return _stored(found)
 
 
-def _returned_position(found: _Found, charge: Charge, asker: Asker, epoch: str) -> Entry:
+def _returned_position(found: _Found, charge: Charge, now_us: int, asker: Asker, epoch: str) -> Entry:
     """The entry of a job that is charged no longer. A list that is new has no earlier places than its own."""
+    denials = max(1, asker.denials)
     if charge.position is None:
-        return _position(found, asker, epoch)
+        return _position(found, Waited(asker.waited_us, denials, 0), now_us, asker, epoch)
     claim, waitlist, place = found.claim, found.waitlist, charge.position.place
     waitlist.epoch = waitlist.epoch or epoch
     waitlist.number, waitlist.v = max(waitlist.number, place.number), max(waitlist.v, place.tag)
-    return Entry(asker.job, place, claim.cost, asker.owner, workflow=_workflow_of(claim), tenant=claim.tenant)
+    since_us, workflow = max(0, now_us - asker.waited_us), _workflow_of(claim)
+    return Entry(
+        asker.job, place, claim.cost, asker.owner, workflow=workflow, tenant=claim.tenant, since_us=since_us,
+        denials=denials,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Kept, Position, scarcity
+from throttlekit._core.decide import Answer, Asker, Kept, Position, Waited, scarcity
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import TURN_US
@@ -68,6 +68,8 @@ def ask_in_parts(
         for part in ordered:
             answer = part.store.ask([claims[number] for number in part.claims], asker, now_us, attempt=attempt)
             answered.append(_Answered(part, answer))
+            if answer.waited is not None:  # a store that does not know the job does not refuse it
+                asker = asker._replace(waited_us=answer.waited.for_us, denials=answer.waited.denials)
             if answer.reason is not Reason.ALLOWED and asker.caller is not Caller.PEEK:
                 break
     except BaseException:  # also an interrupt, such as a job's time limit
@@ -119,7 +121,16 @@ def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, retur
         tuple((of.claims[i], in_us) for of, each in answered for i, in_us in each.looks),
         (),
         tuple(asked_us),
+        _waited(answered, binding),
     )
+
+
+def _waited(answered: Sequence[_Answered], binding: _Answered) -> Waited | None:
+    """How the job has waited, as the part *binding* says, or the last one that knows."""
+    for part, answer in (binding, *reversed(answered)):
+        if answer.waited is not None:
+            return answer.waited._replace(claim=part.claims[answer.waited.claim])
+    return None
 
 
 def _return_all(

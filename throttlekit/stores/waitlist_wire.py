@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Kept, Look, Position
+from throttlekit._core.decide import Answer, Asker, Kept, Look, Position, Waited
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.verdict import Reason
 from throttlekit._core.wait_control import Charge, Waiting, Where
@@ -31,7 +31,8 @@ def asker_arguments(asker: Asker, now: int | str, epoch: str, attempt: str) -> l
     """The arguments of ask.lua that say who asks. *now*: "" for the server's time."""
     wait = "" if asker.max_wait_us is None else asker.max_wait_us
     names = [encoded(asker.job), encoded(asker.owner), encoded(asker.park)]
-    return [now, asker.caller.value, *names, f"{asker.free} {wait} {epoch} {asker.waited:d} {attempt}"]
+    waited = f"{asker.waited_us} {asker.denials}"
+    return [now, asker.caller.value, *names, f"{asker.free} {wait} {epoch} {waited} {attempt}"]
 
 
 def encoded(text: str) -> bytes:
@@ -49,7 +50,7 @@ def answer_of(reply: Any) -> Answer:
     try:
         texts = cast("list[bytes]", reply if isinstance(reply, list) else [reply])
         head, ids = texts[0], texts[1:]
-        numbers, used, kept, looks, delays = [part.split() for part in head.split(b";")]
+        numbers, used, kept, looks, waited, delays = [part.split() for part in head.split(b";")]
         reason, claim, now_us, retry_us = map(int, numbers)
         own = [Wake(_decoded(id), int(delay)) for id, delay in zip(ids, delays[1::2], strict=True)]
         wakes = tuple(zip(map(int, delays[::2]), own, strict=True))
@@ -58,6 +59,7 @@ def answer_of(reply: Any) -> Answer:
         return Answer(
             REASONS[reason], claim, now_us, retry_us, uses_of([*map(int, used)]), None if granted else _kept(kept),
             wakes, asked, tuple(map(_position, kept)) if granted else (),
+            waited=Waited(*map(int, waited)) if waited else None,
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error

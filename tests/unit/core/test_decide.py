@@ -9,7 +9,7 @@ import pytest
 
 from throttlekit import Concurrency, FixedWindow, Share, SlidingLog, TokenBucket
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import EARLY_US, Answer, Asker
+from throttlekit._core.decide import EARLY_US, Answer, Asker, Waited
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.line import CLASS
@@ -50,7 +50,9 @@ class Lists:
     def ask(
         self, job: str, *limits: Limit | StoreClaim, owner: str = "a", free: int = 3, attempt: str = "", **more: Any
     ) -> Answer:
-        asks = {name: more.pop(name) for name in ("caller", "park", "max_wait_us", "waited") if name in more}
+        asks = {
+            name: more.pop(name) for name in ("caller", "park", "max_wait_us", "waited_us", "denials") if name in more
+        }
         claims = [
             each if isinstance(each, StoreClaim) else self.claim(each, job=job, **more) for each in limits or [LIMIT]
         ]
@@ -271,7 +273,7 @@ def test_a_full_queue_refuses_new_jobs_only(lists: Lists) -> None:
     lists.ask("three", limit)
     assert lists.ask("four", limit).reason is Reason.FULL
     assert lists.ask("three", limit).reason is Reason.EXHAUSTED
-    assert lists.ask("four", limit, waited=True).reason is Reason.EXHAUSTED, "it waited before the store lost its state"
+    assert lists.ask("four", limit, denials=1).reason is Reason.EXHAUSTED, "it waited before the store lost its state"
     lists.forget("four", limit=limit)
     lists.now += SECOND
     lists.store.listen("a", lambda *_: None)()
@@ -437,6 +439,29 @@ def test_a_grant_is_repeated_to_the_same_question_only(lists: Lists) -> None:
     assert lists.ask("two", attempt="2", owner="b").reason is Reason.EXHAUSTED, "another process has a copy"
     lists.now += SECOND
     assert lists.ask("three", attempt="1").reason is not Reason.FULL
+
+
+def test_an_answer_says_how_long_a_job_has_waited_and_how_often_it_was_denied(lists: Lists) -> None:
+    """Over all its limits, and whichever of them denies; a job that passes at once has not waited."""
+    other = TokenBucket("other", "1/s", burst=1)
+    assert lists.ask("first", LIMIT).waited is None
+    assert lists.ask("one", LIMIT, other).waited == Waited(0, 1, 0)
+    lists.now += SECOND // 2
+    assert lists.ask("second", other).reason is Reason.ALLOWED
+    lists.now += SECOND // 2
+    assert lists.ask("one", LIMIT, other).waited == Waited(SECOND, 2, 1)
+    lists.now += SECOND // 2
+    lists.look(limit=other)
+    granted = lists.ask("one", LIMIT, other)
+    assert (granted.reason, granted.waited) == (Reason.ALLOWED, Waited(SECOND * 3 // 2, 2, 1))
+
+
+def test_what_its_process_knows_of_a_job_outlives_the_state_of_the_store(lists: Lists) -> None:
+    """The longer wait counts, and the greater number of denials."""
+    lists.ask("first")
+    assert lists.ask("one", waited_us=7 * SECOND, denials=3).waited == Waited(7 * SECOND, 4, 0)
+    lists.now += SECOND // 2
+    assert lists.ask("one", waited_us=SECOND, denials=1).waited == Waited(7 * SECOND + SECOND // 2, 5, 0)
 
 
 def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
