@@ -7,8 +7,8 @@
 local EARLY = 5000
 
 free, max_wait = tonumber(free), tonumber(max_wait)
--- How the job has waited until now, as far as its process knows; and the number of the claim on whose list.
-local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, 1
+-- For how long the job has waited, how often it was denied, and the claim on whose list it waits.
+local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, nil
 
 -- A bucket charges a job for its begin, and a slot is held until its end: a window or a log counts it out too soon.
 local early = EARLY
@@ -38,9 +38,9 @@ end
 
 -- The reason, the binding claim's number, and about when the request passes.
 local function verdict()
-  local binding, retry = nil, now
+  local binding, retry, waits = nil, now, false
   for i, c in ipairs(claims) do
-    retry = max(retry, c.passes)
+    retry, waits = max(retry, c.passes), waits or c.entry ~= nil
     if c.passes > c.till or not c.first then
       local than, paused = claims[binding], c.line.paused > now
       local was_paused = than and than.line.paused > now
@@ -52,7 +52,7 @@ local function verdict()
   local list = c.line
   retry = c.passes
   if not c.turn then retry = max(retry, ready_after(c, units_out(list) + waiting(list), now)) end
-  if job ~= '' and waited_denials == 0 then
+  if job ~= '' and not waits and waited_denials == 0 then
     for i, each in ipairs(claims) do
       if is_full(each) then return 4, i, retry end
     end
@@ -133,15 +133,12 @@ local function positions()
 end
 
 local waited = false
-for _, c in ipairs(claims) do
-  c.entry = job ~= '' and c.record_was.epoch and entry_in(job, call('HGET', c.entries, job)) or nil
-  waited = waited or c.entry ~= nil
-end
-for i = #claims, 1, -1 do
-  local e = claims[i].entry
+for i, c in ipairs(claims) do
+  local e = job ~= '' and c.record_was.epoch and entry_in(job, call('HGET', c.entries, job)) or nil
+  c.entry, waited = e, waited or e ~= nil
   if e then
     waited_for, waited_denials = max(waited_for, now - e.since), max(waited_denials, e.denials)
-    if e.state ~= 'k' then waited_at = i end
+    if e.state ~= 'k' then waited_at = waited_at or i end
   end
 end
 local before = not waited and not nobody_waits and answer_before()
@@ -169,7 +166,11 @@ for i, c in ipairs(claims) do
   end
   close_list(c.line)
 end
-local waited_text = waited_denials > 0 and concat({whole(waited_for), whole(waited_denials), whole(waited_at - 1)}, ' ') or ''
+local waited_text = ''
+if waited_denials > 0 then
+  local claim = waited_at and whole(waited_at - 1) or '-'
+  waited_text = concat({whole(waited_for), whole(waited_denials), claim}, ' ')
+end
 if reason == 0 and waited and attempt ~= '' then
   local again = answer(reason, binding, retry, kept, '', waited_text) .. ';'
   call('SET', KEYS[#KEYS], owner .. ' ' .. attempt .. ' ' .. again, 'PX', ttl(now))

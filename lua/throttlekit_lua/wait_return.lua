@@ -4,14 +4,14 @@
 
   KEYS     of each claim: see ask.lua
   ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, or "" if it keeps no position, [5] its owner;
-           [6] "epoch waited denials": the epoch of lists that begin now; how long the job has waited, microseconds, and
-           how often it was denied; the claims, as in ask.lua; then of each claim 4 arguments: when it was
+           [6] the epoch of lists that begin now; [7] for how long the job has waited; [8] how often it was denied; the
+           claims, as in ask.lua; then of each claim 4 arguments: when it was
            charged, or "-" if it was not; until when the limit was in use after that; the position that the job had, or
            "-"; and for how long its turn counts, or "-"
 ]]
-local number, job, owner = tonumber(ARGV[2]), ARGV[4], ARGV[5]
-local epoch, waited_for, waited_denials = match(ARGV[6], '^(%x*) (%d+) (%d+)$')
-local claims = read_claims(7, number, '')
+local number, job, owner, epoch = tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
+local since, denials = max(0, now - tonumber(ARGV[7])), tonumber(ARGV[8])
+local claims = read_claims(9, number, '')
 
 local function return_units(c, granted, full)
   local by = c.size
@@ -33,12 +33,12 @@ local function keep_position(c, place, turn)
   if place == '-' then place, step = new_place(list, c, ARGV[3] == 'again')
   else list.n, list.v = max(list.n, tonumber(sub(place, 19))), max(list.v, tonumber(sub(place, 3, 18))) end
   local e = {id = job, place = place, cost = c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
-  e.workflow, e.since, e.denials = workflow_of(c), max(0, now - waited_for), max(1, waited_denials + 0)
+  e.since, e.denials, e.workflow = since, denials, workflow_of(c)
   keep(list, e, owner, now + KEPT_WAIT, turn and now + turn or 0)
 end
 
 for i, c in ipairs(claims) do
-  local at = 7 + 3 * number + 4 * (i - 1)
+  local at = 9 + 3 * number + 4 * (i - 1)
   if c.size > 0 then
     local granted = tonumber(ARGV[at])
     if granted then return_units(c, granted, tonumber(ARGV[at + 1])) end

@@ -4,8 +4,9 @@
   KEYS     of each claim: see ask.lua
   ARGV     [1] now; [2] the number of claims; [3] the job's id; the claims, as in ask.lua
 
-  Returns  for each list that has an entry of the job "claim state position delay", with the claim from 0, the number of
-           jobs that wait before it, and the time until its request passes, estimated
+  Returns  for each list that has an entry of the job "claim state position delay waited", with the claim from 0, the
+           number of jobs that wait before it, the time until its request passes, estimated, and the time since its first
+           denial
 ]]
 local claims, found = read_claims(4, tonumber(ARGV[2]), ''), {}
 for i, c in ipairs(claims) do
@@ -19,7 +20,8 @@ for i, c in ipairs(claims) do
       end
       at = max(ready_after(c, units_out(list) + before, now), list.paused)
     end
-    found[#found + 1] = concat({whole(i - 1), e.state, whole(before), whole(max(0, at - now))}, ' ')
+    local delay, waited = max(0, at - now), max(0, now - e.since)
+    found[#found + 1] = concat({whole(i - 1), e.state, whole(before), whole(delay), whole(waited)}, ' ')
   end
 end
 return found

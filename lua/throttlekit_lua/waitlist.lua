@@ -18,7 +18,7 @@
   entries  hash: id -> "state owner place cost at until step since denials workflow tenant". state: o waiting, w woken,
            p probed (woken, but takes no units), k kept. at: when it was woken for, or until when its turn counts. until:
            "-" for never. step: how far it moved its tenant's finish on. since, denials: when the job was first denied, and
-           how often it was
+           how often it was denied
   tags     sorted set: where each tenant's next job would start, if beyond v
 
   The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. A set that

@@ -389,11 +389,11 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
                 owner, place, id = f"owner{n % owners}", f"15{1:016}{n + 1:012}", f"id{n:032}"
                 if n < woken:
                     at_us = now_us + (n - woken) * 1_000  # as many as the limit lets pass
-                    rows[id] = f"w {owner} {place} 1 {at_us} {at_us + WOKEN_US} 1 1 1  tenant{n % 100}"
+                    rows[id] = f"w {owner} {place} 1 {at_us} {at_us + WOKEN_US} 1 {now_us} 1  tenant{n % 100}"
                     members |= {f"w{owner}|{at_us:016}|{id}": 0, f"k{at_us + PATIENCE_US:016}w1|{id}": 0}
                     members[f"x{at_us + WOKEN_US:016}|{id}"] = 0
                 else:
-                    rows[id] = f"o {owner} {place} 1 0 {wait} 1 1 1  tenant{n % 100}"
+                    rows[id] = f"o {owner} {place} 1 0 {wait} 1 {now_us} 1  tenant{n % 100}"
                     members[f"o{owner}|{place}|{id}"] = 0
                     members |= {} if wait == "-" else {f"x{int(wait):016}|{id}": 0}
             pipe.hset(entries, mapping=rows)

@@ -16,7 +16,7 @@ from support.servers.sentinel import watched
 from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker
+from throttlekit._core.decide import Answer, Asker, Waited
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Fall, Heard
 from throttlekit._core.storage_keys import bucket_name, line_name
@@ -345,6 +345,51 @@ def test_a_peek_names_what_denies_and_charges_nothing(store: Any) -> None:
     store.pause([slow, fast], None, NOW_US + SECOND)
     assert store.acquire(Request([slow, fast], Caller.PEEK), NOW_US + SECOND).allowed
     assert _ask(store, "one", slow, fast, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
+
+
+def test_a_job_learns_how_it_has_waited_whichever_store_denies(store: Any, rung: Callable[[], list[str]]) -> None:
+    """Since its first denial, however often it was denied, and on which of its lists it waits."""
+    slow, fast = _claim(SLOW), _claim(FAST)
+    _ask(store, "zero", slow)
+    assert _ask(store, "one", slow, fast).waited == Waited(0, 1, 0)
+    assert _ask(store, "one", slow, fast, at_us=NOW_US + 200_000).waited == Waited(200_000, 2, 0)
+    assert store.where([slow, fast], "one", NOW_US + 300_000).for_us == 300_000
+    store.pause([fast], 2 * SECOND, NOW_US)
+    store.wake([slow], NOW_US + SECOND)
+    _woken(rung, "one")
+    # The scarcer limit grants before the other one denies: its entry is made again.
+    assert _ask(store, "one", slow, fast, at_us=NOW_US + SECOND).waited == Waited(SECOND, 3, 1)
+    assert store.where([slow], "one", NOW_US + SECOND).for_us == SECOND
+    store.wake([fast], NOW_US + 3 * SECOND)
+    answer = _ask(store, "one", slow, fast, at_us=NOW_US + 3 * SECOND)
+    assert (answer.reason, answer.waited) == (Reason.ALLOWED, Waited(3 * SECOND, 3, 1))
+
+
+def test_a_list_that_lost_its_entries_learns_how_a_job_has_waited(store: Any) -> None:
+    """From the other list of the job, though its process does not know, and the other store denies first."""
+    slow, fast = _claim(SLOW), _claim(FAST)
+    _ask(store, "zero", slow)
+    _ask(store, "one", slow, fast)
+    store.clear_lines([line_name(fast.bucket)])
+    assert store.where([fast], "one", NOW_US) is None
+    _ask(store, "one", slow, fast, at_us=NOW_US + 200_000)
+    assert store.where([fast], "one", NOW_US + 300_000).for_us == 300_000
+
+
+def test_a_full_queue_takes_a_job_that_waited_in_another_store(store: Any, rung: Callable[[], list[str]]) -> None:
+    """Its process does not know that it has waited, and the list of the full queue has lost its entry."""
+    slow, full = _claim(SLOW), _claim(FAST)
+    bounded = StoreClaim(full.bucket, full.algorithm, 1, max_queue=1)
+    _ask(store, "zero", slow)
+    assert _ask(store, "one", slow, bounded).waited == Waited(0, 1, 0)
+    store.clear_lines([line_name(full.bucket)])
+    store.pause([full], 60 * SECOND, NOW_US)
+    assert _ask(store, "other", bounded).kept is not None
+    store.wake([slow], NOW_US + SECOND)
+    _woken(rung, "one")
+    answer = _ask(store, "one", slow, bounded, at_us=NOW_US + SECOND)
+    assert (answer.reason, answer.waited) == (Reason.PAUSED, Waited(SECOND, 2, 1))
+    assert _ask(store, "new", slow, bounded, at_us=NOW_US + SECOND).reason is Reason.FULL
 
 
 class _Slowly:

@@ -13,7 +13,7 @@ import pytest
 from parity.waits import LIMITS, BothStores, WaitHistory
 from throttlekit import FixedWindow, TokenBucket
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker
+from throttlekit._core.decide import Asker, Waited
 from throttlekit._core.slowdown import Heard
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.verdict import Caller, Reason
@@ -31,7 +31,7 @@ NOW_US, DAY_US = 1_800_000_000_000_000, 86_400_000_000
 
 ALWAYS = [
     "waiting", "woken", "kept", "paused", "allowed", "exhausted", "in line", "bells", "own wakes", "slow",
-    "return_units", "positions", "where",
+    "return_units", "positions", "where", "waited", "waited, list unknown",
 ]  # fmt: skip
 """What no run of some thousand steps lacks."""
 
@@ -151,6 +151,7 @@ def test_a_grant_whose_answer_was_lost_is_repeated_for_the_same_attempt(store: A
     other = store.ask([SLOW], Asker(Caller.JOB, "second", "p"), NOW_US + 1_200_000, attempt="2")
     assert granted.reason is again.reason is Reason.ALLOWED
     assert (again.now_us, again.uses) == (granted.now_us, granted.uses)
+    assert again.waited == granted.waited == Waited(1_000_000, 1, 0)
     assert other.reason is Reason.EXHAUSTED
 
 
@@ -268,8 +269,12 @@ def test_what_is_no_bell_is_refused(message: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", [None, b"", b"0 0 1", b"9 0 1 1;0 1;;;", b"0 0 1 1;0 1;;;0 1", [b"0 0 1 1;0 1;;;0 1", b"a", b"b"], [], 7]
-)
+    "reply",
+    [
+        None, b"", b"0 0 1", b"0 0 1 1;0 1;;;", b"9 0 1 1;0 1;;;;", b"0 0 1 1;0 1;;;;0 1", b"0 0 1 1;0 1;;;5 1;",
+        b"0 0 1 1;0 1;;;5 1 x;", [b"0 0 1 1;0 1;;;;0 1", b"a", b"b"], [], 7,
+    ],
+)  # fmt: skip
 def test_what_is_no_answer_is_refused(reply: Any) -> None:
     """A reply that the script cannot have sent is not taken for an answer."""
     with pytest.raises(UnusableReply):

@@ -188,6 +188,9 @@ class BothStores:
             self.seen["early"] += answers[0].reason is Reason.ALLOWED and answers[0].retry_us > now_us
             self.seen["own wakes"] += len(answers[0].wakes)
             self.seen["positions"] += any(answers[0].positions)
+            waited = answers[0].waited
+            self.seen["waited"] += waited is not None and waited.claim is not None
+            self.seen["waited, list unknown"] += waited is not None and waited.claim is None
         if verb not in ("ask", "look", "own", "wake", "forget"):
             self.seen[verb] += 1
             self.seen[f"bells of {verb}"] += bells

@@ -72,7 +72,8 @@ class Asker(NamedTuple):
         free: How many threads it has free besides that which asks.
         park: The park in which the job may wait; "": its process holds it.
         max_wait_us: How long the job wants to wait from now on; None: for ever.
-        waited_us, denials: How long it has waited, and how often it was denied, as far as its process knows.
+        waited_us, denials: For how long it has waited, and how often it was denied, as far as its process knows. A full
+            queue does not refuse a job that was denied before, even if the store has lost its state.
     """
 
     caller: Caller
@@ -119,12 +120,12 @@ class Waited(NamedTuple):
     Attributes:
         for_us: Since its first denial.
         denials: How often it was denied, this time included.
-        claim: The number of the claim on whose list it waited until now, or waits from now on.
+        claim: The number of the claim on whose list it waits, or waited until it was granted; None: unknown.
     """
 
     for_us: int
     denials: int
-    claim: int
+    claim: int | None
 
 
 class Answer(NamedTuple):
@@ -228,12 +229,14 @@ def ask(
         positions = _positions_of(looks)
         looks = [_grant(each, now_us, retry_us) for each in looks]
     elif reason is not Reason.FULL and asker.job:
-        waited = Waited(waited.for_us if waited else 0, (waited.denials if waited else 0) + 1, binding)
-        kept = _deny(looks, waited, now_us, asker, epoch)
+        waited = Waited(waited.for_us, waited.denials + 1, binding)
+        kept = _deny(looks, binding, now_us, asker._replace(waited_us=waited.for_us, denials=waited.denials), epoch)
     granted = reason is Reason.ALLOWED
     wakes, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
-    uses = _uses(looks, now_us)
-    answer = Answer(reason, binding, now_us, retry_us, uses, kept, wakes, looked, positions, waited=waited)
+    answer = Answer(
+        reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked, positions,
+        waited=waited if waited.denials else None,
+    )  # fmt: skip
     return answer, [_stored(each) for each in looks]
 
 
@@ -390,19 +393,16 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
     return found._replace(known=taken, taken=taken, entry=None)
 
 
-def _waited(looks: Sequence[_Found], now_us: int, asker: Asker) -> Waited | None:
-    """How the job has waited until now."""
+def _waited(looks: Sequence[_Found], now_us: int, asker: Asker) -> Waited:
+    """How the job has waited until now, as far as its process or one of its entries knows."""
     entries = [(i, each.entry) for i, each in enumerate(looks) if each.entry is not None]
-    denials = max((asker.denials, *(entry.denials for _, entry in entries)))
-    if not denials:
-        return None
     for_us = max((asker.waited_us, *(now_us - entry.since_us for _, entry in entries)))
-    return Waited(for_us, denials, next((i for i, entry in entries if entry.state is not State.KEPT), 0))
+    denials = max((asker.denials, *(entry.denials for _, entry in entries)))
+    return Waited(for_us, denials, next((i for i, entry in entries if entry.state is not State.KEPT), None))
 
 
-def _deny(looks: Sequence[_Found], waited: Waited, now_us: int, asker: Asker, epoch: str) -> Kept:
-    """Give the job a position on each list; it waits on that of the claim *waited.claim*."""
-    binding = waited.claim
+def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoch: str) -> Kept:
+    """Give the job a position on each list; it waits on that of the claim *binding*."""
     bound = looks[binding]
     woken = any(each.entry is not None and each.entry.state is State.WOKEN for each in looks)
     for i, each in enumerate(looks):
@@ -412,8 +412,8 @@ def _deny(looks: Sequence[_Found], waited: Waited, now_us: int, asker: Asker, ep
         if each.turn and each.ready(0) <= each.until_us:
             counts = bound.waitlist.pause.until_us <= now_us and _scarcer(each.claim, bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
-        each.waitlist.keep(_position(each, waited, now_us, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
-    entry, waitlist = _position(bound, waited, now_us, asker, epoch), bound.waitlist
+        each.waitlist.keep(_position(each, now_us, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
+    entry, waitlist = _position(bound, now_us, asker, epoch), bound.waitlist
     parked = bool(asker.park) and not woken
     if parked:
         most = _most_near(bound.claim.algorithm)
@@ -423,8 +423,8 @@ def _deny(looks: Sequence[_Found], waited: Waited, now_us: int, asker: Asker, ep
     return Kept(binding, parked, waitlist.epoch)
 
 
-def _position(found: _Found, waited: Waited, now_us: int, asker: Asker, epoch: str) -> Entry:
-    """The job's entry in one list, which may be new."""
+def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:
+    """The job's entry in one list, which may be new. It waits for as long, and was denied as often, as *asker* says."""
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     waitlist.epoch = waitlist.epoch or epoch
     if entry is None:
@@ -432,7 +432,7 @@ def _position(found: _Found, waited: Waited, now_us: int, asker: Asker, epoch: s
         place, step = waitlist.new_place(claim.tenant, claim.step, rank, first=first)
         workflow, tenant = _workflow_of(claim), claim.tenant
         entry = Entry(asker.job, place, claim.cost, asker.owner, workflow=workflow, tenant=tenant, step=step)
-    entry.since_us, entry.denials = max(0, now_us - waited.for_us), waited.denials
+    entry.since_us, entry.denials = max(0, now_us - asker.waited_us), asker.denials
     return entry
 
 

@@ -24,7 +24,6 @@ from throttlekit._core.decide import (
     Bell,
     Position,
     Stored,
-    Waited,
     _Found,
     _look,
     _position,
@@ -68,12 +67,14 @@ class Where(NamedTuple):
         state: Waiting or woken there; kept: only its position is known.
         position: How many jobs wait before it.
         in_us: In about how many microseconds its request passes.
+        for_us: How long ago it was first denied.
     """
 
     claim: int
     state: State
     position: int
     in_us: int
+    for_us: int
 
 
 class Waiting(NamedTuple):
@@ -128,7 +129,8 @@ def return_units(
     since: these are not returned, so that no more than the burst passes at once.
 
     Args:
-        asker: Its job is "" if it is to keep no position.
+        asker: Its job is "" if it is to keep no position. It has waited, and was denied, as it says: the denial by the
+            other store included.
     """
     claim = charge.claim
     algorithm = claim.algorithm
@@ -171,7 +173,8 @@ def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, i
             owners = each.waitlist.owners.values()
             position = sum(bisect_left(owner.waiting, (entry.place, "")) for owner in owners)
             at_us = max(each.ready(each.waitlist.taken(now_us) + position), each.waitlist.pause.until_us)
-        found.append(Where(i, entry.state, position, max(0, at_us - now_us)))
+        for_us = max(0, now_us - entry.since_us)
+        found.append(Where(i, entry.state, position, max(0, at_us - now_us), for_us))
     return found
 
 
@@ -204,14 +207,12 @@ def _woken_after(claim: StoreClaim, number: int, state: Stored, now_us: int, bel
 
 def _returned_position(found: _Found, charge: Charge, now_us: int, asker: Asker, epoch: str) -> Entry:
     """The entry of a job that is charged no longer. A list that is new has no earlier places than its own."""
-    denials = max(1, asker.denials)
     if charge.position is None:
-        return _position(found, Waited(asker.waited_us, denials, 0), now_us, asker, epoch)
+        return _position(found, now_us, asker, epoch)
     claim, waitlist, place = found.claim, found.waitlist, charge.position.place
     waitlist.epoch = waitlist.epoch or epoch
     waitlist.number, waitlist.v = max(waitlist.number, place.number), max(waitlist.v, place.tag)
-    since_us, workflow = max(0, now_us - asker.waited_us), _workflow_of(claim)
     return Entry(
-        asker.job, place, claim.cost, asker.owner, workflow=workflow, tenant=claim.tenant, since_us=since_us,
-        denials=denials,
+        asker.job, place, claim.cost, asker.owner, workflow=_workflow_of(claim), tenant=claim.tenant,
+        since_us=max(0, now_us - asker.waited_us), denials=asker.denials,
     )  # fmt: skip

@@ -122,7 +122,7 @@ class Entry:
         turn_us: Until when the job's turn counts here, while another limit holds it back; 0: it has no turn.
         workflow: The workflow that is to hold its slot; "": the job does.
         step: How far it moved its tenant's finish on.
-        since_us, denials: When the job was first denied, and how often it was.
+        since_us, denials: When the job was first denied, and how often it was denied.
     """
 
     id: str

@@ -93,8 +93,14 @@ class WaitlistRedisStore(RedisStore):
 
     def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
         claims = [each.claim for each in charges]
-        waited = f"{self._epoch()} {asker.waited_us} {asker.denials}"
-        who = [asker.caller.value, encoded(asker.job), encoded(asker.owner), waited]
+        who = [
+            asker.caller.value,
+            encoded(asker.job),
+            encoded(asker.owner),
+            self._epoch(),
+            asker.waited_us,
+            asker.denials,
+        ]
         rows = chain.from_iterable(map(charge_arguments, charges))
         self._run_wait("wait_return", claims, [_or_empty(now_us), len(claims), *who], rows)
 

@@ -58,6 +58,8 @@ def ask_in_parts(
     The job waits on the list of the part that denied it, and gets a position in the parts after that. Without one, it
     would wait there behind all who came since: simulated, a key gets .41 of its limit.
 
+    Each part learns from those before it for how long the job has waited: a full queue does not refuse it then.
+
     Raises:
         StoreUnavailable: A part gave no usable answer; or a part denied, and a slot that was to be returned may still
             be held.
@@ -68,8 +70,7 @@ def ask_in_parts(
         for part in ordered:
             answer = part.store.ask([claims[number] for number in part.claims], asker, now_us, attempt=attempt)
             answered.append(_Answered(part, answer))
-            if answer.waited is not None:  # a store that does not know the job does not refuse it
-                asker = asker._replace(waited_us=answer.waited.for_us, denials=answer.waited.denials)
+            asker = _with_waited(asker, answer)
             if answer.reason is not Reason.ALLOWED and asker.caller is not Caller.PEEK:
                 break
     except BaseException:  # also an interrupt, such as a job's time limit
@@ -89,6 +90,16 @@ def ask_in_parts(
     if failure is not None:
         raise failure
     return _merge(answered, denied, len(claims), returned=charged)
+
+
+def _with_waited(asker: Asker, answer: Answer) -> Asker:
+    """
+    *asker*, and how the job has waited as far as a part knows. A grant that the part repeats may be older.
+    """
+    if answer.waited is None:
+        return asker
+    for_us, denials = max(asker.waited_us, answer.waited.for_us), max(asker.denials, answer.waited.denials)
+    return asker._replace(waited_us=for_us, denials=denials)
 
 
 def _weight(each: _Answered) -> tuple[bool, int]:
@@ -121,16 +132,21 @@ def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, retur
         tuple((of.claims[i], in_us) for of, each in answered for i, in_us in each.looks),
         (),
         tuple(asked_us),
-        _waited(answered, binding),
+        _merge_waited(binding, answered),
     )
 
 
-def _waited(answered: Sequence[_Answered], binding: _Answered) -> Waited | None:
-    """How the job has waited, as the part *binding* says, or the last one that knows."""
-    for part, answer in (binding, *reversed(answered)):
-        if answer.waited is not None:
-            return answer.waited._replace(claim=part.claims[answer.waited.claim])
-    return None
+def _merge_waited(binding: _Answered, answered: Sequence[_Answered]) -> Waited | None:
+    """How a job has waited, as all parts know. If it is granted, each part knows its own list only."""
+    known = [each.waited for _, each in answered if each.waited is not None]
+    if not known:
+        return None
+    claims = (
+        part.claims[answer.waited.claim]
+        for part, answer in (binding, *answered)
+        if answer.waited is not None and answer.waited.claim is not None
+    )
+    return Waited(max(each.for_us for each in known), max(each.denials for each in known), next(claims, None))
 
 
 def _return_all(

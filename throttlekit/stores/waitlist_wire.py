@@ -58,8 +58,7 @@ def answer_of(reply: Any) -> Answer:
         granted = REASONS[reason] is Reason.ALLOWED
         return Answer(
             REASONS[reason], claim, now_us, retry_us, uses_of([*map(int, used)]), None if granted else _kept(kept),
-            wakes, asked, tuple(map(_position, kept)) if granted else (),
-            waited=Waited(*map(int, waited)) if waited else None,
+            wakes, asked, tuple(map(_position, kept)) if granted else (), waited=_waited(waited),
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
@@ -104,7 +103,7 @@ def where_of(reply: Any) -> list[Where]:
     """
     try:
         rows = [row.split(b" ") for row in reply]
-        return [Where(int(claim), _STATES[state], int(before), int(in_us)) for claim, state, before, in_us in rows]
+        return [Where(int(claim), _STATES[state], *map(int, numbers)) for claim, state, *numbers in rows]
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
 
@@ -161,6 +160,13 @@ def _kept(words: list[bytes]) -> Kept | None:
         return None
     claim, parked, epoch = words
     return Kept(int(claim), parked == b"1", epoch.decode("ascii"))
+
+
+def _waited(words: list[bytes]) -> Waited | None:
+    if not words:
+        return None
+    for_us, denials, claim = words
+    return Waited(int(for_us), int(denials), None if claim == b"-" else int(claim))
 
 
 def _position(word: bytes) -> Position | None:

@@ -15,7 +15,7 @@ from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.line import CLASS
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.verdict import Caller, Reason
-from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Wake
+from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Entry, Wake
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 SECOND, MS = 1_000_000, 1_000
@@ -64,6 +64,11 @@ class Lists:
 
     def forget(self, *jobs: str, limit: Limit = LIMIT, owner: str = "") -> None:
         self.store.forget([self.claim(limit)], jobs, owner)
+
+    def entries(self, job: str, *limits: Limit) -> list[Entry]:
+        """The entries of a job on the lists of *limits*."""
+        claims = [self.claim(limit) for limit in limits or [LIMIT]]
+        return [self.store._stored(claim, self.now).waitlist.entries[job] for claim in claims]  # type: ignore[union-attr]  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
 
     def woken(self) -> list[str]:
         """The ids that were woken by bells since the last call."""
@@ -441,27 +446,56 @@ def test_a_grant_is_repeated_to_the_same_question_only(lists: Lists) -> None:
     assert lists.ask("three", attempt="1").reason is not Reason.FULL
 
 
-def test_an_answer_says_how_long_a_job_has_waited_and_how_often_it_was_denied(lists: Lists) -> None:
-    """Over all its limits, and whichever of them denies; a job that passes at once has not waited."""
+def test_entries_say_since_when_a_job_waits_and_how_often_it_was_denied(lists: Lists) -> None:
+    """Both lists say the same, whichever limit denies; the answer names the list on which the job waits."""
     other = TokenBucket("other", "1/s", burst=1)
-    assert lists.ask("first", LIMIT).waited is None
-    assert lists.ask("one", LIMIT, other).waited == Waited(0, 1, 0)
-    lists.now += SECOND // 2
-    assert lists.ask("second", other).reason is Reason.ALLOWED
-    lists.now += SECOND // 2
-    assert lists.ask("one", LIMIT, other).waited == Waited(SECOND, 2, 1)
-    lists.now += SECOND // 2
-    lists.look(limit=other)
-    granted = lists.ask("one", LIMIT, other)
-    assert (granted.reason, granted.waited) == (Reason.ALLOWED, Waited(SECOND * 3 // 2, 2, 1))
+    limits = (LIMIT, other)
+    first_us = lists.now
+    assert lists.ask("one", *limits).waited is None, "it was never denied"
+    assert lists.ask("two", *limits).waited == Waited(0, 1, 0)
+    lists.now += 300 * MS
+    assert lists.ask("two", *limits).waited == Waited(300 * MS, 2, 0)
+    lists.store.pause([lists.claim(other)], 3 * SECOND)
+    lists.now += 100 * MS
+    assert lists.ask("two", *limits).waited == Waited(400 * MS, 3, 1), "it waits for the end of the pause from now on"
+    assert [(e.since_us, e.denials) for e in lists.entries("two", *limits)] == [(first_us, 3)] * 2
+    assert lists.ask("two", *limits, caller=Caller.PEEK).waited is None, "a peek is no denial"
+    lists.now += 4 * SECOND
+    for limit in limits:
+        lists.look(limit=limit)
+    granted = lists.ask("two", *limits)
+    assert (granted.reason, granted.waited) == (Reason.ALLOWED, Waited(4_400 * MS, 3, 1))
+    assert lists.ask("two", *limits).waited == Waited(0, 1, 0), "the next run of the job waits from now on"
 
 
-def test_what_its_process_knows_of_a_job_outlives_the_state_of_the_store(lists: Lists) -> None:
-    """The longer wait counts, and the greater number of denials."""
-    lists.ask("first")
-    assert lists.ask("one", waited_us=7 * SECOND, denials=3).waited == Waited(7 * SECOND, 4, 0)
-    lists.now += SECOND // 2
-    assert lists.ask("one", waited_us=SECOND, denials=1).waited == Waited(7 * SECOND + SECOND // 2, 5, 0)
+@pytest.mark.parametrize("lost", [True, False])
+def test_the_process_knows_how_a_job_has_waited_if_the_store_does_not(lists: Lists, *, lost: bool) -> None:
+    """What the process says replaces what the store has lost; a process that knows less learns it from the store."""
+    lists.ask("one")
+    lists.ask("two")
+    lists.now += 200 * MS
+    if lost:
+        lists.store.reset([lists.claim(LIMIT).bucket])
+        lists.ask("one")
+    denied = lists.ask("two", waited_us=90 * SECOND, denials=7)
+    assert denied.waited == Waited(90 * SECOND, 8, 0)
+    (entry,) = lists.entries("two")
+    assert (entry.since_us, entry.denials) == (lists.now - 90 * SECOND, 8)
+    lists.now += SECOND
+    lists.look()
+    assert lists.ask("two").waited == Waited(91 * SECOND, 8, 0)
+
+
+def test_a_job_that_no_list_knows_has_waited_for_as_long_as_its_process_says(lists: Lists) -> None:
+    """No list is named: the store that had it has lost its state, and nobody waits."""
+    assert lists.ask("one", waited_us=SECOND, denials=2).waited == Waited(SECOND, 2, None)
+
+
+def test_a_wait_of_more_than_the_clock_shows_began_at_its_first_instant(lists: Lists) -> None:
+    """No process can claim a longer wait."""
+    lists.ask("one")
+    lists.ask("two", waited_us=2 * lists.now, denials=1)
+    assert [entry.since_us for entry in lists.entries("two")] == [0]
 
 
 def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
