@@ -5,9 +5,9 @@
   KEYS     of each claim: see ask.lua
   ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, or "" if it keeps no position, [5] its owner;
            [6] the epoch of lists that begin now; [7] for how long the job has waited; [8] how often it was denied; the
-           claims, as in ask.lua; then of each claim 4 arguments: when it was
-           charged, or "-" if it was not; until when the limit was in use after that; the position that the job had, or
-           "-"; and for how long its turn counts, or "-"
+           claims, as in ask.lua; then of each claim 4 arguments: when it was charged, or "-" if it was not; until when
+           the limit was in use after that; the position that the job had, or "-"; and for how long its turn counts, or
+           "-"
 ]]
 local number, job, owner, epoch = tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
 local since, denials = max(0, now - tonumber(ARGV[7])), tonumber(ARGV[8])

@@ -453,12 +453,8 @@ def test_the_rights_that_are_documented_are_enough() -> None:
     with redis_server() as url, contextlib.closing(redis.Redis.from_url(url)) as admin:
         admin.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *rights)
         store = WaitlistRedisStore(url.replace("://", "://limits:hunter2@"), timeout=TIMEOUT)
-        heard, listening, claim = list[str](), list[int](), _claim(SLOW)
-        end = store.listen("p", lambda _, wakes: heard.extend(each.id for each in wakes), lambda: listening.append(1))
-        wait_until(lambda: listening, description="it listens")
-        _waits(store, claim)
-        store.settle([Correction(claim.bucket, claim.algorithm, NOW_US, -claim.algorithm.size)], NOW_US)
-        wait_until(lambda: heard == ["one"], description="a job is woken")
+        claim = _claim(SLOW)
+        end = _is_woken(store, claim)
         store.slow([Slowing(claim, Fall(None, SECOND, 50_000))], NOW_US)
         store.pause([claim], SECOND, NOW_US)
         store.own(claim, "q", ["two"], NOW_US)
@@ -471,14 +467,23 @@ def test_the_rights_that_are_documented_are_enough() -> None:
         store.close()
 
 
-def _works(store: Any) -> None:
-    """A job waits, is woken by a settled cost, and another caller is denied."""
-    heard, listening, claim = list[str](), list[int](), _claim(SLOW)
-    end = store.listen("p", lambda _, wakes: heard.extend(each.id for each in wakes), lambda: listening.append(1))
+def _is_woken(store: Any, claim: StoreClaim) -> Callable[[], None]:
+    """A job waits, and its owner hears that it is woken by a settled cost. Returns what ends the listening."""
+    heard, listening = list[str](), list[int]()
+    end: Callable[[], None] = store.listen(
+        "p", lambda _, wakes: heard.extend(each.id for each in wakes), lambda: listening.append(1)
+    )
     wait_until(lambda: listening, description="it listens")
     _waits(store, claim)
     store.settle([Correction(claim.bucket, claim.algorithm, NOW_US, -claim.algorithm.size)], NOW_US)
     wait_until(lambda: heard == ["one"], description="a job is woken")
+    return end
+
+
+def _works(store: Any) -> None:
+    """A job waits, is woken by a settled cost, and another caller is denied."""
+    claim = _claim(SLOW)
+    end = _is_woken(store, claim)
     (verdict,) = store.acquire_all([Request([claim], Caller.GUEST)])
     assert not verdict.allowed
     end()

@@ -98,13 +98,10 @@ class WaitlistMemoryStore(MemoryStore):
     def forget(
         self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None
     ) -> None:
-        with self._bells() as bell, self._lock:
-            now_us = self._clock_us() if now_us is None else now_us
-            names = [claim.bucket for claim in claims]
-            for i, claim in enumerate(claims):
-                before = self._stored(claim, now_us)
-                after = forget(claim, i, before, now_us, ids, owner, lambda name, i, wake: bell(name, names[i], wake))
-                self._put_stored(claim, before, after, now_us)
+        def removed(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            return forget(claims[number], number, state, now_us, ids, owner, bell)
+
+        self._change_lists(claims, removed, now_us)
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
         self.forget(claims, (), now_us=now_us)

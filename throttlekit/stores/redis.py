@@ -52,6 +52,7 @@ _URL_OPTIONS = (
 )  # fmt: skip
 _SCAN_COUNT = 1000
 _T = TypeVar("_T")
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing, Wait)
 
 
 class RedisStore:
@@ -175,6 +176,10 @@ class RedisStore:
         script = script_for(verb, frozenset(row[0] for row in rows))
         arguments = [len(keys), *keys, *head, *chain.from_iterable(rows)]
         return self._call(keys[0], lambda: self._run(script, arguments))
+
+    def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
+        """Run *call* for those of *items* that one script may change together: here for all."""
+        call(items)
 
     def _call(self, name: str, call: Callable[[], _T]) -> _T:
         """Run *call*, with its errors mapped; *name* says which part of the store it goes to."""

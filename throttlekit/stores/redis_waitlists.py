@@ -124,9 +124,12 @@ class WaitlistRedisStore(RedisStore):
     def forget(
         self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None
     ) -> None:
-        for part in _parts(ids, max(1, _MOST_IDS // len(claims))):
-            head = [_or_empty(now_us), len(claims), encoded(owner)]
-            self._run_wait("wait_forget", claims, head, map(encoded, part))
+        def forget(those: Sequence[StoreClaim]) -> None:
+            for part in _parts(ids, max(1, _MOST_IDS // len(those))):
+                head = [_or_empty(now_us), len(those), encoded(owner)]
+                self._run_wait("wait_forget", those, head, map(encoded, part))
+
+        self._for_each_hash_slot(claims, forget)
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
         self.forget(claims, (), now_us=now_us)
@@ -151,26 +154,33 @@ class WaitlistRedisStore(RedisStore):
     # Changes
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self._change("settle", corrections, lambda each: each.by, now_us)
+        self._for_each_hash_slot(corrections, lambda those: self._change("settle", those, lambda each: each.by, now_us))
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._change("release", leases, lambda _: 0, now_us)
+        self._for_each_hash_slot(leases, lambda those: self._change("release", those, lambda _: 0, now_us))
 
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
-        for batch in batches(claims, _MOST_LISTS):
-            head = [_or_empty(now_us), len(batch), _or_empty(for_us), "1" if emptied else ""]
-            self._run_wait("wait_pause", [unit_of(each) for each in batch], head)
+        def pause(those: Sequence[StoreClaim]) -> None:
+            for batch in batches(those, _MOST_LISTS):
+                head = [_or_empty(now_us), len(batch), _or_empty(for_us), "1" if emptied else ""]
+                self._run_wait("wait_pause", [unit_of(each) for each in batch], head)
+
+        self._for_each_hash_slot(claims, pause)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         drops = [each for each in slowings if isinstance(each.why, Drop)]
         if drops:
             super().slow(drops, now_us)
-        for batch in batches([each for each in slowings if not isinstance(each.why, Drop)], _MOST_LISTS):
-            rows = chain.from_iterable(slowing_row(each)[5:] for each in batch)
-            head = [_or_empty(now_us), len(batch)]
-            self._run_wait("wait_slow", [unit_of(each.claim) for each in batch], head, rows)
+
+        def slow(those: Sequence[Slowing]) -> None:
+            for batch in batches(those, _MOST_LISTS):
+                rows = chain.from_iterable(slowing_row(each)[5:] for each in batch)
+                head = [_or_empty(now_us), len(batch)]
+                self._run_wait("wait_slow", [unit_of(each.claim) for each in batch], head, rows)
+
+        self._for_each_hash_slot([each for each in slowings if not isinstance(each.why, Drop)], slow)
 
     def reset(self, names: Sequence[str]) -> None:
         super().reset(with_waitlists(names))
@@ -262,30 +272,6 @@ class WaitlistClusterStore(WaitlistRedisStore, RedisClusterStore):
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
         return [acquire_or_error(self, request) for request in requests]
-
-    def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None
-    ) -> None:
-        forget = super().forget
-        self._for_each_hash_slot(claims, lambda group: forget(group, ids, owner, now_us))
-
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        settle = super().settle
-        self._for_each_hash_slot(corrections, lambda group: settle(group, now_us))
-
-    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        release = super().release
-        self._for_each_hash_slot(leases, lambda group: release(group, now_us))
-
-    def pause(
-        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
-    ) -> None:
-        pause = super().pause
-        self._for_each_hash_slot(claims, lambda group: pause(group, for_us, now_us, emptied=emptied))
-
-    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        slow = super().slow
-        self._for_each_hash_slot(slowings, lambda group: slow(group, now_us))
 
     def _entries_of(self, claims: Sequence[StoreClaim], id: str, now_us: int | None) -> list[Where]:
         numbers, found = list(claims), list[Where]()
