@@ -169,7 +169,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         while True:
             for name in (self._broker.queue_name, *self._broker.additional_streams):
                 try:
-                    async for message in self._claimed(name, idle):
+                    async for message in self._claimed(name):
                         yield message
                 except Exception as error:
                     _log.warning("Messages of killed workers in the stream %s could not be claimed: %r", name, error)
@@ -192,29 +192,29 @@ class Holding(HoldingStream[_Message, Delivered]):
                 dead.append(name)
         return dead
 
-    async def _claimed(self, stream: str, idle: float) -> AsyncGenerator[_Message, None]:
+    async def _claimed(self, stream: str) -> AsyncGenerator[_Message, None]:
         """Record that this worker lives, and claim and yield the messages of consumers that are dead."""
-        broker, loop = self._broker, asyncio.get_running_loop()
+        broker = self._broker
         group, own, least = broker.consumer_group_name, broker.consumer_name, broker.idle_timeout
         await self._command("SET", self._alive(stream, own), "1", "PX", least)
         for consumer in await self._dead_consumers(stream, least):
+            start = "-"
             while True:
                 most = broker.unacknowledged_batch_size
                 pending: list[Any] = await self._command(
-                    "XPENDING", stream, group, "IDLE", least, "-", "+", most, consumer
+                    "XPENDING", stream, group, "IDLE", least, start, "+", most, consumer
                 )
-                # Those that another worker has claimed meanwhile are left out, as they are not idle.
-                ids, began = [entry[0] for entry in pending], loop.time()
-                found: list[Any] = await self._command("XCLAIM", stream, group, own, least, *ids) if ids else []
-                if not found:
+                if not pending:
                     break
-                for entry in found:
-                    if loop.time() - began > idle / 2:
-                        return  # the rest were claimed long ago: another worker may claim them before they run
-                    if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted entry
-                        fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
-                        ack = broker._ack_generator(id=entry[0], queue_name=stream)
-                        yield AckableMessage(data=fields[b"data"], ack=ack)
+                for entry_id, *_ in pending:
+                    # One by one, as each is handed on: a message that was claimed and is not handed on would stay with
+                    # this worker, which lives. Of those that another worker has claimed meanwhile, nothing comes.
+                    for entry in await self._command("XCLAIM", stream, group, own, least, entry_id):
+                        if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted one
+                            fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
+                            ack = broker._ack_generator(id=entry[0], queue_name=stream)
+                            yield AckableMessage(data=fields[b"data"], ack=ack)
+                start = "(" + pending[-1][0].decode()
 
     async def _command(self, *words: Any) -> Any:
         pool = self._broker.connection_pool

@@ -234,6 +234,37 @@ async def _whose(redis_url: str) -> None:
     limiter.close()
 
 
+def test_a_slow_worker_takes_over_all_messages_of_a_dead_one(redis_url: str) -> None:
+    """It may take them over more slowly than they count as idle: each is its own only once it is handed on."""
+    asyncio.run(_taken_over_slowly(redis_url))
+
+
+async def _taken_over_slowly(redis_url: str) -> None:
+    broker: Any = make_broker("stream", redis_url, None, "slow", idle_timeout=200)
+    limiter = Limiter("memory://")
+    broker.add_middlewares(throttle := Throttle(limiter))
+    await broker.startup()
+    task = broker.task("any")(_unrun("any"))
+    sent = {(await task.kiq()).task_id for _ in range(4)}
+    loop = asyncio.get_running_loop()
+    async with AsyncRedis.from_url(redis_url) as client:
+        await client.xreadgroup("taskiq", "dead", {"slow": ">"}, count=4)
+        stream, ran = throttle._holding._abandoned(0.2), set[str]()
+        while len(ran) < 4:
+            message = await asyncio.wait_for(anext(stream), 30.0)
+            ran.add(broker.formatter.loads(message.data).task_id)
+            # Only what it has handed on is its own.
+            assert len(await client.xpending_range("slow", "taskiq", "-", "+", 4, broker.consumer_name)) == 1
+            handed_on_at = loop.time()
+            while loop.time() < handed_on_at + 0.12:  # more than half of the time after which a message counts as idle
+                await asyncio.sleep(0.01)
+            await message.ack()
+        await stream.aclose()
+    assert ran == sent
+    await broker.shutdown()
+    limiter.close()
+
+
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", ["list", "stream"])
 def test_a_process_pool_is_refused_as_a_worker_starts(kind: Kind, on_redis: Servers) -> None:
