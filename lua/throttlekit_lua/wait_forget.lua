@@ -1,18 +1,20 @@
 --[[
-  Remove jobs that wait no longer, and wake others; without ids after any other change: units came back, a rate rose, or
-  a pause began or ended. Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua.
+  Remove jobs that wait no longer, or keep only their positions, and wake others; without ids after any other change:
+  units came back, a rate rose, or a pause began or ended. Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua.
 
   KEYS     of each claim: see ask.lua
-  ARGV     [1] now; [2] the number of claims; [3] whose entries they are, or "" for anybody's; the claims, as in
-           ask.lua; then the ids
+  ARGV     [1] now; [2] the number of claims; [3] whose entries they are, or "" for anybody's; [4] "1" to keep their
+           positions; the claims, as in ask.lua; then the ids
 ]]
-local claims, owner = read_claims(4, tonumber(ARGV[2]), ''), ARGV[3]
-local ids = {unpacked(ARGV, 4 + 3 * #claims)}
+local claims, owner, keeps = read_claims(5, tonumber(ARGV[2]), ''), ARGV[3], ARGV[4] == '1'
+local ids = {unpacked(ARGV, 5 + 3 * #claims)}
 for _, c in ipairs(claims) do
   if c.record_was.epoch then
     find(c)
     for _, e in ipairs(entries_of(c.line, ids)) do
-      if e and (owner == '' or e.owner == owner) then forget(c.line, e) end
+      if e and (owner == '' or e.owner == owner) then
+        if keeps then keep(c.line, e, e.owner, now + KEPT_WAIT) else forget(c.line, e) end
+      end
     end
     wake_claim(c)
     mend(c)

@@ -24,10 +24,10 @@ from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit.stores.base import Correction, Lease, Request, Slowing
+from throttlekit.stores.client import ClientStore
 from throttlekit.stores.grouped_waitlists import group_waitlists
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 from throttlekit.stores.redis_waitlists import (
-    WaitlistClientStore,
     WaitlistClusterStore,
     WaitlistRedisStore,
     WaitlistSentinelStore,
@@ -54,7 +54,7 @@ def _store(kind: str, request: pytest.FixtureRequest, stack: contextlib.ExitStac
     url: str = request.getfixturevalue("redis_url")
     if kind in ("client", "of a client"):
         client = stack.enter_context(contextlib.closing(redis.Redis.from_url(url, socket_timeout=TIMEOUT, retry=None)))
-        return WaitlistClientStore(client) if kind == "client" else waitlist_store_of_client(client)
+        return ClientStore(client) if kind == "client" else waitlist_store_of_client(client)
     store = WaitlistRedisStore(url, timeout=TIMEOUT)
     return group_waitlists(store, [("fast", WaitlistMemoryStore())]) if kind == "grouped" else store
 
@@ -319,7 +319,7 @@ def test_a_job_keeps_its_turn_when_another_store_denies(store: Any, rung: Callab
     assert held.kept.claim == 1
     # The unit of the scarcer limit is kept for it while it waits for the other one.
     assert _ask(store, "second", slow, fast, at_us=NOW_US + SECOND).reason is not Reason.ALLOWED
-    assert store.acquire(Request([slow], Caller.GUEST), NOW_US + SECOND).reason is not Reason.ALLOWED
+    assert store.ask([slow], Asker(Caller.GUEST), NOW_US + SECOND).reason is not Reason.ALLOWED
     store.wake([fast], NOW_US + SECOND + 250_000)
     assert _ask(store, "first", slow, fast, at_us=NOW_US + SECOND + 300_000).reason is Reason.ALLOWED
 

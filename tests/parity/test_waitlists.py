@@ -226,6 +226,9 @@ def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client
     store.close()
 
 
+@pytest.mark.xfail(
+    strict=True, reason="a pause is written into the line too, until the adapters of RQ and huey wait on waitlists"
+)
 def test_a_cleared_list_whose_pause_is_over_leaves_nothing(redis_url: str, client: Any) -> None:
     """And a limit that is only paused has no list to clear."""
     store = WaitlistRedisStore(redis_url, timeout=20)

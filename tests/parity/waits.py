@@ -530,9 +530,9 @@ class WaitHistory:
     def _forget(self) -> None:
         ids = self._ids(3)
         claims = [self._claim(each, "", 1) for each in {each.bucket: each for each in self._limits}.values()]
-        owner = self._rnd.choice(["", self._owner()])
-        self._stores.run("forget", claims, self._now_us, ids, owner)
-        if self._rnd.random() < 0.7:
+        owner, keep = self._rnd.choice(["", self._owner()]), self._rnd.random() < 0.3
+        self._stores.run("forget", claims, self._now_us, ids, owner, keep=keep)
+        if not keep and self._rnd.random() < 0.7:
             self._jobs = [job for job in self._jobs if job.id not in ids]
 
     def _wake(self) -> None:

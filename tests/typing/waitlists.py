@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from throttlekit.stores.client import ClientStore
 from throttlekit.stores.grouped_waitlists import WaitlistGroupedStore, group_waitlists
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 from throttlekit.stores.redis_waitlists import (
-    WaitlistClientStore,
     WaitlistClusterStore,
     WaitlistRedisStore,
     WaitlistSentinelStore,
@@ -17,7 +17,7 @@ def check(
     memory: WaitlistMemoryStore,
     redis: WaitlistRedisStore,
     sentinel: WaitlistSentinelStore,
-    client: WaitlistClientStore,
+    client: ClientStore,
     cluster: WaitlistClusterStore,
     grouped: WaitlistGroupedStore,
 ) -> list[SupportsWaitlists]:

@@ -289,21 +289,27 @@ def own(
 
 
 def forget(
-    claim: StoreClaim, number: int, state: Stored, now_us: int, ids: Sequence[str], owner: str, bell: Bell
-) -> Stored:
+    claim: StoreClaim, number: int, state: Stored, now_us: int, ids: Sequence[str], owner: str, bell: Bell, *,
+    keep: bool = False,
+) -> Stored:  # fmt: skip
     """
     Remove jobs that wait no longer: they expired, or were revoked, cancelled or deleted. Wake others; without *ids*
     after any other change: units came back, the rate rose, or a pause began or ended.
 
     Args:
         owner: Entries of other owners stay: they have the message by now. "": whoever the owner is.
+        keep: The jobs keep their positions: something that is not in the store holds them back.
     """
     if state.waitlist is None or not state.waitlist.epoch:
         return state
     found = _look(claim, state, now_us, _NOBODY)
     for id in ids:
         entry = found.waitlist.entries.get(id)
-        if entry is not None and owner in ("", entry.owner):
+        if entry is None or owner not in ("", entry.owner):
+            continue
+        if keep:
+            found.waitlist.keep(entry, entry.owner, now_us + KEPT_US)
+        else:
             found.waitlist.forget(entry)
     _wake_all([found], now_us, _NOBODY, lambda name, _, wake: bell(name, number, wake), None)
     return _stored(found)
@@ -366,7 +372,8 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
     found = looks[binding]
     retry_us = found.passes_us
     if not found.turn:
-        retry_us = max(retry_us, found.ready(found.waitlist.taken(now_us) + found.waitlist.waiting))
+        ahead = found.waitlist.waiting * found.claim.cost  # as if all jobs took as many units
+        retry_us = max(retry_us, found.ready(found.waitlist.taken(now_us) + ahead))
     if asker.job and not asker.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.line import Place
@@ -55,6 +55,7 @@ class Verdict(NamedTuple):
         places: The job's place in the line of each claim; None: it has none there. Empty when no place was given.
         asked_us: The instant of the decision on each claim, where several stores with clocks of their own
             decide; else empty.
+        answer: The `throttlekit._core.decide.Answer` to a request with an `asker`; else None.
     """
 
     reason: Reason
@@ -65,6 +66,7 @@ class Verdict(NamedTuple):
     uses: tuple[Use | None, ...]
     places: tuple[Place | None, ...] = ()
     asked_us: tuple[int, ...] = ()
+    answer: Any = None
 
     @property
     def allowed(self) -> bool:

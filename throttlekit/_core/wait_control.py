@@ -66,7 +66,7 @@ class Where(NamedTuple):
         claim: The number of the claim that holds it back.
         state: Waiting or woken there; kept: only its position is known.
         position: How many jobs wait before it.
-        in_us: In about how many microseconds its request passes.
+        in_us: In about how many microseconds its request passes, if each job before it takes as many units.
         for_us: How long ago it was first denied.
     """
 
@@ -172,7 +172,8 @@ def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, i
         if entry.state is not State.WOKEN:
             owners = each.waitlist.owners.values()
             position = sum(bisect_left(owner.waiting, (entry.place, "")) for owner in owners)
-            at_us = max(each.ready(each.waitlist.taken(now_us) + position), each.waitlist.pause.until_us)
+            ahead = each.waitlist.taken(now_us) + position * entry.cost
+            at_us = max(each.ready(ahead), each.waitlist.pause.until_us)
         for_us = max(0, now_us - entry.since_us)
         found.append(Where(i, entry.state, position, max(0, at_us - now_us), for_us))
     return found

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Asker
 from throttlekit._core.latency import Drop
 from throttlekit._core.line import GRACE_US, Place
 from throttlekit._core.slowdown import Fall, Heard
@@ -32,6 +33,10 @@ class Request(NamedTuple):
     """
     Everything that one decision depends on: the arguments of `throttlekit._core.acquire.acquire`. No two claims share a
     name.
+
+    Attributes:
+        asker: Who asks, if the job waits on waitlists: then these are the arguments of `throttlekit._core.decide.ask`.
+        attempt: Which attempt of the job it is: the store gives a repeated question the answer that it gave before.
     """
 
     claims: Sequence[StoreClaim]
@@ -39,6 +44,8 @@ class Request(NamedTuple):
     places: Sequence[Place | None] = ()
     max_wait_us: int | None = None
     grace_us: int = GRACE_US
+    asker: Asker | None = None
+    attempt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

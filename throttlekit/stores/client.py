@@ -10,13 +10,14 @@ import redis
 from throttlekit._core.verdict import Verdict
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores.base import Request, acquire_or_error
-from throttlekit.stores.redis import RedisStore, address_of, renew_pool_lock_after_fork
+from throttlekit.stores.redis import address_of, renew_pool_lock_after_fork
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore
 from throttlekit.stores.wire import arguments_of, script_of
 
 __all__ = ["ClientStore"]
 
 
-class ClientStore(RedisStore):
+class ClientStore(WaitlistRedisStore):
     """
     Sends every command with *client* itself, by its `execute_command` and its pipelines: for tracing and metrics that
     hook into these. `Limiter(ClientStore(client))`.
@@ -50,6 +51,8 @@ class ClientStore(RedisStore):
         self.address = address_of(pool)
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+        if any(each.asker is not None for each in requests):
+            return super().acquire_all(requests)
         commands = [("EVALSHA", script_of(request).sha, *arguments_of(request, None)) for request in requests]
         try:
             replies = self._call(requests[0].claims[0].bucket, lambda: self._send_all(commands))

@@ -1,22 +1,23 @@
-"""One store with waitlists for each group of limits. No adapter uses it yet, so that nothing loads it."""
+"""One store with waitlists for each group of limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker, Look
 from throttlekit._core.verdict import Verdict
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
-from throttlekit.stores.base import Request, SupportsCommands
+from throttlekit.stores.base import Request, Store, SupportsCommands
 from throttlekit.stores.grouped import GroupedStore, SharedGroupedStore
+from throttlekit.stores.grouped import grouped as without_waitlists
 from throttlekit.stores.wait_parts import WaitPart, ask_in_parts
-from throttlekit.stores.waitlists import SupportsWaitlists, asker_of, binding_where, verdict_of_answer
+from throttlekit.stores.waitlists import SupportsWaitlists, binding_where, has_waitlists, verdict_of_answer
 
-__all__ = ["WaitlistGroupedStore", "WaitlistSharedGroupedStore", "group_waitlists"]
+__all__ = ["WaitlistGroupedStore", "WaitlistSharedGroupedStore", "group_waitlists", "grouped"]
 
 
 class WaitlistGroupedStore(GroupedStore):
@@ -34,7 +35,9 @@ class WaitlistGroupedStore(GroupedStore):
         return ask_in_parts(parts, claims, asker, now_us, attempt=attempt)
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return verdict_of_answer(self.ask(request.claims, asker_of(request), now_us))
+        if request.asker is None:
+            return super().acquire(request, now_us)
+        return verdict_of_answer(self.ask(request.claims, request.asker, now_us, attempt=request.attempt))
 
     def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
         self._each(
@@ -51,9 +54,10 @@ class WaitlistGroupedStore(GroupedStore):
         return self._of(claim.bucket).call(lambda store: store.own(claim, owner, ids, now_us))  # type: ignore[no-any-return]
 
     def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None
-    ) -> None:
-        self._each(claims, lambda store, those: _of(store).forget(those, ids, owner, now_us))
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
+        self._each(claims, lambda store, those: _of(store).forget(those, ids, owner, now_us, keep=keep))
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
         self._each(claims, lambda store, those: _of(store).wake(those, now_us))
@@ -89,6 +93,12 @@ def group_waitlists(default: SupportsWaitlists, groups: Sequence[tuple[str, Supp
     """*default* with a store of its own for each of *groups*."""
     made = WaitlistSharedGroupedStore if isinstance(default, SupportsCommands) else WaitlistGroupedStore
     return made(default, groups) if groups else default
+
+
+def grouped(default: Store, groups: Sequence[tuple[str, Store]]) -> Store:
+    """*default* with a store of its own for each of *groups*. It has waitlists if each of them has."""
+    all_have = all(map(has_waitlists, (default, *(store for _, store in groups))))
+    return group_waitlists(cast(Any, default), cast(Any, groups)) if all_have else without_waitlists(default, groups)
 
 
 def _of(store: Any) -> SupportsWaitlists:

@@ -51,7 +51,7 @@ class MemoryStore:
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
-            claims, caller, places, max_wait_us, grace_us = request
+            claims, caller, places, max_wait_us, grace_us = request[:5]
             states = [self._state(claim, now_us) for claim in claims]
             verdict, changed = acquire(
                 claims, states, now_us,

@@ -1,4 +1,4 @@
-"""The memory store with waitlists: the reference for the scripts. No adapter uses it yet, so that nothing loads it."""
+"""The memory store with waitlists: the reference for the scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from throttlekit.stores.base import Correction, Lease, Request, Slowing
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.waitlists import (
     MOST_LISTED,
-    asker_of,
     binding_where,
     unit_of,
     verdict_of_answer,
@@ -74,6 +73,10 @@ class WaitlistMemoryStore(MemoryStore):
                 )
             return answer
 
+    def has_list(self, bucket: str) -> bool:
+        """Whether jobs wait for that limit and key."""
+        return wait_names(bucket)[0] in self._values
+
     def look(
         self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
         near: bool = False,
@@ -96,10 +99,11 @@ class WaitlistMemoryStore(MemoryStore):
             return found
 
     def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None
-    ) -> None:
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
         def removed(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-            return forget(claims[number], number, state, now_us, ids, owner, bell)
+            return forget(claims[number], number, state, now_us, ids, owner, bell, keep=keep)
 
         self._change_lists(claims, removed, now_us)
 
@@ -107,7 +111,9 @@ class WaitlistMemoryStore(MemoryStore):
         self.forget(claims, (), now_us=now_us)
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return verdict_of_answer(self.ask(request.claims, asker_of(request), now_us))
+        if request.asker is None:
+            return super().acquire(request, now_us)
+        return verdict_of_answer(self.ask(request.claims, request.asker, now_us, attempt=request.attempt))
 
     def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
         epoch = self._epoch()
@@ -154,6 +160,7 @@ class WaitlistMemoryStore(MemoryStore):
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
+        super().pause(claims, for_us, now_us, emptied=emptied)
         units = [unit_of(each) for each in claims]
 
         def paused(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
@@ -162,7 +169,7 @@ class WaitlistMemoryStore(MemoryStore):
         self._change_lists(units, paused, now_us)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        super().slow([each for each in slowings if isinstance(each.why, Drop)], now_us)
+        super().slow(slowings, now_us)
         reasons = [(unit_of(each.claim), each.why) for each in slowings if not isinstance(each.why, Drop)]
 
         def slower(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:

@@ -1,4 +1,4 @@
-"""The stores on Redis servers with waitlists. No adapter uses them yet, so that nothing loads them."""
+"""The stores on Redis servers with waitlists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from throttlekit._core.waitlist import Wake
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, acquire_or_error
 from throttlekit.stores.bells import Listener
-from throttlekit.stores.client import ClientStore
 from throttlekit.stores.cluster import RedisClusterStore, by_hash_slot
 from throttlekit.stores.from_client import ClusterOfClient, ServerOfClient, store_of_client
 from throttlekit.stores.redis import RedisStore
@@ -38,7 +37,6 @@ from throttlekit.stores.waitlist_wire import (
 )
 from throttlekit.stores.waitlists import (
     MOST_LISTED,
-    asker_of,
     batches,
     binding_where,
     unit_of,
@@ -48,7 +46,7 @@ from throttlekit.stores.waitlists import (
 from throttlekit.stores.wire import Script, claims_arguments, script_for, slowing_row
 
 __all__ = [
-    "WaitlistClientStore", "WaitlistClusterStore", "WaitlistRedisStore", "WaitlistSentinelStore",
+    "WaitlistClusterStore", "WaitlistRedisStore", "WaitlistSentinelStore",
     "waitlist_store_of_client",
 ]  # fmt: skip
 
@@ -80,10 +78,19 @@ class WaitlistRedisStore(RedisStore):
         return self._call(claims[0].bucket, lambda: answer_of(reply))
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return verdict_of_answer(self.ask(request.claims, asker_of(request), now_us))
+        if request.asker is None:
+            return super().acquire(request, now_us)
+        return verdict_of_answer(self.ask(request.claims, request.asker, now_us, attempt=request.attempt))
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
-        questions = [self._question(each.claims, asker_of(each), None, "") for each in requests]
+        askers = [each.asker for each in requests if each.asker is not None]
+        if not askers:
+            return super().acquire_all(requests)
+        if len(askers) < len(requests):
+            return [acquire_or_error(self, request) for request in requests]
+        questions = [
+            self._question(each.claims, asker, None, each.attempt) for each, asker in zip(requests, askers, strict=True)
+        ]
         commands = [("EVALSHA", script.sha, *arguments) for script, arguments in questions]
         try:
             replies = self._call(requests[0].claims[0].bucket, lambda: self._send_all(commands))
@@ -122,11 +129,12 @@ class WaitlistRedisStore(RedisStore):
         return looks[-1]._replace(again=again, look_in_us=in_us)
 
     def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None
-    ) -> None:
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
         def forget(those: Sequence[StoreClaim]) -> None:
             for part in _parts(ids, max(1, _MOST_IDS // len(those))):
-                head = [_or_empty(now_us), len(those), encoded(owner)]
+                head = [_or_empty(now_us), len(those), encoded(owner), "1" if keep else ""]
                 self._run_wait("wait_forget", those, head, map(encoded, part))
 
         self._for_each_hash_slot(claims, forget)
@@ -162,6 +170,8 @@ class WaitlistRedisStore(RedisStore):
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
+        super().pause(claims, for_us, now_us, emptied=emptied)
+
         def pause(those: Sequence[StoreClaim]) -> None:
             for batch in batches(those, _MOST_LISTS):
                 head = [_or_empty(now_us), len(batch), _or_empty(for_us), "1" if emptied else ""]
@@ -170,9 +180,7 @@ class WaitlistRedisStore(RedisStore):
         self._for_each_hash_slot(claims, pause)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        drops = [each for each in slowings if isinstance(each.why, Drop)]
-        if drops:
-            super().slow(drops, now_us)
+        super().slow(slowings, now_us)
 
         def slow(those: Sequence[Slowing]) -> None:
             for batch in batches(those, _MOST_LISTS):
@@ -249,10 +257,6 @@ class WaitlistRedisStore(RedisStore):
 
 class WaitlistSentinelStore(WaitlistRedisStore, RedisSentinelStore):
     """A store behind Sentinels whose jobs wait on waitlists."""
-
-
-class WaitlistClientStore(WaitlistRedisStore, ClientStore):
-    """A store through the user's own client whose jobs wait on waitlists."""
 
 
 class WaitlistClusterStore(WaitlistRedisStore, RedisClusterStore):

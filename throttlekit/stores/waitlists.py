@@ -8,14 +8,14 @@ from typing import Protocol, TypeVar
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker, Look
 from throttlekit._core.storage_keys import bucket_of, wait_names
-from throttlekit._core.verdict import Caller, Verdict
+from throttlekit._core.verdict import Verdict
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import State, Wake
-from throttlekit.stores.base import Correction, Lease, Request, Store
+from throttlekit.stores.base import Correction, Lease, Store
 
 __all__ = [
-    "MOST_LISTED", "SupportsWaitlists", "asker_of", "batches", "binding_where", "unit_of", "verdict_of_answer",
-    "with_waitlists",
+    "MOST_LISTED", "SupportsWaitlists", "batches", "binding_where", "has_waitlists", "unit_of",
+    "verdict_of_answer", "with_waitlists",
 ]  # fmt: skip
 
 MOST_LISTED = 20
@@ -69,13 +69,15 @@ class SupportsWaitlists(Store, Protocol):
         ...
 
     def forget(
-        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None
-    ) -> None:
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
         """
         Remove jobs from the lists of *claims*; then wake others.
 
         Args:
             owner: Only jobs that it owns; "": whoever owns them.
+            keep: They keep their positions, and wait for nothing that the store knows.
         """
         ...
 
@@ -103,6 +105,11 @@ class SupportsWaitlists(Store, Protocol):
         ...
 
 
+def has_waitlists(store: Store) -> bool:
+    """Whether *store* is a `SupportsWaitlists`. A protocol of many methods takes a hundred times as long to check."""
+    return callable(getattr(store, "ask", None)) and callable(getattr(store, "listen", None))
+
+
 def unit_of(what: StoreClaim | Correction | Lease) -> StoreClaim:
     """A claim of one unit of the same limit and key."""
     return StoreClaim(what.bucket, what.algorithm.of_one())
@@ -123,16 +130,11 @@ def batches(items: Sequence[_T], most: int) -> list[list[_T]]:
     return found
 
 
-def asker_of(request: Request) -> Asker:
-    """A caller that only asks and does not wait."""
-    return Asker(Caller.PEEK if request.caller is Caller.PEEK else Caller.GUEST)
-
-
 def verdict_of_answer(answer: Answer) -> Verdict:
-    """The answer to a caller that does not wait."""
+    """*answer* as the verdict on its request."""
     return Verdict(
         answer.reason, answer.claim, answer.now_us, answer.retry_us, answer.retry_us, answer.uses,
-        asked_us=answer.asked_us,
+        asked_us=answer.asked_us, answer=answer,
     )  # fmt: skip
 
 

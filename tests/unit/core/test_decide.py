@@ -15,7 +15,7 @@ from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.line import CLASS
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.verdict import Caller, Reason
-from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Entry, Wake
+from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Entry, State, Wake
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 SECOND, MS = 1_000_000, 1_000
@@ -550,3 +550,29 @@ def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) 
     assert lists.woken() == ["b1"]
     assert lists.ask("b1", limit, workflow=a, owner="b").reason is Reason.ALLOWED
     assert lists.woken() == ["b3"]
+
+
+def test_the_estimated_wait_counts_the_units_of_the_jobs_before(lists: Lists) -> None:
+    """Behind two jobs of ten units each, a job of ten units passes after 30 units, not after 12."""
+    limit = TokenBucket("tokens", "1/s", burst=10)
+    lists.ask("zero", limit, cost=10)
+    for number, job in enumerate(("one", "two", "three"), 1):
+        answer = lists.ask(job, limit, cost=10)
+        assert answer.retry_us - lists.now == 10 * number * SECOND
+    found = lists.store.where([lists.claim(limit, cost=10)], "three", lists.now)
+    assert found is not None
+    assert (found.position, found.in_us) == (2, 30 * SECOND)
+
+
+def test_a_job_that_something_else_holds_back_keeps_its_position_and_stops_nobody(lists: Lists) -> None:
+    """It is woken no more, and the next one is; when it asks again it is first."""
+    for job in ("zero", "one", "two", "three"):
+        lists.ask(job)
+    lists.store.forget([lists.claim(LIMIT)], ["one"], "a", keep=True)
+    assert [entry.state for entry in lists.entries("one")] == [State.KEPT]
+    lists.now += SECOND
+    assert [wake.id for wake in lists.look().wakes] == ["two"]
+    assert lists.ask("two").reason is Reason.ALLOWED
+    lists.ask("one")
+    lists.now += SECOND
+    assert [wake.id for wake in lists.look().wakes] == ["one"]
