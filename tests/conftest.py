@@ -51,7 +51,7 @@ _FIRST = (
     "adapters/taskiq/test_processes.py",
     "adapters/contract/test_taskiq.py",
     "adapters/fleet/test_launchers.py",
-    "adapters/celery/test_parking.py",
+    "adapters/celery/test_held.py",
     "adapters/celery/test_slots.py",
     "adapters/fleet/test_faster_line.py",
     "cli/test_doctor.py",

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
@@ -25,10 +25,11 @@ from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
 from throttlekit._engine.threads import Threads
+from throttlekit._engine.waker import Waker
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Slowing, Store
-from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 if TYPE_CHECKING:
     from throttlekit.fleet.fleet import Fleet
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["NO_CLIENT", "Wired", "Wiring", "wiring_of"]
 
 NO_CLIENT = object()
+_T = TypeVar("_T")
+_MANY = 100_000
 _log = logging.getLogger("throttlekit")
 _NOT_KNOWN: Mapping[str, int] = {}
 
@@ -62,6 +65,10 @@ class Wiring:
     peek_all: Callable[[Sequence[Call]], list[Decision | Exception]]
 
 
+def _call(_: str, wake: Callable[[], None]) -> None:
+    wake()
+
+
 class Wired:
     """The base of `Limiter`: its layers, stacked, and the methods that adapters call."""
 
@@ -79,10 +86,11 @@ class Wired:
         made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
         made = with_groups(made, stores, hooks)
         guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
-        counted = Stores(guarded, MemoryStore())
+        counted = Stores(guarded, WaitlistMemoryStore())
         self.events = EventDispatcher(hooks)
         self.threads = Threads()
         self.fleet: Fleet | None = None
+        self._waker: Waker[Callable[[], None]] | None = None
         self._leases = Leases(counted)
         self._release_failed = Every()
         self._registry = LimitRegistry()
@@ -111,6 +119,35 @@ class Wired:
             decider = overridden = OverrideLayer(self.fleet, pipeline, decider)
             peek_all = overridden.peek_all
         return Wiring(stores, pipeline, decider, prefetcher, prefetched, peek_all)
+
+    @property
+    def waker(self) -> Waker[Callable[[], None]]:
+        """
+        For adapters of code without jobs: wakes the callers of this process that wait in place. Each has a thread, or a
+        task, of its own.
+        """
+        if self._waker is None:
+            self._waker = self.make_waker(lambda: _MANY, _call)
+        return self._waker
+
+    def make_waker(
+        self,
+        free: Callable[[], int],
+        start: Callable[[str, _T], None],
+        *,
+        give_back: Callable[[_T], None] = lambda _: None,
+    ) -> Waker[_T]:
+        """For adapters: what holds, and wakes, the jobs of this process that wait; see `throttlekit.adapter.Waker`."""
+        waker = Waker(self._wiring.stores, free, start, give_back=give_back)
+        if self.fleet is not None:
+            self.fleet.on_change(waker.limits_changed)
+        return waker
+
+    def _close_waker(self) -> None:
+        """The callers that wait ask again."""
+        waker, self._waker = self._waker, None
+        for wake in [] if waker is None else waker.close():
+            wake()
 
     @property
     def in_memory(self) -> bool:

@@ -22,6 +22,7 @@ from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import decision_from
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
+from throttlekit._engine.pipeline import begins_in
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
 from throttlekit._engine.up_to import UpTo
@@ -105,7 +106,14 @@ class AsyncLimiter:
             raise
         except StoreUnavailable as error:
             return wiring.pipeline.without_store(attempt, error)
-        return wiring.pipeline.conclude(attempt, verdict, wiring.pipeline.decision(attempt, verdict))
+        decision = wiring.pipeline.conclude(attempt, verdict, wiring.pipeline.decision(attempt, verdict))
+        if decision.allowed and (early := begins_in(verdict)):
+            try:
+                await asyncio.sleep(early)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._cancel(question))
+                raise
+        return decision
 
     async def acquire_many(
         self, limit: Limit, most: int, *, job: Job | None = None, key: str | int | None = None
@@ -281,9 +289,12 @@ class AsyncLimiter:
 
     async def _cancel(self, question: _Question) -> None:
         verdict = await self._loops[asyncio.get_running_loop()].abandon(question)
+        claims, call = question.attempt.claims, question.attempt.call
         if verdict is not None and verdict.allowed:
-            decision = decision_from(verdict, question.attempt.claims)
-            await self._in_thread(partial(self._limiter.cancel, decision))
+            await self._in_thread(partial(self._limiter.cancel, decision_from(verdict, claims)))
+        if call.waits is not None:
+            leave = partial(call.waits.waker.leave, call.id, [each.claim for each in claims])
+            await self._in_thread(leave)
 
     def _in_thread(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
         """*function* is on its way to a thread once this returns; it runs to its end though its caller is cancelled."""

@@ -388,6 +388,7 @@ class Limiter(Wired):
             self.fleet.close()
         if self._wiring.prefetcher is not None:
             self._wiring.prefetcher.close()
+        self._close_waker()
         self._wiring.stores.shared.close()
         self.threads.close()
 

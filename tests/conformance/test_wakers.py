@@ -30,13 +30,10 @@ class Process:
     """As a worker process: two threads that ask, run what is granted, and hold what is denied."""
 
     def __init__(self, url: str, name: str, ran: list[str]) -> None:
-        self.name, self._ran = name, ran
+        self._ran = ran
         self._store, self._jobs, self._free = WaitlistRedisStore(url, timeout=5), SimpleQueue[str](), 2
         self._lock = threading.Lock()
-        self.waker: Waker[str] = Waker(self._store, name, lambda: self._free, lambda id, _: self._jobs.put(id))
-        self._client = redis.Redis.from_url(url)
-        self.listener = Listener(self._client, f"tk1:{name}", self.waker.heard, self.waker.missed)
-        assert self.listener.wait(10)
+        self.waker: Waker[str] = Waker(self._store, lambda: self._free, lambda id, _: self._jobs.put(id))
         self.waker.begin()
         for _ in range(2):
             threading.Thread(target=self._run, daemon=True).start()
@@ -48,17 +45,14 @@ class Process:
         self.put("")
         self.put("")
         self.waker.close()
-        self.listener.close()
         self._store.close()
-        self._client.close()
 
     def _run(self) -> None:
         while id := self._jobs.get():
             with self._lock:
                 self._free -= 1
-                free = self._free
-            self.waker.asks(id, [CLAIM.bucket], free)
-            answer = self._store.ask([CLAIM], Asker(Caller.JOB, id, self.name, free))
+            asker, attempt = self.waker.asks(id, [CLAIM.bucket])
+            answer = self._store.ask([CLAIM], asker, attempt=attempt)
             self.waker.answered(id, id, [CLAIM], answer)
             if answer.reason is Reason.ALLOWED:
                 time.sleep((answer.retry_us - answer.now_us) / 1e6)

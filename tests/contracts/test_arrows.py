@@ -19,7 +19,10 @@ LAYERS = [
     ("_core", ["throttlekit._core"]),
     ("stores", ["throttlekit.stores"]),
     ("hookspecs", ["throttlekit.hookspecs"]),
-    ("tickets", [f"throttlekit._engine.{name}" for name in ("ticket", "inline", "delivery", "store_clock")]),
+    (
+        "tickets",
+        [f"throttlekit._engine.{name}" for name in ("ticket", "inline", "room", "waker", "delivery", "store_clock")],
+    ),
     ("headers", [f"throttlekit._engine.{name}" for name in ("header_values", "response_headers")]),
     ("calls", [f"throttlekit._engine.{name}" for name in ("call", "registry", "claims", "attempt", "rate_limited")]),
     ("events", [f"throttlekit._engine.{name}" for name in ("events", "builtin_plugins", "plugins")]),

@@ -87,7 +87,7 @@ def _attributes(text: str) -> Iterator[str]:
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_are_not_too_long(module: str) -> None:
     """A module has at most 500 lines; that of the decision, some more."""
-    longest = {"throttlekit._core.decide": 540}.get(module, 500)
+    longest = {"throttlekit._core.decide": 550}.get(module, 500)
     assert read(MODULES[module]).count("\n") <= longest
 
 

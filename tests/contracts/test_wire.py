@@ -159,22 +159,12 @@ def test_a_receipt() -> None:
     assert set(slot) == {"limit", "bucket", "cost", "at", "measured", "holder"}
 
 
-# Dramatiq and Celery
-
-
-def test_options_of_dramatiqs_messages() -> None:
-    """The option that carries a ticket; the others are those of every framework."""
-    assert constant("throttlekit_dramatiq", "TICKET") == "throttlekit"
-
-
-def test_labels_of_taskiqs_messages() -> None:
-    """The label that carries a ticket; the others are those of every framework."""
-    assert constant("throttlekit_taskiq", "TICKET") == "throttlekit"
+# Celery
 
 
 def test_headers_of_celerys_messages() -> None:
-    """The headers that carry a ticket, and a receipt."""
-    assert constant("throttlekit_celery", "TICKET") == "throttlekit"
+    """The header of a copy after a 429, and that which carries a receipt, within a worker."""
+    assert constant("throttlekit_celery", "ASKS_AT") == "throttlekit_asks_at"
     assert constant("throttlekit_celery", "RECEIPT") == "throttlekit_receipt"
 
 

@@ -19,7 +19,7 @@ from throttlekit.hookspecs import (
     hookimpl,
 )
 from throttlekit.stores.base import Store
-from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 __all__ = ["DeferralLog", "RateLimitLog", "ShadowLog", "SlotLostLog", "Stores", "UnchargedLog"]
 
@@ -35,20 +35,20 @@ class Stores:
         if not colon:
             return None
         if scheme == "memory":
-            return MemoryStore()
+            return WaitlistMemoryStore()
         server, _, shape = scheme.partition("+")
         if shape == "sentinel" and server in _SERVERS:
-            from throttlekit.stores.sentinel import RedisSentinelStore
+            from throttlekit.stores.redis_waitlists import WaitlistSentinelStore
 
-            return RedisSentinelStore(url)
+            return WaitlistSentinelStore(url)
         if shape == "cluster" and server in _SERVERS:
-            from throttlekit.stores.cluster import RedisClusterStore
+            from throttlekit.stores.redis_waitlists import WaitlistClusterStore
 
-            return RedisClusterStore(url)
+            return WaitlistClusterStore(url)
         if scheme in (*_SERVERS, "unix"):
-            from throttlekit.stores.redis import RedisStore
+            from throttlekit.stores.redis_waitlists import WaitlistRedisStore
 
-            return RedisStore(url)
+            return WaitlistRedisStore(url)
         return None
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
+from throttlekit._engine.waker import Waiting
 
 __all__ = ["Call"]
 
@@ -38,10 +39,21 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
         return self.job if self.delivery.comes_back else None
 
     @property
+    def waits(self) -> Waiting | None:
+        """How the job waits on waitlists; None: it does not."""
+        return None if self.peek else self.delivery.waits
+
+    @property
+    def id(self) -> str:
+        """The job's id on waitlists."""
+        waits = self.delivery.waits
+        return (waits.id if waits is not None else "") or (self.job.id if self.job is not None else "")
+
+    @property
     def question(self) -> tuple[object, ...] | None:
         """What stands for the call, if nothing else says what it asks: no job, no cost; as long as its limits live."""
-        limits, job, key, cost, _, peek = self
-        if job is not None or cost is not None or peek or not (key is None or type(key) is str):
+        limits, job, key, cost, delivery, peek = self
+        if job is not None or cost is not None or peek or delivery.waits or not (key is None or type(key) is str):
             return None
         return (id(limits[0]), key) if len(limits) == 1 else (*map(id, limits), key)
 

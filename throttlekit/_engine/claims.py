@@ -239,6 +239,13 @@ class _Mould(NamedTuple):
 def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Request:
     """The request that *call* makes of *claims*, for a job that carries *ticket*."""
     asked, delivery = [each.claim for each in claims], call.delivery
+    if call.waits is not None:
+        caller = Caller.AGAIN if delivery.again else Caller.JOB
+        buckets = [each.bucket for each in asked]
+        ends_in_us = delivery.ends_in_us(call.waits.waker.waited(call.id).for_us)
+        asker, attempt = call.waits.waker.asks(call.id, buckets, caller, ends_in_us)
+        # A store of the user's own reads `max_wait_us`, and no asker.
+        return Request(asked, caller, max_wait_us=ends_in_us, asker=asker, attempt=attempt)
     if call.job is None and not call.peek:
         return Request(asked, Caller.GUEST)
     if ticket.due_us:  # its line may have been lost, or begun anew: it is not a new job all the same

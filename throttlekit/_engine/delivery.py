@@ -10,6 +10,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.ticket import Ticket
+from throttlekit._engine.waker import Waiting
 
 __all__ = ["PLAIN_DELIVERY", "Delivery"]
 
@@ -40,6 +41,7 @@ class Delivery:
             that stand behind it. In place it waits only where a unit would be lost meanwhile.
         comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no place in
             line and no ticket. Its key, cost, tier and share are read of it all the same.
+        waits: How it waits if it is denied. None: it comes back by its delay, with a ticket.
     """
 
     longest: float = 600.0
@@ -53,6 +55,21 @@ class Delivery:
     inline: InlineWaits | None = None
     held: bool = False
     comes_back: bool = True
+    waits: Waiting | None = None
+
+    def ends_in_us(self, waited_us: int) -> int | None:
+        """In how long a job that has waited for *waited_us* is to wait no longer; None: never."""
+        seconds = min(self.max_wait - waited_us / 1_000_000, self.expires_in + _PAST)
+        return None if seconds == math.inf else max(0, round(seconds * 1_000_000))
+
+    def hold_us(self, delay: float, waited_us: int) -> int:
+        """For how long to hold a job that may ask in *delay* seconds: less, if it is to wait no longer before that."""
+        in_us, ends_in_us = round(delay * 1_000_000), self.ends_in_us(waited_us)
+        return in_us if ends_in_us is None else min(in_us, ends_in_us + round(_PAST * 1_000_000))
+
+    def is_over(self, waited: float, denials: int) -> bool:
+        """Whether a job that waited for so many seconds, and was denied so often, is to wait no longer."""
+        return waited >= self.max_wait or denials > self.max_deferrals
 
     @property
     def grace_us(self) -> int:

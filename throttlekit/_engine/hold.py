@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
@@ -16,16 +18,16 @@ from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
+from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.running import Holder, Running
 from throttlekit._engine.threads import Threads, in_running_loop
+from throttlekit._engine.waker import Waiting, Waker
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 
 __all__ = ["Hold", "Verbs", "limited_by"]
 
 _F = TypeVar("_F", bound=Callable[..., object])
-_LATENESS = 0.01
-_LONGEST_SLEEP = 5.0
 _IN_USE = "this hold is in use: call limiter.hold(…) anew for each with"
 
 
@@ -35,7 +37,14 @@ class Verbs(Holder, Protocol):
     @property
     def threads(self) -> Threads: ...
 
+    @property
+    def waker(self) -> Waker[Callable[[], None]]:
+        """Wakes the callers of this process that wait in place."""
+        ...
+
     def cancel(self, decision: Decision) -> None: ...
+
+    def claims(self, call: Call) -> list[Claim]: ...
 
     def acquire(
         self, *limits: Limit, job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
@@ -47,10 +56,9 @@ class Hold:
 
     def __init__(self, limiter: Verbs, call: Call, timeout: float) -> None:
         self._limiter = limiter
-        delivery = Delivery(longest=_LONGEST_SLEEP, lateness=_LATENESS, max_wait=timeout)
-        self._call = call._replace(job=call.job or Job(), delivery=delivery)
+        self._call = call
+        self._id = os.urandom(8).hex()
         self._timeout = timeout
-        self._began: float | None = None
         self._running: Running | None = None
         self._deciding = threading.Lock()
         self._left = False
@@ -63,29 +71,51 @@ class Hold:
         Raises:
             WaitedTooLong: As for `Limiter.hold`.
         """
-        while not (decision := self._ask()).allowed:
-            time.sleep(decision.delay)
+        until, woken = time.monotonic() + self._timeout, threading.Event()
+        while not (decision := self._ask(woken.set)).allowed:
+            left = until - time.monotonic()
+            if left <= 0 or not woken.wait(min(left, threading.TIMEOUT_MAX)):
+                self._leave()
+                raise _waited_too_long(decision)
+            woken.clear()
         return decision
 
     async def pass_line_async(self) -> Decision:
         """As `pass_line`, in an event loop. If it is cancelled, it has taken nothing."""
         import asyncio  # a third of what `import throttlekit` would cost
 
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        until = loop.time() + self._timeout
+        carry_through = self._limiter.threads.carry_through
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(woken.set)
+
         while True:
+            denial: Decision | None = None
             try:
-                decision = await self._limiter.threads.carry_through(self._ask_if_wanted)
+                denial = await carry_through(functools.partial(self._ask_if_wanted, wake))
+                if denial is None:
+                    raise ConfigurationError(_IN_USE)
+                if denial.allowed:
+                    return denial
+                await asyncio.wait_for(woken.wait(), None if self._timeout == math.inf else until - loop.time())
+                woken.clear()
             except asyncio.CancelledError:
                 # The thread may be granted it all the same, and the loop may be gone by then.
                 with self._deciding:
                     self._left, got = True, self._got
-                if got is not None:
-                    await self._limiter.threads.carry_through(functools.partial(self._limiter.cancel, got))
+                if got is not None and got.allowed:
+                    await carry_through(functools.partial(self._limiter.cancel, got))
+                else:
+                    await carry_through(self._leave)
                 raise
-            if decision is None:
-                raise ConfigurationError(_IN_USE)
-            if decision.allowed:
-                return decision
-            await asyncio.sleep(decision.delay)
+            except asyncio.TimeoutError:
+                if denial is None:  # of the question itself
+                    raise
+                await carry_through(self._leave)
+                raise _waited_too_long(denial) from None
 
     def __enter__(self) -> Running:
         self.refuse_in_loop("write `async with limiter.hold(…)`, or `async def` for a function with @limiter.limited")
@@ -127,18 +157,24 @@ class Hold:
         if in_running_loop():
             raise ConfigurationError(f"this would stop the event loop that runs here: {remedy}")
 
-    def _ask(self) -> Decision:
+    def _ask(self, wake: Callable[[], None]) -> Decision:
+        """Ask once. If the limits deny, *wake* is called, in another thread, when it is time to ask again."""
         if self._running is not None or self._left:
             raise ConfigurationError(_IN_USE)
-        limits, job, key, cost, delivery, _ = self._call
-        decision = self._limiter.acquire(*limits, job=job, key=key, cost=cost, delivery=delivery)
-        self._call = self._call._replace(job=replace(job or Job(), ticket=decision.ticket))
-        self._began = time.monotonic() if self._began is None else self._began
-        over = not decision.allowed and time.monotonic() - self._began >= self._timeout
-        if decision.final or over:
-            name, reason = decision.limit.name, decision.reason
-            raise WaitedTooLong(f"limit {name!r} did not let this pass: {reason}", limit=name, reason=reason)
+        limits, job, key, cost, _, _ = self._call
+        delivery = Delivery(waits=Waiting(self._limiter.waker, wake, self._id))
+        decision = self._limiter.acquire(*limits, job=job or Job(), key=key, cost=cost, delivery=delivery)
+        if decision.final:
+            raise _waited_too_long(decision)
+        if decision.allowed:
+            self._limiter.waker.done(self._id)
         return decision
+
+    def _leave(self) -> None:
+        """Wait no longer."""
+        limits, job, key, cost, _, _ = self._call
+        claims = self._limiter.claims(Call(limits, job or Job(), key, cost))
+        self._limiter.waker.leave(self._id, [each.claim for each in claims])
 
     def _begin(self, decision: Decision) -> Running:
         self._running = Running(self._limiter, decision, job=self._call.job)
@@ -151,17 +187,24 @@ class Hold:
         running, self._running = self._running, None
         return running
 
-    def _ask_if_wanted(self) -> Decision | None:
+    def _ask_if_wanted(self, wake: Callable[[], None]) -> Decision | None:
         """None: the caller was cancelled before this thread began."""
         with self._deciding:
             if self._left:
                 return None
-        decision = self._ask()
+        decision = self._ask(wake)
         with self._deciding:
             self._got, left = decision, self._left
-        if left:
+        if left and decision.allowed:
             self._limiter.cancel(decision)
+        elif left:
+            self._leave()
         return decision
+
+
+def _waited_too_long(denial: Decision) -> WaitedTooLong:
+    name, reason = denial.limit.name, denial.reason
+    return WaitedTooLong(f"limit {name!r} did not let this pass: {reason}", limit=name, reason=reason)
 
 
 def limited_by(make: Callable[[Call, float], Hold], limits: Sequence[Limit], timeout: float) -> Callable[[_F], _F]:

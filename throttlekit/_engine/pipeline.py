@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Answer, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.verdict import Verdict
@@ -16,10 +19,11 @@ from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import OutageDelays, decide_without_store
 from throttlekit._engine.store_clock import StoreClock
 from throttlekit._engine.stores import Stores
-from throttlekit._engine.ticket import Ticket
+from throttlekit._engine.ticket import Ticket, lane_of, limit_ref
+from throttlekit._engine.waker import Waiting
 from throttlekit.errors import StoreUnavailable
 
-__all__ = ["Count", "Pipeline"]
+__all__ = ["Count", "Pipeline", "begins_in"]
 
 Count = Callable[[Decision, Sequence[Claim], Verdict, Ticket, "Job | None"], None]
 """Counts a decision of the store: the decision, the claims, the verdict, the ticket, the job."""
@@ -59,6 +63,8 @@ class Pipeline:
             except StoreUnavailable as error:
                 return self.without_store(attempt, error)
             decision = self.decision(attempt, verdict)
+            if decision.allowed and (early := begins_in(verdict)):
+                time.sleep(early)
             inline = not decision.allowed and call.delivery.inline is not None and _is_deferral(call, decision)
             if not inline or not call.delivery.waits_in_place(decision):
                 return self.conclude(attempt, verdict, decision)
@@ -135,17 +141,66 @@ class Pipeline:
         if _is_deferral(attempt.call, decision):
             self._set_clock(attempt, verdict)
         if self._count is not None:
-            self._count(decision, attempt.claims, verdict, attempt.ticket, attempt.call.waiting)
+            self._count(decision, attempt.claims, verdict, _ticket_before(attempt, verdict), attempt.call.waiting)
         return decision
 
     def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:
         """Give a denied job its ticket and its delay, and emit the events. Returns the decision for the caller."""
+        if attempt.call.waits is not None:
+            return self._conclude_waiting(attempt, attempt.call.waits, verdict, decision)
         ticket, job = attempt.ticket, attempt.call.job
         if job is not None and _is_deferral(attempt.call, decision):
             ticket = ticket_after(verdict, attempt.claims, ticket)
             decision = self.defer(attempt.call, job, decision, ticket, verdict.now_us)
         if self.events.decisions:
             self.events.decided(attempt, decision, verdict, ticket)
+        return decision
+
+    def _conclude_waiting(self, attempt: Attempt, waits: Waiting, verdict: Verdict, decision: Decision) -> Decision:
+        """Hand a job that waits on a waitlist to its waker, or end its waiting; emit the events."""
+        call = attempt.call
+        answer: Answer | None = verdict.answer
+        if answer is None:  # a store of the user's own, without waitlists
+            answer = _answer_without_waitlists(verdict, waits.waker.waited(call.id))
+        ticket, units = _ticket_of(answer, attempt.claims), _units_of(attempt)
+        waited = ticket.seconds(answer.now_us)
+        if not decision.allowed and not decision.final and call.delivery.is_over(waited, ticket.deferrals):
+            decision = _waited_too_long(decision)
+            waits.waker.leave(call.id, units)
+        else:
+            asker = attempt.request.asker
+            ends_in_us = None if asker is None else asker.max_wait_us
+            waits.waker.answered(call.id, waits.item, units, answer, ends_in_us)
+            if verdict.answer is None and not decision.allowed and not decision.final:
+                delay = max(0, verdict.due_us - verdict.now_us) / 1_000_000
+                in_us = call.delivery.hold_us(delay, answer.now_us - ticket.since_us)
+                waits.waker.hold(call.id, waits.item, in_us, answer.waited)
+            if call.job is not None and not decision.allowed and not decision.final:
+                self.events.deferred(call.job, decision, ticket.deferrals, waited)
+        if self.events.decisions:
+            self.events.decided(attempt, decision, verdict, ticket)
+        return decision
+
+    def hold(
+        self, call: Call, waits: Waiting, decision: Decision, ticket: Ticket, now_us: int, *,
+        units: Sequence[StoreClaim], stops: str,
+    ) -> Decision:  # fmt: skip
+        """
+        Hold a job that something else than a store keeps back, or end its waiting; emits the event.
+
+        Args:
+            units: The job's claims, of one unit each.
+            stops: The bucket whose jobs are all kept back; "": only this job is.
+        """
+        waited = ticket.seconds(now_us)
+        if call.delivery.is_over(waited, ticket.deferrals):
+            waits.waker.leave(call.id, units)
+            return _waited_too_long(decision)
+        waited_us, in_us = round(waited * 1_000_000), round(decision.delay * 1_000_000)
+        how, ends_in_us = Waited(waited_us, ticket.deferrals, None), call.delivery.ends_in_us(waited_us)
+        waits.waker.hold(call.id, waits.item, in_us, how, ends_in_us=ends_in_us, claims=units, stops=stops)
+        if call.job is not None:
+            self.events.deferred(call.job, decision, ticket.deferrals, waited)
         return decision
 
     def defer(self, call: Call, job: Job, decision: Decision, ticket: Ticket, now_us: int) -> Decision:
@@ -159,6 +214,10 @@ class Pipeline:
     def without_store(self, attempt: Attempt, error: StoreUnavailable) -> Decision:
         """Decide by the limits' `on_store_failure`, or by a plugin's choice, and emit the events."""
         job, waiting, ticket = attempt.call.job, attempt.call.waiting, attempt.ticket
+        delivery, waits = attempt.call.delivery, attempt.call.waits
+        if waits is not None:
+            waits.waker.unanswered(attempt.call.id, _units_of(attempt), attempt.request.attempt)
+            ticket = Ticket(deferrals=waits.waker.waited(attempt.call.id).denials)
         chosen = self.events.failure_policy(error, attempt.claims, job)
         outcome, decision = decide_without_store(error, attempt.claims, self._stores.in_process, chosen)
         if waiting is not None and not decision.allowed:
@@ -168,8 +227,11 @@ class Pipeline:
         self.events.store_failed(error, attempt.claims, outcome, decision, job)
         if waiting is not None and not decision.allowed:
             self.events.deferred(waiting, decision, ticket.deferrals, 0.0)
+        if waits is not None and not decision.allowed:
+            id = attempt.call.id
+            waits.waker.hold(id, waits.item, delivery.hold_us(decision.delay, waits.waker.waited(id).for_us))
         if self.events.decisions:
-            self.events.decided_without_store(attempt, decision, error)
+            self.events.decided_without_store(attempt._replace(ticket=ticket), decision, error)
         return decision
 
     def _next_attempt(self, attempt: Attempt, verdict: Verdict) -> Attempt:
@@ -186,6 +248,55 @@ class Pipeline:
 
     def _now(self) -> float:
         return time.perf_counter() if self.events.decisions else 0.0
+
+
+def _waited_too_long(decision: Decision) -> Decision:
+    return replace(decision, reason="waited too long", delay=0.0)
+
+
+def _answer_without_waitlists(verdict: Verdict, waited: Waited) -> Answer:
+    """The answer of a store without waitlists: a denied job waits in its process until it is due."""
+    if not verdict.allowed:
+        waited = Waited(waited.for_us, waited.denials + 1, verdict.claim)
+    return Answer(
+        verdict.reason, verdict.claim, verdict.now_us, verdict.due_us, verdict.uses,
+        waited=waited if waited.denials else None,
+    )  # fmt: skip
+
+
+def begins_in(verdict: Verdict) -> float:
+    """Seconds until the body may begin of a job that was woken, and granted a little before its units came."""
+    return 0.0 if verdict.answer is None else max(0, verdict.retry_us - verdict.now_us) / 1_000_000
+
+
+def _units_of(attempt: Attempt) -> list[StoreClaim]:
+    """The claims of *attempt*, of one unit each, as looks at their waitlists name them."""
+    return [replace(each.claim, algorithm=each.claim.algorithm.of_one(), cost=1) for each in attempt.claims]
+
+
+def _ticket_of(answer: Answer, claims: Sequence[Claim]) -> Ticket:
+    """How a job has waited, for those that observe it."""
+    waited = answer.waited
+    if waited is None:
+        return Ticket()
+    bound = claims[waited.claim or 0]
+    line, ref = lane_of(bound.claim.bucket), limit_ref(bound.limit)
+    slots, since_us = isinstance(bound.limit, Concurrency), answer.now_us - waited.for_us
+    return Ticket(answer.retry_us, ref, waited.denials, since_us, line, slots)
+
+
+def _ticket_before(attempt: Attempt, verdict: Verdict) -> Ticket:
+    """How the job had waited before *verdict*."""
+    waits, answer = attempt.call.waits, verdict.answer
+    if waits is None:
+        return attempt.ticket
+    if answer is None:
+        waited = waits.waker.waited(attempt.call.id)
+        ticket = Ticket(deferrals=waited.denials, since_us=verdict.now_us - waited.for_us)
+    else:
+        ticket = _ticket_of(answer, attempt.claims)
+        ticket = ticket._replace(deferrals=ticket.deferrals - (not verdict.allowed))
+    return ticket if ticket.deferrals > 0 else Ticket()
 
 
 def _peek_decision(verdict: Verdict, attempt: Attempt) -> Decision:

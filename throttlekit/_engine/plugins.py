@@ -110,9 +110,9 @@ def store_of(client: object, *, also: bool) -> Store:
     """
     if also:
         raise ConfigurationError("a limiter asks one store: give a URL or client=, not both")
-    from throttlekit.stores.from_client import store_of_client
+    from throttlekit.stores.redis_waitlists import waitlist_store_of_client
 
-    return store_of_client(client)
+    return waitlist_store_of_client(client)
 
 
 def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: pluggy.PluginManager) -> Store:
@@ -126,7 +126,7 @@ def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: p
         return store
     if not isinstance(stores, Mapping) or not all(isinstance(each, str) and each for each in stores):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError('stores= takes a store for each name or group of limits: {"llm-*": "redis://…"}')
-    from throttlekit.stores.grouped import grouped  # of use to few limiters, and its imports are costly
+    from throttlekit.stores.grouped_waitlists import grouped  # of use to few limiters, and its imports are costly
 
     groups: list[tuple[str, Store]] = []
     for pattern, each in stores.items():

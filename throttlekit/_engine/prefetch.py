@@ -106,6 +106,8 @@ class Prefetcher:
             return None
         if job is not None and (type(job) is not Job or job.ticket):
             return None
+        if call.waits is not None and call.waits.waker.waited(call.id).denials:
+            return None
         alias: object = limit.name
         if key is not None:
             alias = (alias, key) if type(key) is str else None
@@ -193,7 +195,7 @@ class Prefetcher:
                     continue
                 entry = entries[number] = _entry(held, name, claim.limit)
                 # A job with a place has right of way for its own cost alone.
-                if not request.places and (units := entry.quota.worth_taking(claim.cost, asked_us)):
+                if not _has_waited(request) and (units := entry.quota.worth_taking(claim.cost, asked_us)):
                     taking[number] = units
                     entry.quota.begin(asked_us)
         if taking:
@@ -294,6 +296,10 @@ class _Refill:
 
 def _ready(quota: LocalQuota, cost: int, now_us: int, caller: Caller) -> bool:
     return quota.has(cost, now_us) if caller is Caller.PEEK else quota.spend(cost, now_us)
+
+
+def _has_waited(request: Request) -> bool:
+    return bool(request.places or (request.asker is not None and request.asker.denials))
 
 
 def _name(claim: Claim) -> _Name | None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
+from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Look
 from throttlekit._core.waitlist import Wake
 
-__all__ = ["LookAt", "Room"]
+__all__ = ["LookAt", "Room", "net_period_us"]
 
 _T = TypeVar("_T")
 
@@ -31,6 +32,15 @@ _SAME_LOOK_US = 10_000
 """Looks that are asked for within so long of each other are one."""
 
 
+def net_period_us(algorithm: Algorithm, owners: int) -> int:
+    """How often a process looks at a list where *owners* have jobs: with many, each of them less often."""
+    if algorithm.estimates:
+        return _NET_US
+    unit_us = algorithm.mark // 1000
+    slow_us = max(_SLOW_NET_US, unit_us, owners * _APART_US)
+    return min(max(_NET_US, 2 * owners * unit_us), slow_us, _LONGEST_NET_US)
+
+
 class LookAt(NamedTuple):
     """A look that is due."""
 
@@ -45,6 +55,12 @@ class _Held(Generic[_T]):
     bucket: str
     at_us: int | None = None
     """When it may ask; None: it waits."""
+    until_us: int = _NEVER_US
+    """When it asks though it was not woken."""
+
+    @property
+    def due_us(self) -> int:
+        return min(_NEVER_US if self.at_us is None else self.at_us - _AHEAD_US, self.until_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -72,12 +88,7 @@ class _List:
 
     def period_us(self) -> int:
         """How often the process looks: with many processes, each of them less often."""
-        algorithm = self.claim.algorithm
-        if algorithm.estimates:
-            return _NET_US
-        unit_us = algorithm.mark // 1000
-        slow_us = max(_SLOW_NET_US, unit_us, self.owners * _APART_US)
-        return min(max(_NET_US, 2 * self.owners * unit_us), slow_us, _LONGEST_NET_US)
+        return net_period_us(self.claim.algorithm, self.owners)
 
 
 class Room(Generic[_T]):
@@ -91,6 +102,9 @@ class Room(Generic[_T]):
         """Jobs that ask or run, and when they were woken meanwhile."""
         self._number = 0
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     # Jobs
 
     def asks(self, id: str) -> None:
@@ -101,9 +115,14 @@ class Room(Generic[_T]):
         """Note that a job asks and runs no longer, and does not wait."""
         self._busy.pop(id, None)
 
-    def hold(self, id: str, item: _T, claim: StoreClaim, epoch: str, now_us: int) -> _T | None:
+    def hold(
+        self, id: str, item: _T, claim: StoreClaim, epoch: str, now_us: int, until_us: int | None = None
+    ) -> _T | None:
         """
         Hold a job that was denied, and waits on the list of *claim*, of one unit.
+
+        Args:
+            until_us: When it asks though it was not woken, as it is to wait no longer.
 
         Returns:
             The item that was held for this id before: a second copy of its message came.
@@ -115,7 +134,10 @@ class Room(Generic[_T]):
         self._note_epoch(known, epoch, now_us)
         known.claim = claim
         known.ids[id] = None
-        self._held[id] = _Held(id, item, claim.bucket)
+        self._held[id] = held = _Held(id, item, claim.bucket)
+        if until_us is not None:
+            held.until_us = until_us
+            self._push(held)
         at_us = self._busy.pop(id, None)
         if at_us is not None:
             self._wake(self._held[id], at_us)
@@ -151,7 +173,7 @@ class Room(Generic[_T]):
         """The first job that may ask now, which is held no longer; None: there is none."""
         while self._ready and self._ready[0][0] <= now_us:
             at_us, _, held = heapq.heappop(self._ready)
-            if self._held.get(held.id) is held and held.at_us == at_us + _AHEAD_US:
+            if self._held.get(held.id) is held and held.due_us == at_us:
                 self.release(held.id)
                 self.asks(held.id)
                 return held.id, held.item
@@ -183,6 +205,13 @@ class Room(Generic[_T]):
         """Look now at every list where jobs wait."""
         for known in self._lists.values():
             known.asked_us.append(now_us)
+
+    def ask_first(self, now_us: int, but: Sequence[str]) -> None:
+        """Let the first job of each list but *but* ask, as its limit may be another now. The answer wakes others."""
+        for bucket, known in self._lists.items():
+            if bucket in but:
+                continue
+            self._ask_anew([id for id in known.ids if self._held[id].at_us is None][:1], now_us)
 
     def waits_on(self, bucket: str) -> bool:
         """Whether jobs wait on a list in this process."""
@@ -239,8 +268,11 @@ class Room(Generic[_T]):
     def _wake(self, held: _Held[_T], at_us: int) -> None:
         if held.at_us is None or at_us < held.at_us:
             held.at_us = at_us
-            self._number += 1
-            heapq.heappush(self._ready, (at_us - _AHEAD_US, self._number, held))
+            self._push(held)
+
+    def _push(self, held: _Held[_T]) -> None:
+        self._number += 1
+        heapq.heappush(self._ready, (held.due_us, self._number, held))
 
     def _forget_idle(self, known: _List) -> None:
         if not known.ids and not known.asked_us:

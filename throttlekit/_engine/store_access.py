@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Look
 from throttlekit._core.verdict import Verdict
+from throttlekit._core.wait_control import Where
+from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import (
     Correction,
@@ -23,6 +26,7 @@ from throttlekit.stores.base import (
     acquire_or_error,
 )
 from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.waitlists import SupportsWaitlists, has_waitlists
 
 __all__ = ["StoreAccess"]
 
@@ -41,6 +45,7 @@ class StoreAccess:
         self._store = store
         self._parted = store if isinstance(store, SupportsParts) else None
         self._batched = store if isinstance(store, SupportsBatch) else None
+        self._lists = cast(SupportsWaitlists, store) if has_waitlists(store) else None
 
     @property
     def in_memory(self) -> bool:
@@ -84,6 +89,26 @@ class StoreAccess:
     def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
         self._part_by_part(waits, lambda those: self._store.leave(those, now_us))
 
+    def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look:
+        lists = self._lists
+        return Look("") if lists is None else self._ask([claim.bucket], lambda: lists.look(claim, owner, free, ids))
+
+    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
+        lists = self._lists
+        if lists is not None:
+            self._part_by_part(claims, lambda those: lists.forget(those, ids, owner, keep=keep))
+
+    def where(self, claims: Sequence[StoreClaim], id: str) -> Where | None:
+        """As `SupportsWaitlists.where`; None of a store without waitlists."""
+        lists = self._lists
+        return None if lists is None else self._ask([each.bucket for each in claims], lambda: lists.where(claims, id))
+
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        """As `SupportsWaitlists.listen`; of a store without waitlists nothing is heard."""
+        return (lambda: None) if self._lists is None else self._lists.listen(owner, heard, missed)
+
     def reset(self, names: Sequence[str]) -> None:
         self._ask(names, lambda: self._store.reset(names))
 
@@ -110,7 +135,7 @@ class StoreAccess:
             raise TypeError(f"a {type(self._store).__name__} has no place that the whole fleet sees")
         return self._store.commands(commands)
 
-    def forget(self, pattern: str, *, lines_only: bool = False) -> int:
+    def delete_matching(self, pattern: str, *, lines_only: bool = False) -> int:
         """
         As `SupportsForget.delete_matching`.
 

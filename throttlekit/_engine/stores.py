@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Look
 from throttlekit._core.decision import Charged, Decision, settled_of
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.verdict import Verdict
+from throttlekit._core.waitlist import Wake
 from throttlekit._engine.attempt import Attempt, Layer, Rest
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.returns import Returns, slots_of
@@ -18,6 +20,7 @@ from throttlekit._engine.store_calendar import StoreCalendar, needs_calendar
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request, Slowing, Store
 from throttlekit.stores.composite import Part, acquire_in_parts
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 __all__ = ["InProcessLayer", "SharedLayer", "Stores"]
 
@@ -35,7 +38,7 @@ class Stores:
     """
 
     shared: StoreAccess
-    in_process: Store
+    in_process: WaitlistMemoryStore
     returns: Returns = field(init=False)
     calendar: StoreCalendar = field(default_factory=StoreCalendar)
 
@@ -88,6 +91,34 @@ class Stores:
             part = [slowing for limit, slowing in slowings if (limit.scope == "process") is own]
             if part:
                 store.slow(part)
+
+    # Waitlists
+
+    def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look:
+        """Look at the waitlist of *claim*; see `SupportsWaitlists`."""
+        return self._with_list(claim).look(claim, owner, free, ids)
+
+    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
+        """Remove jobs from the waitlists of *claims*; *keep*: they keep their positions."""
+        for store in (self.in_process, self.shared):
+            part = [claim for claim in claims if self._with_list(claim) is store]
+            if part:
+                store.forget(part, ids, owner, keep=keep)
+
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Hear of the wakes of *owner* that others make, in both stores. Returns what ends that."""
+        ends = [store.listen(owner, heard, missed) for store in (self.in_process, self.shared)]
+
+        def end() -> None:
+            for each in ends:
+                each()
+
+        return end
+
+    def _with_list(self, claim: StoreClaim) -> WaitlistMemoryStore | StoreAccess:
+        return self.in_process if self.in_process.has_list(claim.bucket) else self.shared
 
     def settle(self, decision: Decision, actual: int, limit: Limit | None) -> Decision:
         """Correct what *decision* charged; see `Limiter.settle`. One round trip at most."""

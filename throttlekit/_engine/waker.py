@@ -1,27 +1,39 @@
-"""The thread of a worker process that wakes the jobs that the process holds."""
+"""The jobs of one worker process that wait: what its questions say of the process, and the thread that wakes them."""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from itertools import islice
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Look
-from throttlekit._core.verdict import Reason
+from throttlekit._core.decide import Answer, Asker, Look, Waited
+from throttlekit._core.storage_keys import parts_of
+from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.room import Room
+from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 
-__all__ = ["WaitlistStore", "Waker"]
+__all__ = ["Waiting", "WaitlistStore", "Waker"]
 
 _T = TypeVar("_T")
 
 _RETRY_US = 500_000
 """So long after a look failed the process looks again."""
+
+_LATER_US = 1_000_000
+"""So much later than jobs with positions those without ask whether what holds their list back is over."""
+
+_PAST_US = 5_000
+"""So long after its time is over a job asks: a little before that it has not waited too long."""
+_PASSED_ON_US = 60_000_000
+"""For how long a process remembers a job that went back to its framework."""
 
 _LOG = logging.getLogger("throttlekit")
 
@@ -31,172 +43,444 @@ class WaitlistStore(Protocol):
 
     def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look: ...
 
-    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str) -> None: ...
+    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None: ...
+
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Call *heard* with the bucket and the wakes of *owner* that others make. Returns what ends that."""
+        ...
+
+
+class Waiting(NamedTuple):
+    """
+    How a job waits if it is denied.
+
+    Attributes:
+        waker: Holds it, or knows what the park of its process is called.
+        item: What the waker starts.
+        id: The job's id on the waitlists, if it has none of its own.
+    """
+
+    waker: Waker[Any]
+    item: Any
+    id: str = ""
+
+
+class _Stop:
+    """
+    A list whose jobs something holds back that the store does not know, like an operator's pause.
+
+    Attributes:
+        at_us: When the jobs that it holds back ask again.
+        ids: These jobs, in the order in which they asked first, and whether they have positions.
+        positions: How many have. If one has, the store is told that no thread is free for the list; then those without
+            ask later than those with, as they would pass before all that wait.
+    """
+
+    __slots__ = ("at_us", "ids", "positions")
+
+    def __init__(self, at_us: int) -> None:
+        self.at_us = at_us
+        self.ids: dict[str, bool] = {}
+        self.positions = 0
+
+    def add(self, id: str, *, has_position: bool) -> None:
+        self.ids[id] = has_position
+        self.positions += has_position
+
+    def remove(self, id: str) -> None:
+        self.positions -= self.ids.pop(id, False)
+
+
+class _Here(Generic[_T]):
+    """What a waker has in one process; a forked child begins with nothing."""
+
+    def __init__(self) -> None:
+        self.owner = os.urandom(6).hex()
+        self.room: Room[_T] = Room()
+        self.told_full: set[str] = set()
+        self.attempts: dict[str, str] = {}
+        """Of jobs whose question was not answered: it is the same attempt when they ask again."""
+        self.waited: dict[str, tuple[int, Waited]] = {}
+        """How the jobs of this process have waited that have not ended, and when they began to."""
+        self.stops: dict[str, _Stop] = {}
+        self.stopped: dict[str, str] = {}
+        """The bucket of the stop that holds a job back."""
+        self.passed_on: dict[str, int] = {}
+        """The jobs that went back to their framework, in that order, and until when they are remembered."""
+        self.changed = threading.Condition()
+        self.thread: threading.Thread | None = None
+        self.unlisten: Callable[[], None] | None = None
+        self.closed = False
+
+    def note(self, id: str, waited: Waited) -> None:
+        self.waited[id] = (_now_us() - waited.for_us, waited)
+
+    def waited_of(self, id: str) -> Waited:
+        since_us, waited = self.waited.get(id, (_now_us(), Waited(0, 0, None)))
+        return waited._replace(for_us=_now_us() - since_us)
+
+    def forget(self, id: str) -> None:
+        """A job asks and runs no longer, and is not held."""
+        self.room.done(id)
+        self.attempts.pop(id, None)
+        self.waited.pop(id, None)
+        self.passed_on.pop(id, None)
+        self.leave_stop(id)
+
+    def stop(self, id: str, bucket: str, at_us: int, *, has_position: bool) -> int:
+        """Note that a list is stopped, and holds a job back. Returns when the job asks again: as all others there."""
+        known = self.stops.get(bucket)
+        has_position = has_position or (known is not None and known.ids.get(id, False))
+        self.leave_stop(id)
+        stop = self.stops.setdefault(bucket, _Stop(at_us))
+        if stop.at_us <= _now_us():
+            stop.at_us = at_us
+        stop.add(id, has_position=has_position)
+        self.stopped[id] = bucket
+        return stop.at_us if has_position or not stop.positions else stop.at_us + _LATER_US
+
+    def leave_stop(self, id: str) -> None:
+        bucket = self.stopped.pop(id, "")
+        stop = self.stops.get(bucket)
+        if stop is not None:
+            stop.remove(id)
+            if not stop.ids:
+                del self.stops[bucket]
+
+    def resume(self, bucket: str) -> None:
+        """Nothing holds the jobs of a list back any more: those that were held back ask, in their order."""
+        stop = self.stops.pop(bucket, None)
+        if stop is None:
+            return
+        for id in stop.ids:
+            self.stopped.pop(id, None)
+        self.room.woken([Wake(id, 0) for id in stop.ids], _now_us())
+        unit = self.room.unit_of(bucket)
+        if unit is not None:
+            self.room.look_in(unit, 0, _now_us())
+
+    def free_for(self, bucket: str, free: int) -> int:
+        """How many threads are free for the jobs of a list: none while it is stopped, so that nobody is woken."""
+        stop = self.stops.get(bucket)
+        return 0 if stop is not None and stop.positions else free
+
+    def pass_on(self, id: str, now_us: int) -> _T | None:
+        item = self.room.release(id)
+        self.leave_stop(id)
+        self.room.asks(id)
+        for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added, so none accumulate
+            if until_us <= now_us:
+                self.forget(other)
+        self.passed_on.pop(id, None)  # it goes to the end
+        self.passed_on[id] = now_us + _PASSED_ON_US
+        return item
 
 
 class Waker(Generic[_T]):
     """
-    Holds the jobs of one process that wait, and starts those that were woken. Its methods are for any thread.
+    Holds the jobs of one process that wait, and starts those that were woken. Its methods are for any thread. Its own
+    thread, and the one that listens, begin with the first job that waits.
 
     Args:
-        owner: The process, by the name of its channel.
         free: How many threads have nothing to do.
         start: Called in the waker's thread with a job that may ask now. It returns at once. If it raises, the job is
             tried again.
+        give_back: Called with a job that waits and is not held: an older copy of its message, or any after `close`. It
+            goes back to its framework.
+        park: The name of the park in which denied jobs may wait; "": the process holds all of them.
+        parks: Called with a job that waits in the park, and the claim, of one unit, on whose list it waits.
     """
 
     def __init__(
-        self, store: WaitlistStore, owner: str, free: Callable[[], int], start: Callable[[str, _T], None]
+        self,
+        store: WaitlistStore,
+        free: Callable[[], int],
+        start: Callable[[str, _T], None],
+        *,
+        give_back: Callable[[_T], None] = lambda _: None,
+        park: str = "",
+        parks: Callable[[_T, StoreClaim], None] = lambda _, __: None,
     ) -> None:
-        self._store, self._owner, self._free, self._start = store, owner, free, start
-        self._room: Room[_T] = Room()
-        self._told_full: set[str] = set()
-        self._changed = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="throttlekit-waker", daemon=True)
+        self._store, self._free, self._start, self._give_back = store, free, start, give_back
+        self._park, self._parks = park, parks
+        self._here: _Here[_T] = _Here()
+        renew_lock_after_fork(self, "_here", _Here)
+
+    def __len__(self) -> int:
+        """How many jobs the process holds."""
+        return len(self._here.room)
+
+    @property
+    def owner(self) -> str:
+        """The process, by the name of its channel."""
+        return self._here.owner
 
     def begin(self) -> None:
-        self._thread.start()
+        """Begin to listen, and to wake. Does nothing if it has begun."""
+        here = self._here
+        with here.changed:
+            if here.thread is not None or here.closed:
+                return
+            here.thread = threading.Thread(target=self._run, args=(here,), name="throttlekit-waker", daemon=True)
+        here.unlisten = self._store.listen(here.owner, self.heard, self.missed)
+        here.thread.start()
 
     def close(self) -> list[_T]:
         """Stop. Returns the jobs that wait."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
-        with self._changed:
-            return self._room.release_all()
+        here = self._here
+        with here.changed:
+            here.closed = True
+            here.changed.notify()
+        if here.thread is not None and here.thread.is_alive() and threading.current_thread() is not here.thread:
+            here.thread.join()
+        if here.unlisten is not None:
+            here.unlisten()
+        with here.changed:
+            return here.room.release_all()
 
-    def asks(self, id: str, buckets: Sequence[str], free: int) -> None:
-        """Note that a job asks, and how many free threads that told the store of."""
-        with self._changed:
-            self._room.asks(id)
+    # Questions and answers
+
+    def asks(
+        self, id: str, buckets: Sequence[str], caller: Caller = Caller.JOB, ends_in_us: int | None = None
+    ) -> tuple[Asker, str]:
+        """
+        Note that a job asks, which ends in *ends_in_us* if it has not begun. Returns who asks, and which attempt it is:
+        the same one after a lost answer.
+        """
+        here, free = self._here, self._free()
+        with here.changed:
+            here.room.asks(id)
+            here.leave_stop(id)
+            for bucket in buckets:
+                here.resume(bucket)
+            here.passed_on.pop(id, None)
             if not free:
-                self._told_full.update(buckets)
+                here.told_full.update(buckets)
+            attempt = here.attempts.pop(id, "") or os.urandom(4).hex()
+            waited = here.waited_of(id)
+        return Asker(caller, id, here.owner, free, self._park, ends_in_us, *waited[:2]), attempt
 
-    def answered(self, id: str, item: _T, units: Sequence[StoreClaim], answer: Answer) -> list[_T]:
+    def waited(self, id: str) -> Waited:
+        """How a job of this process has waited; zeros: it has not, or nothing is known."""
+        here = self._here
+        with here.changed:
+            return here.waited_of(id)
+
+    def answered(
+        self, id: str, item: _T, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
+    ) -> None:
         """
         Note the answer to a job's question. A job that waits, and is not parked, is held from now on.
 
         Args:
             units: The job's claims, of one unit each.
-
-        Returns:
-            What is not held though it waits: an older copy of the message, or *item* itself after `close`. The caller
-            gives it back to its framework.
+            ends_in_us: When it asks though it was not woken, as it is to wait no longer.
         """
-        now_us, back = _now_us(), list[_T]()
-        with self._changed:
-            if answer.kept is not None and not answer.kept.parked:
-                if self._closed:
+        here, now_us, kept, back = self._here, _now_us(), answer.kept, list[_T]()
+        with here.changed:
+            if answer.waited is not None and (kept is None or not kept.parked):
+                here.note(id, answer.waited)
+            if kept is not None and not kept.parked:
+                if here.closed:
                     back.append(item)
                 else:
-                    before = self._room.hold(id, item, units[answer.kept.claim], answer.kept.epoch, now_us)
-                    back += [before] if before is not None else []
+                    until_us = None if ends_in_us is None else now_us + ends_in_us
+                    before = here.room.hold(id, item, units[kept.claim], kept.epoch, now_us, until_us)
+                    back += [before] if before is not None and before is not item else []
             elif answer.reason is not Reason.ALLOWED:
-                self._room.done(id)
-            unknown = [(units[number], self._room.woken([wake], now_us)) for number, wake in answer.wakes]
+                here.forget(id)
+            unknown = [(units[number], here.room.woken([wake], now_us)) for number, wake in answer.wakes]
             for number, in_us in answer.looks:
-                self._room.look_in(units[number], in_us, now_us)
-            self._changed.notify()
+                here.room.look_in(units[number], in_us, now_us)
+            here.changed.notify()
+        if here.thread is None and (kept is not None or answer.looks):
+            self.begin()
         for unit, ids in unknown:
             self._remove(unit, ids)
-        return back
+        for each in back:
+            self._give_back(each)
+        if kept is not None and kept.parked:
+            self._parks(item, units[kept.claim])
 
-    def unanswered(self, units: Sequence[StoreClaim]) -> None:
-        """Note that the store did not answer: its answer may have had wakes of other jobs."""
-        with self._changed:
+    def unanswered(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
+        """Note that the store did not answer a job's question: its answer may have had wakes of other jobs."""
+        here = self._here
+        with here.changed:
+            here.attempts[id] = attempt
             for unit in units:
-                self._room.look_in(unit, 0, _now_us())
-            self._changed.notify()
+                here.room.look_in(unit, 0, _now_us())
+            here.changed.notify()
+
+    def hold(
+        self, id: str, item: _T, in_us: int, waited: Waited | None = None, *,
+        ends_in_us: int | None = None, claims: Sequence[StoreClaim] = (), stops: str = "",
+    ) -> None:  # fmt: skip
+        """
+        Hold a job that waits on no list, and let it ask in *in_us*.
+
+        Args:
+            ends_in_us: When it asks in any case, as it is to wait no longer.
+            claims: The job's claims, of one unit each. On their lists it keeps the positions that it has.
+            stops: The bucket whose jobs are all held back: none of them is woken until one of those that are held
+                here asks the store.
+        """
+        here = self._here
+        with here.changed:
+            has_position = here.waited_of(id).claim is not None
+            if waited is not None:
+                here.note(id, waited)
+            closed, stop = here.closed, here.stops.get(stops)
+            begins = stop is None or not stop.positions
+            if not closed:
+                now_us = _now_us()
+                at_us = here.stop(id, stops, now_us + in_us, has_position=has_position) if stops else now_us + in_us
+                ends_us = at_us if ends_in_us is None else now_us + ends_in_us + _PAST_US
+                here.room.hold_ready(id, item, min(at_us, ends_us))
+                here.changed.notify()
+        for claim in claims if has_position and begins else ():
+            if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
+                self._look(here, claim, ())
+        if has_position:
+            self._remove_all(claims, [id], keep=True)
+        if closed:
+            self._give_back(item)
+        else:
+            self.begin()
 
     def done(self, id: str) -> None:
         """Note that a job has ended."""
-        with self._changed:
-            self._room.done(id)
+        here = self._here
+        with here.changed:
+            here.forget(id)
         self.freed()
 
     def freed(self) -> None:
         """Note that a thread is free: to be called whenever one is, also by jobs without limits."""
-        with self._changed:
-            for bucket in self._told_full:
-                unit = self._room.unit_of(bucket)
-                if unit is not None and self._room.waits_on(bucket):
-                    self._room.look_in(unit, 0, _now_us())
-            self._told_full.clear()
-            self._changed.notify()
+        here = self._here
+        with here.changed:
+            for bucket in here.told_full:
+                unit = here.room.unit_of(bucket)
+                if unit is not None and here.room.waits_on(bucket):
+                    here.room.look_in(unit, 0, _now_us())
+            here.told_full.clear()
+            here.changed.notify()
+
+    def pass_on(self, id: str) -> _T | None:
+        """
+        Note that a job that waits goes back to its framework. It keeps its position: the process that takes its message
+        next asks for it, and holds it from then on. If it is woken before that, and within a minute, the wake counts.
+        Returns what was held.
+        """
+        here = self._here
+        with here.changed:
+            return here.pass_on(id, _now_us())
+
+    def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
+        """Let go of a job that waits no longer, also in the store. Returns what was held."""
+        here = self._here
+        with here.changed:
+            item = here.room.release(id)
+            here.forget(id)
+        self._remove_all(claims, [id])
+        return item
+
+    def leave_lists(self, id: str, claims: Sequence[StoreClaim]) -> None:
+        """Remove a job from the lists of *claims*, if it has waited: it passed them without the store."""
+        here = self._here
+        with here.changed:
+            has_waited = here.waited_of(id).denials > 0
+        if has_waited:
+            self._remove_all(claims, [id])
 
     def heard(self, bucket: str, wakes: Sequence[Wake]) -> None:
         """Note wakes that another process made."""
-        with self._changed:
-            unknown = self._room.woken(wakes, _now_us())
-            unit = self._room.unit_of(bucket)
-            self._changed.notify()
+        here = self._here
+        with here.changed:
+            unknown = here.room.woken(wakes, _now_us())
+            unit = here.room.unit_of(bucket)
+            here.changed.notify()
         if unit is not None:
             self._remove(unit, unknown)
 
     def missed(self) -> None:
         """Note that wakes may have been missed: the connection to the store was lost."""
-        with self._changed:
-            self._room.look_at_all(_now_us())
-            self._changed.notify()
+        here = self._here
+        with here.changed:
+            here.room.look_at_all(_now_us())
+            here.changed.notify()
 
-    def release(self, id: str) -> _T | None:
-        """Let go of a job that waits no longer; the caller removes it from the store."""
-        with self._changed:
-            return self._room.release(id)
+    def limits_changed(self) -> None:
+        """
+        Note that the rules of live control have changed. Jobs that a rule held back ask, in their order; of the other
+        lists the first, as looks go by the limit that a job asked for last.
+        """
+        here = self._here
+        with here.changed:
+            now_us, stopped = _now_us(), [*here.stops]
+            for stop in here.stops.values():
+                first = [id for id, has_position in stop.ids.items() if has_position or not stop.positions]
+                here.room.woken([Wake(id, 0) for id in first], now_us)
+            here.room.ask_first(now_us, stopped)
+            here.changed.notify()
 
-    def _run(self) -> None:
+    # The thread
+
+    def _run(self, here: _Here[_T]) -> None:
         while True:
-            with self._changed:
-                if self._closed:
+            with here.changed:
+                if here.closed:
                     return
                 now_us, ready = _now_us(), list[tuple[str, _T]]()
                 free = self._free()
-                while len(ready) < free and (one := self._room.take_ready(now_us)) is not None:
+                while len(ready) < free and (one := here.room.take_ready(now_us)) is not None:
                     ready.append(one)
-                due = self._room.due(now_us)
+                due = here.room.due(now_us)
                 if not ready and not due:
-                    self._changed.wait(self._pause_s(free, now_us))
+                    here.changed.wait(_pause_s(here.room, free, now_us))
             for id, item in ready:
-                self._start_one(id, item)
+                self._start_one(here, id, item)
             for each in due:
-                self._look(each.claim, each.ids)
+                self._look(here, each.claim, each.ids)
 
-    def _start_one(self, id: str, item: _T) -> None:
+    def _start_one(self, here: _Here[_T], id: str, item: _T) -> None:
         try:
             self._start(id, item)
         except Exception:
             _LOG.exception("Job %s could not be started; it is tried again.", id)
-            with self._changed:
-                self._room.hold_ready(id, item, _now_us() + _RETRY_US)
+            with here.changed:
+                here.room.hold_ready(id, item, _now_us() + _RETRY_US)
 
-    def _pause_s(self, free: int, now_us: int) -> float | None:
-        next_us = self._room.next_us(with_ready=free > 0)
-        return None if next_us is None else max(0.0, (next_us - now_us) / 1e6)
-
-    def _look(self, claim: StoreClaim, ids: Sequence[str]) -> None:
-        free = self._free()
+    def _look(self, here: _Here[_T], claim: StoreClaim, ids: Sequence[str]) -> None:
+        free = here.free_for(claim.bucket, self._free())
         try:
-            found = self._store.look(claim, self._owner, free, ids)
+            found = self._store.look(claim, here.owner, free, ids)
         except Exception as error:
             if not isinstance(error, StoreUnavailable):
-                _LOG.exception("The jobs that wait for %s could not be looked at.", claim.bucket)
-            with self._changed:
-                self._room.look_in(claim, _RETRY_US, _now_us())
+                limit, *_ = parts_of(claim.bucket) or ("another name",)  # its key may contain arguments of jobs
+                _LOG.exception("The jobs that wait for %s could not be looked at.", limit)
+            with here.changed:
+                here.room.look_in(claim, _RETRY_US, _now_us())
             return
-        with self._changed:
-            if not free:
-                self._told_full.add(claim.bucket)
-            unknown = self._room.looked(claim, found, _now_us())
+        with here.changed:
+            if not free and claim.bucket not in here.stops:
+                here.told_full.add(claim.bucket)
+            unknown = here.room.looked(claim, found, _now_us())
         self._remove(claim, unknown)
 
     def _remove(self, claim: StoreClaim, ids: Sequence[str]) -> None:
-        if not ids:
-            return
+        if ids:
+            self._remove_all([claim], ids)
+
+    def _remove_all(self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False) -> None:
         with suppress(StoreUnavailable):  # they are removed once they are woken again
-            self._store.forget([claim], ids, self._owner)
+            self._store.forget(claims, ids, self._here.owner, keep=keep)
+
+
+def _pause_s(room: Room[Any], free: int, now_us: int) -> float | None:
+    next_us = room.next_us(with_ready=free > 0)
+    return None if next_us is None else max(0.0, (next_us - now_us) / 1e6)
 
 
 def _now_us() -> int:

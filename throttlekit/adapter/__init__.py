@@ -2,8 +2,8 @@
 The floor that every adapter stands on: write one for your framework with these names, and no other.
 
 Options (`JobOptions`, `WaitRules`) are read where jobs are declared, admission (`Throttling`) turns a message into one
-of four outcomes, the body runs between `begin` and `end`, and what a process holds waits in a `WaitingRoom`, or in a
-`LoopRoom` of `throttlekit.adapter.loop`, which needs asyncio.
+of four outcomes, the body runs between `begin` and `end`, and what a process holds waits with a `Waker`, or in a
+`HoldingStream` of `throttlekit.adapter.loop`, which needs asyncio.
 docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.AdapterConformance` is its test suite.
 """
 
@@ -12,6 +12,7 @@ from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.running import Running
 from throttlekit._engine.ticket import Ticket, lane_of
+from throttlekit._engine.waker import Waiting, Waker
 from throttlekit._util.log_limiter import Every, once_in_fleet
 from throttlekit.adapter.admission import Host, Throttling
 from throttlekit.adapter.around import Admitted, Around, watched
@@ -49,27 +50,19 @@ from throttlekit.adapter.options import (
     read_limits,
 )
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
-from throttlekit.adapter.parking import Park, ParkedLine, is_counted_here, is_far
-from throttlekit.adapter.promoter import Promoter
+from throttlekit.adapter.parking import Park, ParkedLine
 from throttlekit.adapter.redis_lanes import LANES_EVERY_S, POLL_EVERY_S, SERVER_IS_LATE_S, look_at_lanes
 from throttlekit.adapter.request_limits import RequestLimits
 from throttlekit.adapter.waiting import (
-    NO_LANE,
-    Entry,
     Lane,
-    Waited,
-    WaitingRoom,
     lane_behind,
-    lane_for,
     lane_in,
-    lane_left,
     leaves_units,
 )
 
 __all__ = [
     "LANES_EVERY_S",
     "MAX_WAIT",
-    "NO_LANE",
     "ON_429",
     "OPTIONS",
     "POLL_EVERY_S",
@@ -82,7 +75,6 @@ __all__ = [
     "Deferred",
     "Delivery",
     "Dropped",
-    "Entry",
     "Every",
     "Failed",
     "Host",
@@ -93,7 +85,6 @@ __all__ = [
     "Outcome",
     "Park",
     "ParkedLine",
-    "Promoter",
     "RequestLimits",
     "Run",
     "Running",
@@ -101,8 +92,8 @@ __all__ = [
     "Ticket",
     "Tokens",
     "WaitRules",
-    "Waited",
-    "WaitingRoom",
+    "Waiting",
+    "Waker",
     "WhenOver",
     "begin",
     "begin_from_receipt",
@@ -116,13 +107,9 @@ __all__ = [
     "end",
     "end_async",
     "flush",
-    "is_counted_here",
     "is_dumped",
-    "is_far",
     "lane_behind",
-    "lane_for",
     "lane_in",
-    "lane_left",
     "lane_of",
     "leaves_units",
     "load_limits",

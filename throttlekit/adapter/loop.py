@@ -1,4 +1,4 @@
-"""Waiting rooms for workers that are event loops, and the stream of messages in which a room stands."""
+"""The stream of messages of a worker that is an event loop, in which denied messages wait until they are woken."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from contextlib import suppress
+from typing import Generic, TypeVar
 
-from throttlekit.adapter.waiting import Entry, Lane, Waited, WaitingRoom
+from throttlekit._engine.waker import Waker
+from throttlekit.limiter import Limiter
 
-__all__ = ["Due", "HoldingStream", "LoopRoom"]
+__all__ = ["HoldingStream"]
 
 _LOOK_EVERY = 0.5
-"""Seconds: a job that is due within so much is on time."""
+"""Seconds: signal handlers of frameworks do not always wake their loop."""
 
 _AT_ONCE = 32  # messages that go back to the broker at the same time
 _CANCEL_AGAIN_S = 2.0
@@ -25,103 +27,22 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class Due(NamedTuple, Generic[_T]):
-    """A job that is to ask again, by how many seconds that is before it was expected, and where it has waited."""
-
-    item: _T
-    early: float
-    waited: Waited
-
-
-class LoopRoom(Generic[_T]):
-    """
-    Jobs that wait in an event loop: a `WaitingRoom`, and a bell that rings when one of them is to ask again.
-
-    `await rung()`, then take with `next()` until it returns None. All of it belongs to one loop and its thread.
-    """
-
-    def __init__(self) -> None:
-        self._room: WaitingRoom[_T] = WaitingRoom()
-        self._woken: deque[Entry[_T]] = deque()
-        self._bell: asyncio.Future[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._room) + len(self._woken)
-
-    def put(self, item: _T, delay: float, lane: Lane, longest: float, before: Waited | None = None) -> None:
-        """
-        Let *item*, which was denied, wait for *delay* seconds.
-
-        Args:
-            lane: See `lane_for`.
-            longest: For how long at most, however late its lane becomes.
-            before: Where it has waited before.
-        """
-        now = asyncio.get_running_loop().time()
-        self._room.put(item, now + delay, lane, now=now, latest=now + longest, before=before)
-        self.ring()
-
-    def wake(self, lanes: Sequence[str]) -> None:
-        """Let the job that stands first in one of *lanes* ask: it may be admitted now."""
-        for lane in lanes:
-            entry = self._room.first_in(lane)
-            if entry is not None and self._room.remove(entry):
-                self._woken.append(entry)
-                self.ring()
-                return
-
-    def next(self) -> Due[_T] | None:
-        """The job that is to ask now; it is taken out."""
-        now = asyncio.get_running_loop().time()
-        entry = self._woken.popleft() if self._woken else self._room.first()
-        if entry is None or (entry.due > now and not entry.gone):
-            entry = self._room.to_look_at(now, _LOOK_EVERY, now + _LOOK_EVERY / 2)
-        if entry is None:
-            return None
-        self._room.remove(entry)
-        return Due(entry.item, max(0.0, entry.expected - now), entry.waited)
-
-    def drain(self) -> list[_T]:
-        """Take out all jobs, in the order in which they are due."""
-        found = [entry.item for entry in (*self._woken, *sorted(self._room))]
-        self._room, self._woken = WaitingRoom(), deque()
-        return found
-
-    async def rung(self) -> None:
-        """
-        Wait until a job is due or woken, or `ring` is called; for half a second at most, as lines move and as signal
-        handlers of frameworks do not always wake their loop. One task at a time.
-        """
-        loop = asyncio.get_running_loop()
-        first, look = self._room.first(), loop.time() + _LOOK_EVERY
-        bell = self._bell = loop.create_future()
-        timer = loop.call_at(look if first is None else min(first.due, look), self.ring)
-        try:
-            await bell
-        finally:
-            self._bell = None
-            timer.cancel()
-
-    def ring(self, _: object = None) -> None:
-        """End `rung`. May be a callback of a future."""
-        if self._bell is not None and not self._bell.done():
-            self._bell.set_result(None)
-
-
 class HoldingStream(ABC, Generic[_R, _T]):
     """
     The messages of a broker, unacknowledged, until they may run: `listen` stands in place of the broker's own.
 
-    A message that is denied ends its turn in the worker, and comes out of `listen` once more when it is due. So one
-    that waits takes no place of those that run. As the worker ends, what waits goes back to the broker. All of it
-    belongs to one loop.
+    A message that is denied ends its turn in the worker, waits with the `waker`, and comes out of `listen` once more
+    when it is woken. So one that waits takes no place of those that run. As the worker ends, what waits goes back to
+    the broker. All of it belongs to one loop.
 
     Args:
         open_stream: The broker's own `listen`. What it yields is R; T is a message as the adapter holds it.
+        free: How many tasks the worker may begin now.
         most: How many messages may wait here. While so many do, none are fetched.
         log: The adapter's logger.
         opens_within: How many seconds a stream may take to open. It is not cancelled before: the clients of some
             brokers close the channel if a stream is cancelled while it opens.
+        tend_every: Every so many seconds `tend` is called.
         answers_within: How many seconds a pending read goes on after the worker was stopped. Some brokers lose or delay
             a message that is on its way when the read is cancelled.
     """
@@ -129,17 +50,28 @@ class HoldingStream(ABC, Generic[_R, _T]):
     def __init__(
         self,
         open_stream: Callable[[], AsyncGenerator[_R, None]],
+        limiter: Limiter,
         *,
+        free: Callable[[], int],
         most: int,
         log: logging.Logger,
         opens_within: float = 0.0,
         answers_within: float = 0.0,
+        tend_every: float = 60.0,
     ) -> None:
-        self.room: LoopRoom[_T] = LoopRoom()
         self.is_open = False
+        self.waker: Waker[_T] = limiter.make_waker(
+            free,
+            lambda _, message: self._call(self._wake, message),
+            give_back=lambda message: self._call(self._begin_to_put_back, message),
+        )
         self._open_stream, self._most, self._log = open_stream, most, log
-        self._opens_within, self._answers_within = opens_within, answers_within
+        self._opens_within, self._answers_within, self._tend_every = opens_within, answers_within, tend_every
         self._streams: dict[AsyncGenerator[_R, None], asyncio.Task[_R] | None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken: deque[_T] = deque()
+        self._bell: asyncio.Future[None] | None = None
+        self._putting_back: set[asyncio.Task[None]] = set()
         self._opened_at = 0.0
         self._is_away = False
 
@@ -148,8 +80,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """What has come, as the adapter holds it."""
 
     @abstractmethod
-    def handed_on(self, message: _T, *, due: Due[_T] | None) -> _R:
-        """*message* for the worker. *due*: as the room gave it out; None: it has just come."""
+    def handed_on(self, message: _T, *, waited: bool) -> _R:
+        """*message* for the worker. *waited*: it was held here; else it has just come."""
 
     @abstractmethod
     async def is_ours(self, message: _T) -> bool:
@@ -161,7 +93,10 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     @abstractmethod
     async def send_back(self, message: _T) -> None:
-        """Put *message* into the broker, with its ticket, and then acknowledge it."""
+        """Put *message* into the broker, and then acknowledge it."""
+
+    async def tend(self) -> None:
+        """Do what the broker needs for messages that are held; see *tend_every*. An error is logged."""
 
     def needs_another_stream(self, held: int, streams: int) -> bool:
         """Whether the broker sends no more through its *streams* while so many messages are held."""
@@ -179,23 +114,34 @@ class HoldingStream(ABC, Generic[_R, _T]):
             Exception: The first error of a stream of the broker, also of one that is being closed. It is raised after
                 the waiting messages are put back. Further errors are logged.
         """
-        self.is_open = True
+        self._loop, self.is_open = asyncio.get_running_loop(), True
         self._add_stream()
         self._streams.update(dict.fromkeys(self.more_streams()))
+        tending = asyncio.ensure_future(self._tend())
         try:
             while True:
-                if (due := self.room.next()) is not None:
-                    if await self.is_ours(due.item):
-                        yield self.handed_on(due.item, due=due)
+                if self._woken:
+                    message = self._woken.popleft()
+                    if await self.is_ours(message):
+                        yield self.handed_on(message, waited=True)
                 elif (raw := self._arrived()) is not None:
-                    yield self.handed_on(self.received(raw), due=None)
+                    yield self.handed_on(self.received(raw), waited=False)
                 else:
                     self._fetch()
-                    await self.room.rung()
+                    await self._rung()
         except StopAsyncIteration:
             return
         finally:
+            tending.cancel()
             await self._close()
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(self._tend_every)
+            try:
+                await self.tend()
+            except Exception as error:
+                self._log.warning("The broker could not be told of the messages that are held: %r", error)
 
     def _add_stream(self) -> None:
         self._streams[self._open_stream()] = None
@@ -209,21 +155,23 @@ class HoldingStream(ABC, Generic[_R, _T]):
         return None
 
     def _fetch(self) -> None:
-        if len(self.room) >= self._most:
+        held = len(self.waker) + len(self._woken)
+        if held >= self._most:
             return
-        if self.needs_another_stream(len(self.room), len(self._streams)):
+        if self.needs_another_stream(held, len(self._streams)):
             self._add_stream()
         for stream, reading in self._streams.items():
             if reading is None:
                 reading = self._streams[stream] = asyncio.ensure_future(anext(stream))
-                reading.add_done_callback(self.room.ring)
+                reading.add_done_callback(self._ring)
 
     async def _close(self) -> None:
         """The worker stops: what waits goes back, so that others need not find out that it is gone."""
         self.is_open = False
         # A stream that is cancelled while it opens may close the channel of all, and lose every acknowledgement.
         await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
-        held = self.room.drain()
+        held = [*self._woken, *await asyncio.to_thread(self.waker.close)]
+        self._woken.clear()
         read, errors = await self._end_readings()
         held += read
         until = asyncio.get_running_loop().time() + _INSIST_S
@@ -260,6 +208,35 @@ class HoldingStream(ABC, Generic[_R, _T]):
             elif not isinstance(error, StopAsyncIteration):
                 errors.append(error)
         return read, errors
+
+    def _wake(self, message: _T) -> None:
+        self._woken.append(message)
+        self._ring()
+
+    def _begin_to_put_back(self, message: _T) -> None:
+        task = asyncio.ensure_future(self.put_back(message))
+        self._putting_back.add(task)
+        task.add_done_callback(self._putting_back.discard)
+
+    def _call(self, function: Callable[[_T], None], message: _T) -> None:
+        """Call *function* in the loop, from any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop was closed: its messages are delivered again
+                self._loop.call_soon_threadsafe(function, message)
+
+    async def _rung(self) -> None:
+        """Wait until a message is woken or arrives."""
+        bell = self._bell = asyncio.get_running_loop().create_future()
+        timer = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._ring)
+        try:
+            await bell
+        finally:
+            self._bell = None
+            timer.cancel()
+
+    def _ring(self, _: object = None) -> None:
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
 
     async def put_back(self, message: _T, until: float | None = None) -> None:
         """

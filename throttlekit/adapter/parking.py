@@ -1,40 +1,26 @@
 """
-Jobs that wait in the broker's own store, where they cost no worker anything. promoter.py wakes them.
-
-A job that is due soon is held by its worker, which knows its instant to the millisecond. One that is due later
-(`is_far`) is parked: in one script its message leaves the worker's hands for the broker's own data, and its place in
-the line for a sorted set beside it. A job is in one of the two at every instant, and SIGKILL loses none.
-
-One worker of each queue is its promoter, by a lease; another takes over when it is gone. It asks the limiter twice a
-second when the first parked job of each line is due, and wakes those that are due soon: they go to the front of their
-queue, and the worker that takes one holds it until it is due. So a worker holds what is due in a few seconds, whatever
-the backlog, and a promoter that dies is missed only once that is used up. A slot that comes free before it was to wakes
-the first parked job at once, from the process that has freed it.
+Jobs that an earlier version of the adapters parked in the broker's own store. No adapter parks jobs any more: workers
+hold what waits. `throttlekit parked` shows what is left there, and `throttlekit release` gives it back to its queue.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import throttlekit_lua
-from throttlekit._core.limit.base import Limit
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter.waiting import lane_in
 
 __all__ = [
     "MOST_DUE", "MOST_OTHERS", "MOST_WOKEN", "SOON", "SOON_SLOT", "Command", "Park", "ParkedLine", "Tell",
-    "is_counted_here", "is_far",
 ]  # fmt: skip
-
-_FAR, _FAR_SLOT = 3.0, 30.0
-"""Seconds. A job that is due later is parked. When a slot comes free is a guess: those that wait for one stay near."""
 
 SOON, SOON_SLOT = 2.0, 20.0
 """Seconds before it is due that a parked job is woken; less than the above, or it would be parked again."""
@@ -61,17 +47,6 @@ Command: TypeAlias = Callable[[Any], object]
 
 Tell: TypeAlias = Callable[[bytes, float], "bytes | None"]
 """Returns the message of a job that is woken, with the instant at which it is due, in seconds. None: as it is."""
-
-
-def is_far(ticket: Mapping[str, Any] | None, delay: float) -> bool:
-    """Whether a job that carries *ticket*, and is due in *delay* seconds, is to be parked. It stands in a line."""
-    lane = lane_in(ticket)
-    return lane.start > 0 and delay > (_FAR_SLOT if lane.slots else _FAR)
-
-
-def is_counted_here(limits: Iterable[Limit]) -> bool:
-    """Whether one of *limits* is counted in each process: then a promoter elsewhere cannot say when its job is due."""
-    return any(limit.scope == "process" for limit in limits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import current
 from throttlekit._engine.ticket import Ticket
+from throttlekit._engine.waker import Waiting
 from throttlekit.adapter.options import name_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
 
-__all__ = ["limited"]
+__all__ = ["limited", "pause", "wait_again"]
 
 _MOMENT = 0.1
 """Seconds after which a job that heard a 429 calls again at the earliest, whatever downstream said."""
@@ -52,31 +53,89 @@ def limited(
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
     """
-    delivery = replace(delivery, inline=None, again=True)
-    claims = limiter.claims(Call(limits, job, delivery=delivery))
-    named = _meant(claims, error.limit)
-    meant = named or _meant(claims, on_429) or _rates(claims)
-    slots = [] if named else [each for each in claims if isinstance(each.limit, Concurrency) and each not in meant]
-    try:
-        limiter.refuse(meant, round(error.retry_after * 1_000_000), _granted_us(), slots)
-        stored = True
-    except StoreUnavailable:
-        stored = False  # no other process learns of the pause
-    if stored:
-        for claim in meant:
-            limiter.events.rate_limited(job, claim.limit, error.retry_after, claim.key)
-            if limiter.fleet is not None:
-                limiter.fleet.count_429(claim.limit)
+    meant, stored = pause(limiter, error, limits, job=job, on_429=on_429)
     release()
+    if delivery.waits is not None:
+        return wait_again(limiter, limits, error.retry_after, job=job, delivery=delivery, stored=stored)
+    delivery = replace(delivery, inline=None, again=True)
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
-    denied = _denied(decision, job, meant[0].limit, delivery)
+    denied = _denied(decision, job, meant.limit, delivery)
     if denied.final:
         return denied
     if stored:
         return replace(denied, delay=max(denied.delay, _MOMENT))
     # The job itself waits for as long as downstream said.
     return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))
+
+
+def pause(
+    limiter: Limiter, error: RateLimited, limits: Sequence[Limit], *, job: Job, on_429: Limit | str | None = None
+) -> tuple[Claim, bool]:
+    """
+    Pause what *error* means, which the body of *job* raised. Returns the first limit that is meant, and whether the
+    pause is stored: otherwise no other process learns of it.
+
+    Raises:
+        ConfigurationError: As for `Limiter.acquire`.
+    """
+    claims = limiter.claims(Call(limits, job))
+    named = _meant(claims, error.limit)
+    meant = named or _meant(claims, on_429) or _rates(claims)
+    slots = [] if named else [each for each in claims if isinstance(each.limit, Concurrency) and each not in meant]
+    try:
+        limiter.refuse(meant, round(error.retry_after * 1_000_000), _granted_us(), slots)
+    except StoreUnavailable:
+        return meant[0], False
+    for claim in meant:
+        limiter.events.rate_limited(job, claim.limit, error.retry_after, claim.key)
+        if limiter.fleet is not None:
+            limiter.fleet.count_429(claim.limit)
+    return meant[0], True
+
+
+def wait_again(
+    limiter: Limiter, limits: Sequence[Limit], retry_after: float, *, job: Job, delivery: Delivery, stored: bool
+) -> Decision:
+    """
+    Let a job wait once more with the waker of *delivery*: its body raised `RateLimited`, and what that means is paused.
+
+    Args:
+        stored: As returned by `pause`.
+
+    Returns:
+        A denial.
+
+    Raises:
+        ConfigurationError: As for `Limiter.acquire`.
+    """
+    delivery = replace(delivery, inline=None, again=True)
+    decision = limiter.acquire(*limits, job=job, delivery=delivery)
+    limiter.cancel(decision)
+    assert delivery.waits is not None  # noqa: S101 - as the caller made it
+    return _held(limiter, Call(limits, job, delivery=delivery), delivery.waits, decision, retry_after, stored=stored)
+
+
+def _held(
+    limiter: Limiter, call: Call, waits: Waiting, decision: Decision, retry_after: float, *, stored: bool
+) -> Decision:
+    """
+    As a denial what was let pass: the job waits for a moment; for as long as downstream said if no process knows of the
+    pause.
+    """
+    if decision.final or not (decision.allowed or decision.reason == "store unavailable"):
+        return decision
+    delay = _MOMENT if stored else max(retry_after, decision.delay)
+    waited = waits.waker.waited(call.id)
+    denials = waited.denials + decision.allowed
+    if call.delivery.is_over(waited.for_us / 1_000_000, denials):
+        waits.waker.leave(call.id, [each.claim for each in limiter.claims(call)])
+        return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long")
+    in_us = call.delivery.hold_us(delay, waited.for_us)
+    waits.waker.hold(call.id, waits.item, in_us, waited._replace(denials=denials))
+    if decision.allowed:
+        decision = replace(decision, allowed=False, charged=(), reason="paused", retry_after=delay)
+    return replace(decision, delay=delay)
 
 
 def _granted_us() -> dict[str, int]:

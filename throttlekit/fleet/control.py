@@ -323,7 +323,7 @@ class Control:
 
     def _forget(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
         name, part, lines_only = _name(limit), None if key is None else key_text(key), verb == "clear-line"
-        forgotten = sum(self._store.forget(each, lines_only=lines_only) for each in patterns_of(name, part))
+        forgotten = sum(self._store.delete_matching(each, lines_only=lines_only) for each in patterns_of(name, part))
         if not forgotten:
             return ()
         now_us, _ = read_rules(self._store)

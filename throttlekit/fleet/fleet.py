@@ -46,6 +46,10 @@ class Fleet:
         """Whether `has_overrides` needs no round trip in this process."""
         return self._pulse.beats
 
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call *listener*, a method, after each change of the rules, for as long as its object lives."""
+        self._follower.tell(listener)
+
     def has_overrides(self) -> bool:
         """Whether a rule is in force, of any limit. Only the first call in a process asks the store."""
         if not self._pulse.beats:

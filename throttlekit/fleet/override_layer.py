@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.verdict import Caller, Reason, Verdict
@@ -62,6 +63,8 @@ class OverrideLayer:
         decision = shadow(shadowed, found, of_one, lambda denial: self._emit_denial(call, denial))
         if call.peek:
             return replace(decision, charged=())
+        if call.waits is not None and decision.allowed:  # it may have waited for a limit that is in shadow mode now
+            call.waits.waker.leave_lists(call.id, [each.claim for each in shadowed])
         if found is None:
             self._pipeline.events.decided_unasked(decision, call.limits, call.job, Ticket(), 0)
         return decision
@@ -128,6 +131,9 @@ class OverrideLayer:
             paused = fleet.overrides.too_dear(error, call)
             (claim,) = self._claims(call, paused.limit)
         before = Ticket.read(job.ticket if job is not None else None)
+        if call.waits is not None:
+            waited = call.waits.waker.waited(call.id)
+            before = Ticket(deferrals=waited.denials, since_us=fleet.overrides.now_us() - waited.for_us)
         decision, ticket, now_us = fleet.overrides.held_back(claim, paused.rule, before)
         if call.peek:
             return decision
@@ -136,10 +142,20 @@ class OverrideLayer:
         # The ticket counts this denial already, if it counts at all.
         known = ticket._replace(deferrals=ticket.deferrals - 1)
         fleet.count(decision, [claim], verdict, known, job)
-        if job is not None:
+        if call.waits is not None:
+            stops = claim.claim.bucket if paused.rule.what == "pause" else ""
+            units, waits = self._units(call), call.waits
+            decision = self._pipeline.hold(call, waits, decision, ticket, now_us, units=units, stops=stops)
+        elif job is not None:
             decision = self._pipeline.defer(call, job, decision, ticket, now_us)
         self._pipeline.events.decided_unasked(decision, [claim.limit], call.job, ticket, now_us)
         return decision
+
+    def _units(self, call: Call) -> list[StoreClaim]:
+        """The claims of *call* at the rates that its limits have now, of one unit each."""
+        limits = self._fleet.overrides.in_force(call.limits, call.job)
+        claims = self._pipeline.resolver.resolve(call.on(limits)._replace(cost=1), remember=False)
+        return [each.claim for each in claims]
 
     def _claims(self, call: Call, limit: Limit) -> list[Claim]:
         return self._pipeline.resolver.resolve(call.on([limit]), remember=False)

@@ -128,6 +128,10 @@ class Overrides:
         """*limits* as they count now; those with tiers as the one of *job*'s tier, or as they are if there is none."""
         return [self._in_force(declared, job) for declared in limits]
 
+    def now_us(self) -> int:
+        """The time by which rules begin and end."""
+        return self._follower.now_us()
+
     def held_back(self, claim: Claim, rule: Rule, ticket: Ticket) -> tuple[Decision, Ticket, int]:
         """
         The denial of a call that a pause holds back, what the job carries then, and the time.

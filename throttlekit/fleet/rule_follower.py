@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from throttlekit._engine.store_access import StoreAccess
@@ -59,6 +60,12 @@ class RuleFollower:
         self._failures = 0
         self.rules: dict[str, Rules] = {}
         self.patterns: tuple[Rule, ...] = ()
+        self._listeners: list[weakref.WeakMethod[Callable[[], None]]] = []
+
+    def tell(self, listener: Callable[[], None]) -> None:
+        """Call *listener*, a method of an object that may go, after each change of the rules."""
+        self._listeners = [each for each in self._listeners if each() is not None]
+        self._listeners.append(weakref.WeakMethod(listener))
 
     def follow(self) -> None:
         """
@@ -127,3 +134,6 @@ class RuleFollower:
         self._known = rules
         self.patterns = tuple(rule for rule in rules if rule.is_pattern)
         self.rules = rules_of(rules)
+        for each in self._listeners:
+            if (listener := each()) is not None:
+                listener()

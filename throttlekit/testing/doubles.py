@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import cast
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
@@ -137,7 +138,7 @@ def _replace_store(limiter: Limiter | None, store: Store) -> Generator[Seen, Non
     seen = Seen()
     other = Limiter(store, plugins=[seen])
     if isinstance(store, _FixedStore):
-        wiring_of(other).stores.in_process = store
+        wiring_of(other).stores.in_process = cast(MemoryStore, store)
     seen.limiter = other if limiter is None else limiter
     kept = vars(seen.limiter).copy()
     vars(seen.limiter).update(vars(other))
@@ -161,6 +162,12 @@ class _FixedStore:
             return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, uses)
         back_us = now_us + round(self._delay * 1_000_000)
         return Verdict(Reason.EXHAUSTED, 0, now_us, back_us, back_us, uses)
+
+    def has_list(self, bucket: str) -> bool:
+        return False
+
+    def listen(self, owner: str, heard: object, missed: object) -> Callable[[], None]:
+        return lambda: None
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None: ...
 

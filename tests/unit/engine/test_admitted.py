@@ -14,19 +14,13 @@ from throttlekit._core.decision import Charged
 from throttlekit._core.limit.with_rate import altered
 from throttlekit.adapter import (
     Admitted,
-    Deferred,
     Dropped,
     Failed,
     JobOptions,
-    Lane,
     Run,
     Throttling,
-    Waited,
     WaitRules,
     lane_behind,
-    lane_for,
-    lane_in,
-    lane_left,
     watched,
 )
 
@@ -127,39 +121,6 @@ def test_options_travel_with_a_message_and_come_back() -> None:
         of_task.travelling({"throttle_on_429": "other"}, _JOB)
     with pytest.raises(ConfigurationError, match="task 'a': "):
         JobOptions.declared("task 'a'", {"throttle": "text"}, limiter=Limiter("memory://"))
-
-
-def test_a_job_waits_in_the_lane_of_the_limit_that_denied_it() -> None:
-    """An operator's pause of another of its limits leaves the ticket as it was: the job waits apart, by that key."""
-    limiter, rate = Limiter("memory://"), TokenBucket("line", "10/s", burst=1)
-    account = TokenBucket("account", "10/s", key="{account}")
-    limiter.acquire(rate)
-    denied = limiter.acquire(rate, job=_JOB)
-    line = lane_in(denied.ticket)
-    assert lane_for(Deferred(1.0, denied.ticket, denied)) == line
-    paused = {
-        key: replace(denied, limit=account, key=key, reason="paused", delay=60.0) for key in ("a", "b")
-    }  # fmt: skip
-    lanes = [lane_for(Deferred(60.0, denied.ticket, each)) for each in paused.values()]
-    assert len({line.name, *(lane.name for lane in lanes)}) == 3
-    assert [(lane.start, lane.number, lane.is_apart) for lane in lanes] == [(line.start, line.number, True)] * 2
-    own = replace(denied, reason="paused", delay=60.0)  # of the limit in whose line it stands
-    assert lane_for(Deferred(60.0, denied.ticket, own)) == line
-
-
-@pytest.mark.parametrize(
-    ("lane", "delay", "left"),
-    [
-        (Lane("line"), 60.0, ""),  # it waits where it did
-        (Lane("other"), 5.0, ""),  # if two limits deny in turn, not all jobs of a lane are woken
-        (Lane("other"), 5.1, "line"),
-        (Lane("other", is_apart=True), 1.0, "line"),
-    ],
-)
-def test_next_job_of_a_lane_asks_if_the_first_leaves_it_for_long(lane: Lane, delay: float, left: str) -> None:
-    """The units that the first job was to have may be used by those behind it."""
-    assert lane_left(Waited(Lane("line"), 0.0), lane, delay) == left
-    assert lane_left(None, lane, delay) == ""
 
 
 def test_the_lane_behind_a_grant_asks_if_its_line_moves_faster() -> None:

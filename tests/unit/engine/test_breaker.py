@@ -29,7 +29,6 @@ from throttlekit._engine.fallback import OutageDelays
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import Ticket
 from throttlekit._wiring import wiring_of
-from throttlekit.adapter import is_far
 from throttlekit.hookspecs import StoreFailed
 from throttlekit.stores import Correction, MemoryStore, Request
 from throttlekit.testing import FakeClock
@@ -241,16 +240,6 @@ def test_many_jobs_of_a_local_share_return_when_it_has_room(limiter: Limiter, st
     """Otherwise a share of more than 100 a second would not be used."""
     store.down = True
     assert all(limiter.acquire(LOCAL, job=JOB).delay <= 1.25 for _ in range(200))
-
-
-def test_jobs_that_return_later_are_not_parked(limiter: Limiter, store: Failing) -> None:
-    """Parked, they would be in front of jobs whose limits all have a store that answers."""
-    limiter.acquire(CLOSED, cost=5)
-    ticket = limiter.acquire(CLOSED, job=JOB).ticket
-    store.down = True
-    for _ in range(200):
-        decision = limiter.acquire(CLOSED, job=Job(id="1", ticket=ticket))
-        assert not is_far(decision.ticket, decision.delay)
 
 
 def test_a_job_keeps_its_place(limiter: Limiter, store: Failing) -> None:

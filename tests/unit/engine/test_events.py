@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 
 from support.servers.stores import Passing
+from support.waiting import wait_until
+from support.waitlists import ask, held
 from throttlekit import (
     Concurrency,
     Decision,
@@ -19,8 +23,9 @@ from throttlekit import (
 from throttlekit._core.verdict import Verdict
 from throttlekit._engine.inline import InlineWaits
 from throttlekit.adapter.rate_limited import limited
-from throttlekit.hookspecs import Decided
+from throttlekit.hookspecs import Decided, Deferred
 from throttlekit.stores import MemoryStore, Request, Store
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 from throttlekit.testing import FakeClock
 
 LIMIT = TokenBucket("partner", "10/s", burst=1)
@@ -36,6 +41,29 @@ class Listener:
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
         self.events.append(event)
+
+
+class Deferrals:
+    def __init__(self) -> None:
+        self.events: list[Deferred] = []
+
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        self.events.append(event)
+
+
+class Away(WaitlistMemoryStore):
+    """
+    Attributes:
+        is_away: Whether it gives no answer.
+    """
+
+    is_away = False
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return super().acquire(request, now_us)
 
 
 class Silent(Passing):
@@ -162,3 +190,28 @@ def test_nobody_listens_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("throttlekit._engine.events.Decided", made)
     assert Limiter().acquire(LIMIT).allowed
+
+
+def test_a_job_on_a_waitlist_is_told_with_its_deferrals_and_what_it_waited() -> None:
+    """Each denial is one deferral more, and none is forgotten while the store is away; what it waited is true."""
+    store, decided, deferred = Away(), Listener(), Deferrals()
+    limiter = Limiter(store, plugins=[decided, deferred])
+    waker = held(limiter)
+    ask(limiter, waker, LIMIT, job=Job(id="first"))
+    second = Job(id="second")
+    ask(limiter, waker, LIMIT, job=second)
+    store.is_away = True
+    ask(limiter, waker, LIMIT, job=second)
+    store.is_away = False
+    wait_until(lambda: ask(limiter, waker, LIMIT, job=second).allowed, description="a unit comes")
+    mine = decided.events[1:]
+    reasons = [event.decision.reason for event in mine]
+    assert (reasons[:2], reasons[-1]) == (["exhausted", "store unavailable"], "allowed")
+    denials = list(accumulate(reason not in ("store unavailable", "allowed") for reason in reasons))
+    assert [event.deferrals for event in mine] == denials, "nothing was denied while the store was away"
+    assert [event.deferrals for event in deferred.events] == [event.deferrals for event in mine[:-1]]
+    assert mine[0].waited < 0.05 < mine[-1].waited
+    assert {event.waited_for for event in mine if event.decision.reason != "store unavailable"} == {"partner"}
+    assert [(event.due > 0.0, event.due == event.decision.delay) for event in mine[:1]] == [(True, True)]
+    waker.close()
+    limiter.close()

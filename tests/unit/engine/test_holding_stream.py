@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from throttlekit.adapter import NO_LANE
-from throttlekit.adapter.loop import Due, HoldingStream
+from throttlekit import Limiter
+from throttlekit.adapter.loop import HoldingStream
 
 _log = logging.getLogger("tests.holding")
 
@@ -26,7 +26,9 @@ class _Stream(HoldingStream[str, str]):
     def __init__(
         self, *sent: str, most: int = 100, opens_in: float = 0.0, opens_within: float = 1.0, failures: int = 0
     ) -> None:
-        super().__init__(self._listen, most=most, log=_log, opens_within=opens_within)
+        super().__init__(
+            self._listen, Limiter("memory://"), free=lambda: 100, most=most, log=_log, opens_within=opens_within
+        )
         self.sent, self.opens_in, self.failures = list(sent), opens_in, failures
         self.forgets = failures > 0
         self.broken = 0
@@ -46,8 +48,8 @@ class _Stream(HoldingStream[str, str]):
     def received(self, raw: str) -> str:
         return raw
 
-    def handed_on(self, message: str, *, due: Due[str] | None) -> str:
-        return message.upper() if due is not None and due.early else message
+    def handed_on(self, message: str, *, waited: bool) -> str:
+        return message.upper() if waited else message
 
     async def is_ours(self, message: str) -> bool:
         return message not in self.others
@@ -62,8 +64,12 @@ class _Stream(HoldingStream[str, str]):
         self.back.append(message)
 
 
-def test_what_waits_comes_out_when_it_is_due_and_what_is_anothers_does_not() -> None:
-    """Messages that come go first; those that wait come in the order in which they are due, if they are still ours."""
+def _hold(stream: _Stream, message: str, seconds: float = 60.0) -> None:
+    stream.waker.hold(message, message, round(seconds * 1_000_000))
+
+
+def test_what_waits_comes_out_when_it_is_woken_and_what_is_anothers_does_not() -> None:
+    """Those that wait come in the order in which they are woken, if they are still ours."""
 
     async def run() -> list[str]:
         stream = _Stream("a")
@@ -71,13 +77,13 @@ def test_what_waits_comes_out_when_it_is_due_and_what_is_anothers_does_not() -> 
         got = [await anext(listening)]
         stream.others.add("c")
         for message, delay in (("b", 0.02), ("c", 0.01), ("d", 0.03)):
-            stream.room.put(message, delay, NO_LANE, 60.0)
+            _hold(stream, message, delay)
         got += [await anext(listening), await anext(listening)]
         await listening.aclose()
         assert stream.back == []
         return got
 
-    assert asyncio.run(run()) == ["a", "b", "d"]
+    assert asyncio.run(run()) == ["a", "B", "D"]
 
 
 def test_what_waits_at_the_end_goes_back() -> None:
@@ -87,7 +93,7 @@ def test_what_waits_at_the_end_goes_back() -> None:
         stream = _Stream("a", "b", "c", most=2)
         listening = stream.listen()
         for _ in range(2):
-            stream.room.put(await anext(listening), 60.0, NO_LANE, 60.0)
+            _hold(stream, await anext(listening))
         waiting = asyncio.ensure_future(anext(listening))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -131,7 +137,7 @@ def test_error_of_a_read_that_is_closed_is_raised(caplog: pytest.LogCaptureFixtu
     async def run() -> _Stream:
         stream = _Failing("a")
         listening = stream.listen()
-        stream.room.put(await anext(listening), 60.0, NO_LANE, 60.0)
+        _hold(stream, await anext(listening))
         waiting = asyncio.ensure_future(anext(listening))
         while stream.pending < 2:
             await asyncio.sleep(0)
@@ -179,7 +185,7 @@ def test_a_broker_that_is_away_and_forgets_is_tried_again() -> None:
         stream = _Stream(failures=1)
         waiting = asyncio.ensure_future(anext(stream.listen()))
         await asyncio.sleep(0)
-        stream.room.put("a", 60.0, NO_LANE, 60.0)
+        _hold(stream, "a")
         waiting.cancel()
         await asyncio.wait([waiting])
         return stream

@@ -13,7 +13,7 @@ from support.waiting import wait_until
 from throttlekit import TokenBucket
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Kept, Look
+from throttlekit._core.decide import Answer, Asker, Kept, Look, Waited
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.verdict import Reason
 from throttlekit._core.waitlist import Wake
@@ -31,26 +31,38 @@ class Store:
     def __init__(self) -> None:
         self.looks, self.gone = list[tuple[int, Sequence[str]]](), list[str]()
         self.answer: Callable[[], Look] = lambda: Look("e")
+        self.owner, self.unlistened = "", list[str]()
 
     def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look:
         self.looks.append((free, ids))
         return self.answer()
 
-    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str) -> None:
-        assert owner == "me", "the entries of other owners stay"
+    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
+        assert not keep
+        assert owner == self.owner, "the entries of other owners stay"
         self.gone += ids
+
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        self.owner = owner
+        return lambda: self.unlistened.append(owner)
 
 
 class Bench:
     def __init__(self) -> None:
-        self.store, self.free, self.started = Store(), 1, list[str]()
+        self.store, self.free, self.started, self.back = Store(), 1, list[str](), list[str]()
         self.start: Callable[[str, str], Any] = lambda id, item: self.started.append(item)
-        self.waker: Waker[str] = Waker(self.store, "me", lambda: self.free, lambda id, item: self.start(id, item))
-        self.waker.begin()
+        self.waker: Waker[str] = Waker(
+            self.store, lambda: self.free, lambda id, item: self.start(id, item), give_back=self.back.append
+        )
 
-    def wait(self, id: str, item: str = "") -> list[str]:
-        self.waker.asks(id, [UNIT.bucket], self.free)
-        return self.waker.answered(id, item or id, [UNIT], DENIED)
+    def ask(self, id: str) -> tuple[Asker, str]:
+        return self.waker.asks(id, [UNIT.bucket])
+
+    def wait(self, id: str, item: str = "", ends_in_us: int | None = None) -> None:
+        self.ask(id)
+        self.waker.answered(id, item or id, [UNIT], DENIED, ends_in_us)
 
     def wake(self, *ids: str) -> None:
         self.waker.heard(UNIT.bucket, [Wake(id, 0) for id in ids])
@@ -76,6 +88,17 @@ def test_a_process_looks_where_its_jobs_wait(rate: str, owners: int, seconds: fl
     assert first is not None
     assert [look.ids for look in room.due(first)] == [("one",)]
     assert room.next_us() == first + seconds * 1e6
+
+
+def test_the_first_job_of_each_list_asks_after_a_change_of_the_rules() -> None:
+    """A look at the list goes by the limit as it was declared: only a question shows the store the rate of now."""
+    room = Room[str]()
+    for id in ("one", "two"):
+        room.hold(id, id, UNIT, "e", 0)
+    assert room.take_ready(1) is None
+    room.ask_first(1, ())
+    assert room.take_ready(1) == ("one", "one")
+    assert room.take_ready(1) is None
 
 
 def test_a_woken_job_is_started(bench: Bench) -> None:
@@ -118,17 +141,67 @@ def test_an_error_stops_neither_the_thread_nor_the_job(bench: Bench, caplog: pyt
 
 def test_a_second_copy_of_a_message_gives_the_first_one_back(bench: Bench) -> None:
     """The framework has both, and only one of them is held."""
-    assert bench.wait("one", "first copy") == []
-    assert bench.wait("one", "second copy") == ["first copy"]
+    bench.wait("one", "first copy")
+    assert bench.back == []
+    bench.wait("one", "second copy")
+    assert bench.back == ["first copy"]
     assert bench.waker.close() == ["second copy"]
 
 
 def test_what_is_denied_after_the_end_is_given_back(bench: Bench) -> None:
-    """Nobody would wake it any more."""
+    """Nobody would wake it any more, whether a store denied it or something else holds it back."""
     bench.wait("one")
     assert bench.waker.close() == ["one"]
-    assert bench.wait("two") == ["two"]
+    assert bench.store.unlistened == [bench.waker.owner]
+    bench.wait("two")
+    bench.waker.hold("three", "three", 1_000)
+    assert bench.back == ["two", "three"]
     assert bench.waker.close() == []
+
+
+def test_a_job_that_waits_nowhere_is_started_after_its_delay(bench: Bench) -> None:
+    """Something else than a store holds it back: an operator's pause, or a store that does not answer."""
+    bench.waker.hold("one", "one", 1_000, Waited(2_000_000, 3, 0))
+    wait_until(lambda: bench.started == ["one"], description="it is started")
+    asker, _ = bench.ask("one")
+    assert (asker.waited_us >= 2_000_000, asker.denials) == (True, 3)
+
+
+def test_a_job_that_is_to_wait_no_longer_asks_though_it_was_not_woken(bench: Bench) -> None:
+    """Its answer says then that its time is over."""
+    bench.wait("one", ends_in_us=1_000)
+    wait_until(lambda: bench.started == ["one"], description="it asks")
+
+
+def test_a_question_that_was_not_answered_is_repeated_as_the_same_attempt(bench: Bench) -> None:
+    """The store may have granted it. And the process looks: the answer may have had wakes of its other jobs."""
+    bench.wait("other")
+    _, attempt = bench.ask("one")
+    bench.waker.unanswered("one", [UNIT], attempt)
+    wait_until(lambda: bench.store.looks == [(1, ("other",))], description="it looks")
+    assert bench.ask("one")[1] == attempt
+    assert bench.ask("one")[1] != attempt, "it was answered"
+
+
+def test_a_job_that_waits_no_longer_leaves_the_store(bench: Bench) -> None:
+    """A revoked job, or one whose caller gives up: it is held no more, and a wake of it is nobody's."""
+    bench.wait("one")
+    bench.wait("other")
+    assert bench.waker.leave("one", [UNIT]) == "one"
+    assert bench.store.gone == ["one"]
+    bench.wake("one")
+    assert bench.store.gone == ["one", "one"], "its wake is passed on"
+    assert bench.waker.close() == ["other"]
+
+
+def test_a_job_that_goes_back_to_its_framework_keeps_its_position(bench: Bench) -> None:
+    """Until its message comes back, here or elsewhere, its wakes come here, and are kept for it."""
+    bench.wait("one")
+    assert bench.waker.pass_on("one") == "one"
+    bench.wake("one")
+    bench.wait("one", "the message again")
+    wait_until(lambda: bench.started == ["the message again"], description="it was woken already")
+    assert bench.store.gone == []
 
 
 def test_the_process_says_again_that_a_thread_is_free(bench: Bench) -> None:
@@ -142,7 +215,7 @@ def test_the_process_says_again_that_a_thread_is_free(bench: Bench) -> None:
 
 def test_no_thread_is_needed_to_close(bench: Bench) -> None:
     """A worker that ends before it began, or from within a job's start."""
-    Waker(bench.store, "other", lambda: 1, lambda id, item: None).close()
+    Waker[str](bench.store, lambda: 1, lambda id, item: None).close()
     ended = threading.Event()
 
     def start(id: str, item: str) -> None:

@@ -1,0 +1,108 @@
+"""Jobs that a process held, and that went back to their framework: what it remembers of them, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from throttlekit import TokenBucket
+from throttlekit._core.algorithm import Use
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Answer, Kept, Look, Waited
+from throttlekit._core.storage_keys import bucket_name
+from throttlekit._core.verdict import Reason
+from throttlekit._core.waitlist import Wake
+from throttlekit._engine import waker as engine
+from throttlekit._engine.waker import Waker
+
+LIMIT = TokenBucket("partner", "1/minute", burst=1)
+UNIT = StoreClaim(bucket_name(LIMIT.name, "", LIMIT.fingerprint), LIMIT.bind(1))
+DENIED = Answer(
+    Reason.EXHAUSTED, 0, 0, 60_000_000, (Use(0, 0),), Kept(0, parked=False, epoch="e"), waited=Waited(0, 1, 0)
+)
+MINUTE_US = 60_000_000
+
+
+class Store:
+    """Has nothing to wake, and records which ids were removed."""
+
+    def __init__(self) -> None:
+        self.removed: list[str] = []
+
+    def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look:
+        return Look("e")
+
+    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
+        self.removed += ids
+
+    def listen(self, owner: str, heard: Any, missed: Any) -> Callable[[], None]:
+        return lambda: None
+
+
+class Process:
+    """A process with a clock of its own. No thread of it is free, so it starts nothing."""
+
+    def __init__(self) -> None:
+        self.now_us, self.store = 0, Store()
+        self.waker: Waker[str] = Waker(self.store, lambda: 0, lambda id, item: None)
+
+    def deny(self, id: str) -> None:
+        self.waker.asks(id, [UNIT.bucket])
+        self.waker.answered(id, id, [UNIT], DENIED)
+
+    def wake(self, id: str) -> None:
+        self.waker.heard(UNIT.bucket, [Wake(id, 0)])
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Any:
+    process = Process()
+    monkeypatch.setattr(engine, "_now_us", lambda: process.now_us)
+    yield process
+    process.waker.close()
+
+
+def test_a_job_that_is_woken_on_its_way_back_keeps_its_position(process: Process) -> None:
+    process.deny("other")
+    process.deny("one")
+    assert process.waker.pass_on("one") == "one"
+    process.wake("one")
+    assert process.store.removed == []
+
+
+def test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute(process: Process) -> None:
+    """Its wakes are unknown ones then, and its entry is removed. Others that went back later are remembered."""
+    process.deny("other")
+    process.deny("one")
+    process.waker.pass_on("one")
+    process.now_us = MINUTE_US
+    process.deny("two")
+    process.waker.pass_on("two")
+    process.wake("one")
+    process.wake("two")
+    assert process.store.removed == ["one"]
+
+
+def test_a_job_that_comes_back_to_the_same_process_is_not_forgotten(process: Process) -> None:
+    """Its time in the process begins again, and its denials count on."""
+    process.deny("one")
+    process.waker.pass_on("one")
+    process.deny("one")
+    process.now_us = MINUTE_US
+    process.deny("two")
+    process.waker.pass_on("two")
+    assert process.waker.waited("one") == Waited(MINUTE_US, 1, 0)
+    process.wake("one")
+    assert process.store.removed == []
+
+
+def test_a_process_that_passes_on_every_job_remembers_those_of_a_minute(process: Process) -> None:
+    """10 000 jobs, one every 30 ms, leave 2 000 ids in each of its tables, and not 10 000."""
+    for number in range(10_000):
+        process.now_us += MINUTE_US // 2_000
+        process.deny(str(number))
+        process.waker.pass_on(str(number))
+    here = process.waker._here
+    assert len(here.passed_on) == len(here.room._busy) == len(here.waited) == 2_000
