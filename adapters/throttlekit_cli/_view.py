@@ -49,7 +49,8 @@ def top(
       share           the same, as a share of what the rate allows
       waiting         about how many jobs wait in line, and their units if jobs take more than one
       last starts     in how long the last of them will start
-      oldest          the longest wait of a job that was decided in the last minute
+      oldest          the longest wait of a job that was decided in the last minute, or that is
+                      first of those that wait now
       definition      beside the name, or below it
       denied          denials in the last minute, by reason: "exhausted" (no unit left),
                       "in line" (other jobs have waited longer), "early" (the job came back
@@ -69,7 +70,7 @@ def top(
 
     If a waiting line grows from update to update, more jobs come than the limit lets pass.
 
-    Keys are shown as digests, because they may contain arguments of jobs. An update is three short
+    Keys are shown as digests, because they may contain arguments of jobs. An update is a few short
     calls to the store, with ten keys or with a million.
 
     \b

@@ -111,7 +111,7 @@ def limit_data(
         "denials": minute.denials,
         "downstream_429": total(heard),
         "steps_429": sorted(heard.items()),
-        "wait": minute.longest_wait,
+        "wait": max([minute.longest_wait, *(key.oldest_wait or 0.0 for key in keys)]),
         "idle": not in_use,
         "rules": [rule_data(rule, [known], show_keys=show_keys) for rule in rules],
     }
@@ -210,8 +210,8 @@ def job_data(job: Waiting, key: Key | None, rules: Iterable[Rule], now: float, *
     if key is None or job.reason == "allowed":
         return data
     ahead = job.due - now
-    before = None
-    if ahead > 0 and key.waiting and key.last_starts:
+    before = None if job.place is None else job.place.before
+    if before is None and ahead > 0 and key.waiting and key.last_starts:
         before = max(0, round(key.waiting * ahead / max(ahead, key.last_starts)) - 1)
     return {
         **data,
@@ -220,6 +220,8 @@ def job_data(job: Waiting, key: Key | None, rules: Iterable[Rule], now: float, *
         "definition": format_limit(key.limit),
         "due": job.due or None,
         "before": before,
+        "place": None if job.place is None else job.place.state,
+        "unanswered": job.place is not None and not job.place.is_heard,
         **key_data(key, show_keys=show_keys),
         "rules": [rule_data(rule, show_keys=show_keys) for rule in rules],
     }

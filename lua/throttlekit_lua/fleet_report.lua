@@ -2,7 +2,8 @@
   Record what one process has decided since its last report. Decides nothing.
 
   KEYS[1]    keys that were decided on, by when last; sorted set, seconds
-  KEYS[2]    keys with a waiting line, by the last due instant in it; sorted set, microseconds
+  KEYS[2]    keys for which jobs wait, by when the last of them should pass; sorted set, microseconds; kept for an hour
+             after that, as jobs on a waitlist may wait for longer
   KEYS[3]    hash of each limit: "seconds definition": when it was last reported, and what it is
   KEYS[4]    processes, by when last heard of; sorted set, seconds
   KEYS[5]    jobs that were denied, by when that was reported; sorted set, seconds
@@ -77,7 +78,7 @@ local function trim(key, most, last)
   if over > 0 then redis.call('ZREMRANGEBYRANK', key, '0', whole(math.min(over, AT_ONCE) - 1)) end
 end
 trim(KEYS[1], MOST_KEYS, now - HOUR)
-trim(KEYS[2], MOST_RANKED, now * 1000000)
+trim(KEYS[2], MOST_RANKED, (now - HOUR) * 1000000)
 trim(KEYS[at + 1], MOST_RANKED)
 trim(KEYS[at + 2], MOST_RANKED)
 local old = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', whole(now - HOUR), 'LIMIT', '0', '1000')

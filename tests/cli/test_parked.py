@@ -12,13 +12,11 @@ from click.testing import CliRunner, Result
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.common import dq_name
 
-from support.dramatiq.helpers import Site, left_over, working
+from support.dramatiq.helpers import Site
 from support.parks import celery_message, plant
 from support.servers.processes import Cluster
-from support.waiting import wait_until
-from throttlekit import Control, Limiter, TokenBucket
+from throttlekit import TokenBucket
 from throttlekit_cli._commands import cli
-from throttlekit_dramatiq import Throttle
 
 Run = Callable[..., Result]
 SLOW = TokenBucket("slow", "1/minute", burst=1)
@@ -44,17 +42,6 @@ def site(redis_url: str) -> Iterator[Site]:
         broker.close()
 
 
-def sends(site: Site, redis_url: str, count: int, **options: Any) -> list[str]:
-    """Messages of a limit that lets the first of them pass, with *options* of `Throttle`; their ids."""
-    site.broker.add_middleware(Throttle(Limiter(redis_url), max_inline_wait=0, **options))
-
-    @site.actor(throttle=SLOW, max_retries=0)
-    def send_mail(n: int) -> None:
-        site.ran.append(n)
-
-    return [send_mail.send(n).message_id for n in range(count)]
-
-
 def shown(run: Run, *options: str) -> Any:
     return json.loads(run("parked", "--json", *options).stdout)
 
@@ -69,48 +56,6 @@ def queued(site: Site) -> list[str]:
     whole = f"{broker.namespace}:{dq_name(site.queue)}"
     ids = broker.client.lrange(whole, 0, -1)
     return [json.loads(each)["message_id"] for each in broker.client.hmget(f"{whole}.msgs", ids)] if ids else []
-
-
-def test_what_workers_park_is_shown_and_a_released_job_stays_in_bounds(run: Run, site: Site, redis_url: str) -> None:
-    """How many, and the first ones. While a worker runs, a released job does not start early, and none is lost."""
-    ids = sends(site, redis_url, 12)
-    with working(site.broker, threads=1):
-        wait_until(lambda: jobs_of(run, "slow") == 11, description="all but the first are parked")
-        (row,) = shown(run, "--show-jobs", "2")
-        assert row.pop("first") == [{"id": each, "function": "send_mail"} for each in ids[1:3]]
-        assert row == {
-            "limit": "slow", "framework": "dramatiq", "queue": "mail", "jobs": 11, "lines": 1, "woken_by_worker": True,
-        }  # fmt: skip
-        assert run("parked", "slow").stdout == "slow: 11 parked, dramatiq queue mail\n"
-        refused = run("release", "slow", "--all")
-        assert (refused.exit_code, jobs_of(run, "slow")) == (2, 11)
-        assert "add --yes" in refused.stderr
-        outcome = run("release", "slow", "--job", ids[5])
-        assert (outcome.exit_code, outcome.stdout) == (0, "slow: 1 released\n")
-        wait_until(lambda: queued(site) == [], description="the worker has taken the released message")
-        assert run("release", "slow", "--all", "--yes").exit_code == 0
-        wait_until(lambda: queued(site) == [], description="the worker has taken all of them")
-        wait_until(lambda: left_over(site.broker, "mail") == 11, description="each of them is somewhere")
-        assert site.ran == [0]
-
-
-def test_a_fleet_that_does_not_park_gets_every_job_back_in_order(run: Run, site: Site, redis_url: str) -> None:
-    """After the workers stopped, one, the first ones and all go back to the delay queue; workers that hold run them."""
-    ids = sends(site, redis_url, 12)
-    with working(site.broker, threads=1):
-        wait_until(lambda: jobs_of(run, "slow") == 11, description="all but the first are parked")
-    assert run("parked").stdout == "slow: 11 parked, dramatiq queue mail; no worker runs that wakes them\n"
-    assert run("release", "slow", "--job", ids[11]).stdout == "slow: 1 released\n"
-    assert run("release", "slow", "--most", "3").stdout == "slow: 3 released\n"
-    assert queued(site) == [*ids[1:4], ids[11]]
-    assert run("release", "slow", "--all").stdout == "slow: 7 released\n"
-    assert queued(site) == [*ids[4:11], *ids[1:4], ids[11]]
-    assert run("parked").exit_code == 1
-    site.broker = site.remake()
-    sends(site, redis_url, 0, parking=False)
-    with Control(redis_url) as control, working(site.broker):
-        control.set("slow", "100/s")
-        assert sorted(site.until_ran(12)) == list(range(12))
 
 
 def test_jobs_of_every_line_and_queue_are_released_in_batches_in_their_order(run: Run, redis_url: str) -> None:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from support.prometheus import samples
 from support.servers.processes import patient
+from support.waitlists import ask, held
 from throttlekit import Adapt, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.metrics.fleet import FleetMetrics
 from throttlekit.metrics.prometheus import PrometheusMetrics
@@ -38,6 +39,21 @@ def test_waiting_jobs_and_use_are_those_of_the_fleet(redis_url: str) -> None:
     assert found["rate_used_ratio{limit=api}"] == 1.0
     assert "rate_used_ratio{limit=slots}" not in found
     assert (found["slowed_to_ratio{limit=api}"], found["slowed_to_ratio{limit=slots}"]) == (1.0, 1.0)
+
+
+def test_jobs_on_waitlists_and_jobs_in_lines_are_counted_together(redis_url: str) -> None:
+    """Some adapters use waitlists, and some use lines."""
+    registry = CollectorRegistry()
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
+        registry.register(FleetMetrics(limiter))
+        waker = held(limiter)
+        for number in range(4):
+            limiter.acquire(API, job=Job(id=f"old-{number}"))
+            ask(limiter, waker, API, job=Job(id=f"job-{number}"))
+        limiter.fleet.activity.beat()  # type: ignore[union-attr]
+        found = scraped(registry)
+        waker.close()
+    assert found["waiting_jobs{limit=api}"] == 6
 
 
 def test_what_downstream_leaves_of_a_limit_is_that_of_its_slowest_key(redis_url: str) -> None:

@@ -15,12 +15,15 @@ from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
 from support.prometheus import samples
 from support.servers.stores import Passing
+from support.waiting import wait_until
+from support.waitlists import ask, held
 from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.verdict import Verdict
 from throttlekit.hookspecs import SlotLost
 from throttlekit.metrics._tally import DECISIONS_PER_SAMPLE
 from throttlekit.metrics.prometheus import PrometheusMetrics
 from throttlekit.stores import MemoryStore, Request, Store
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 from throttlekit.testing import FakeClock
 
 LIMIT = TokenBucket("partner", "10/s", burst=1)
@@ -44,7 +47,8 @@ class Site:
         self.registry = CollectorRegistry()
         self.metrics = PrometheusMetrics(registry=self.registry, **options)
         self.clock = FakeClock()
-        self.limiter = Limiter(store or MemoryStore(clock_us=self.clock), plugins=[self.metrics])
+        store = MemoryStore(clock_us=self.clock) if store is None else store
+        self.limiter = Limiter(store, plugins=[self.metrics])
 
     def scraped(self) -> dict[str, float]:
         return samples(generate_latest(self.registry).decode())
@@ -128,6 +132,25 @@ def test_the_line_is_exported_by_its_end() -> None:
         site.limiter.acquire(LIMIT, job=Job(), delivery=Delivery(longest=1.0))
     ends = site.scraped()["line_end_timestamp_seconds{limit=partner}"]
     assert before + 4.9 < ends < time.time() + 5.5
+
+
+def test_jobs_on_a_waitlist_are_measured_as_those_in_a_line() -> None:
+    """When the last of them is due; the wait and the deferrals of a job, at its start and not before."""
+    site, before = Site(WaitlistMemoryStore()), time.time()
+    waker = held(site.limiter)
+    jobs = [Job(id=str(number)) for number in range(6)]
+    for job in jobs:
+        ask(site.limiter, waker, LIMIT, job=job)
+    found = site.scraped()
+    assert found["line_end_timestamp_seconds{limit=partner}"] == pytest.approx(before + 0.5, abs=0.2)
+    assert not any(name.startswith("wait_seconds_count") for name in found)
+    wait_until(lambda: ask(site.limiter, waker, LIMIT, job=jobs[1]).allowed, description="a unit comes")
+    found = site.scraped()
+    denied = found["decisions_total{limit=partner,outcome=denied,reason=exhausted}"] - len(jobs[2:])
+    assert (found["wait_seconds_count{limit=partner}"], found["job_deferrals_sum{limit=partner}"]) == (1, denied)
+    assert 0.09 < found["wait_seconds_sum{limit=partner}"] < time.time() - before
+    waker.close()
+    site.limiter.close()
 
 
 def test_a_pause_and_its_end_are_exported() -> None:

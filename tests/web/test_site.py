@@ -11,6 +11,7 @@ import pytest
 
 from support.servers.processes import patient
 from support.waiting import wait_until
+from support.waitlists import ask, held
 from support.web import Answer
 from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, Share, TokenBucket
 from throttlekit._core.storage_keys import digest_of
@@ -344,3 +345,25 @@ def test_every_text_stands_out_from_its_ground(page: _Page) -> None:
             for ground in ("back", "card", "fill"):
                 dark, light = sorted((_luminance(theme[text]), _luminance(theme[ground])))
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, theme[text], theme[ground])
+
+
+def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """They are counted beside those in lines; a job's page has its exact position, also if its denial is not known."""
+    waker = held(limiter)
+    limiter.acquire(API, job=Job(id="old-0"))
+    for number in range(3):
+        limiter.acquire(API, job=Job(id=f"old-{number}"))
+        ask(limiter, waker, API, job=Job(id=f"job-{number}"))
+    report()
+    row = wait_until(
+        lambda: [row for row in [_limit(page, "partner-api")] if row["wait"] > 0.5], description="the first job waits"
+    )[0]
+    assert (row["jobs"], row["waiting"]) == (5, 5)
+    job = page("/api/job?id=job-2").data
+    assert (job["state"], job["before"], job["place"], job["unanswered"]) == ("waiting", 2, "waiting", False)
+    limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
+    ask(limiter, waker, API, job=Job(id="unreported"))
+    limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
+    job = page("/api/job?id=unreported").data
+    assert (job["limit"], job["before"], job["decided"]) == ("partner-api", 3, 0.0)
+    waker.close()

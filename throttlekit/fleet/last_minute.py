@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from throttlekit._core.storage_keys import parts_of
+from throttlekit._core.storage_keys import parts_of, wait_names
 from throttlekit.fleet.activity import KEYS, REASON_CODES, SharedCommands
 from throttlekit.fleet.downstream import STEP_S
 from throttlekit.fleet.replies import pairs, text_of
@@ -159,6 +159,9 @@ def pressing_names(store: SharedCommands, order: str, depth: int, now: float, na
     """
     The keys that press most, by bucket.
 
+    Jobs on a waitlist may wait for longer than was estimated when they were denied, and ask nothing meanwhile. So a key
+    whose last job should have passed within the last hour is among those with the longest lines if jobs still wait.
+
     Args:
         order: Which first, a letter each: l those with the longest lines, d the most denied, p those that passed most.
         depth: How many keys are read in each order, of all limits: at least 1.
@@ -167,10 +170,11 @@ def pressing_names(store: SharedCommands, order: str, depth: int, now: float, na
     Raises:
         StoreUnavailable: The store did not answer.
     """
-    numbers = _numbers(now)
-    lines, *ranks = store.commands(
+    numbers, now_us = _numbers(now), round(now * 1_000_000)
+    lines, overdue, *ranks = store.commands(
         [
-            ("ZREVRANGEBYSCORE", _LINES, "+inf", round(now * 1_000_000), "LIMIT", 0, depth),
+            ("ZREVRANGEBYSCORE", _LINES, "+inf", now_us, "LIMIT", 0, depth),
+            ("ZREVRANGEBYSCORE", _LINES, f"({now_us}", "-inf", "LIMIT", 0, depth),
             *(
                 ("ZREVRANGE", of[number % _STEPS], 0, depth - 1, "WITHSCORES")
                 for of in (_DENIED, _PASSED)
@@ -178,8 +182,10 @@ def pressing_names(store: SharedCommands, order: str, depth: int, now: float, na
             ),
         ]
     )
+    overdue = [text_of(each) for each in overdue]
+    waits = store.commands([("EXISTS", wait_names(each)[1]) for each in overdue]) if overdue else []
     ordered = {
-        "l": [text_of(each) for each in lines],
+        "l": [*map(text_of, lines), *(each for each, some_wait in zip(overdue, waits, strict=True) if some_wait)],
         "d": _ranked(numbers, ranks[:READ_STEPS], now),
         "p": _ranked(numbers, ranks[READ_STEPS:], now),
     }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from throttlekit._core.slowdown import Slowdown, pace_of
 
-__all__ = ["LineNow", "SlowNow", "line_of"]
+__all__ = ["LineNow", "SlowNow", "line_of", "slow_now"]
 
 _NUMBERS = 20
 """Fields of a line, before the secret of its seals; then comes its slowdown, if there is one."""
@@ -61,10 +61,11 @@ def line_of(text: bytes | None, now_us: int, mark: int = 1) -> LineNow:
         return LineNow()
     paused = (paused_us - now_us) / 1e6 if paused_us > now_us else None
     starts = max(0, last_us - now_us) / 1e6 if waiting else None
-    return LineNow(waiting, waiting + extra, starts, paused, _slow_now(fields[_NUMBERS + 1 :], mark, now_us))
+    return LineNow(waiting, waiting + extra, starts, paused, slow_now(fields[_NUMBERS + 1 :], mark, now_us))
 
 
-def _slow_now(fields: Sequence[bytes], mark: int, now_us: int) -> SlowNow | None:
+def slow_now(fields: Sequence[bytes], mark: int, now_us: int) -> SlowNow | None:
+    """The slowdown that is stored as *fields*; None: there is none now. *mark*: as for `line_of`."""
     try:
         slow = Slowdown(*map(int, fields)).at(now_us)
         pace = pace_of(slow, mark, 1, now_us)

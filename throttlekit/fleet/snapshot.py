@@ -2,8 +2,9 @@
 What the fleet shows of itself, read from the store alone: its limits, and the keys that press most.
 
 Short questions for any number of keys: what the fleet reported of the last minute; what is used of the chosen keys
-now (a peek, by the script that decides on jobs); and their waiting lines. On a cluster the last two are put to the
-nodes key by key.
+now (a peek, by the script that decides on jobs); their waiting lines and waitlists, which are counted together; and,
+where jobs are on a waitlist, some of its entries, and when the last of them would start. On a cluster all but the first
+are put to the nodes key by key.
 """
 
 from __future__ import annotations
@@ -11,25 +12,37 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Asker
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import load_in_force
-from throttlekit._core.storage_keys import fleet_name, limit_id, line_name, parts_of
+from throttlekit._core.storage_keys import bucket_name, fleet_name, is_encodable, limit_id, line_name, parts_of
 from throttlekit._core.verdict import Caller, Verdict
+from throttlekit._core.waitlist import State
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, reported_id
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.last_minute import Minute, Step, minute_of, minutes_of_keys, pressing_names, recent_steps
 from throttlekit.fleet.line_now import SlowNow, line_of
+from throttlekit.fleet.list_now import (
+    ListNow,
+    entries_question,
+    entry_from,
+    list_from,
+    list_questions,
+    listens,
+    owner_question,
+)
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.fleet.slots import slot_questions, slots_from
-from throttlekit.stores.base import Request
+from throttlekit.stores.base import Request, SupportsBatch
+from throttlekit.stores.waitlists import SupportsWaitlists
 
 __all__ = [
     "ORDERS",
@@ -37,6 +50,7 @@ __all__ = [
     "FleetStore",
     "Key",
     "Known",
+    "Place",
     "Process",
     "Waiting",
     "known_of",
@@ -50,6 +64,7 @@ ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
 """Which keys come first, for each order in which they may be shown; see `pressing_names`."""
 
 _AT_ONCE = 100
+_SEARCHED_AT_ONCE = 500
 _FILTERED_DEPTH = 1_000
 """How many keys of all limits are looked at for those whose limit has a given name."""
 _PROCESS_HEARD_S = 15
@@ -90,7 +105,9 @@ class Key:
         key: As it is stored: quoted, or a digest. "": all is counted together.
         part: What the limit's scope adds: the queue's or the job's name.
         used, capacity: Units that count now, and the most that can; of slots that adapt, the most that can now.
-        waiting: How many jobs stand in line, and `waiting_units`, how many units they take.
+        waiting: How many jobs wait, and `waiting_units`, about how many units they take.
+        owners: How many worker processes and parks have the jobs of the waitlist.
+        oldest_wait: How long ago the first job of the waitlist was first denied.
         last_starts: When the last of them starts.
         paused: For how long no job passes yet.
         slowed: How the key is slowed down for a while, by `adapt=` or by what downstream said.
@@ -109,6 +126,8 @@ class Key:
     capacity: int
     waiting: int = 0
     waiting_units: int = 0
+    owners: int = 0
+    oldest_wait: float | None = None
     last_starts: float | None = None
     paused: float | None = None
     slowed: SlowNow | None = None
@@ -155,6 +174,24 @@ class Fleet:
         return statistics.median(each.latency for each in self.processes) if self.processes else None
 
 
+class Place(NamedTuple):
+    """
+    Where a job is on a waitlist.
+
+    Attributes:
+        state: "waiting"; "woken": it may ask, and has not; "kept": something else holds it back, like another limit or
+            an operator's pause, and it keeps its position.
+        before: How many jobs wait before it.
+        owner: The worker process, or the park, that has its message.
+        is_heard: Whether the owner was listening when it was last called. If not, its jobs are passed over.
+    """
+
+    state: str
+    before: int
+    owner: str
+    is_heard: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """
@@ -164,7 +201,8 @@ class Waiting:
         bucket: Under which name the binding limit counts it; "" once it was allowed.
         reason: That of its last decision.
         since, due, decided: Its first denial, the instant at which it is due (0: it keeps no place), and its last
-            decision; seconds of the store's clock.
+            decision (0: not reported); seconds of the store's clock.
+        place: Where it is on the waitlist of its key; None: it is not on it.
     """
 
     bucket: str
@@ -173,6 +211,7 @@ class Waiting:
     deferrals: int
     due: float
     decided: float
+    place: Place | None = None
 
 
 def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
@@ -218,22 +257,93 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     """
     What is known of the job, and of the key that it waits for. None: nothing.
 
+    A job that waits on a waitlist is found there, also if its denial was not reported.
+
     Raises:
         StoreUnavailable: The store did not answer.
     """
-    (text,) = store.commands([("HGET", JOBS_KNOWN, reported_id(job_id))])
-    try:
-        bucket, reason, since_us, deferrals, due_us, decided_us = json.loads(text or b"null")
-        job = Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, decided_us / 1e6)
-    except (TypeError, ValueError):
-        return None, None
+    job = _reported(store, job_id)
+    bucket, known = "", dict[str, Known]()
+    if job is None:
+        known = _definitions(store)
+        bucket = _find_job(store, known, job_id)
+        if not bucket:
+            return None, None
+        job = Waiting(bucket, "", 0.0, 0, 0.0, 0.0)
     parts = parts_of(job.bucket)
     if parts is None:
         return job, None
-    (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
-    known = known_of(parts[0].encode(), text or b"")
-    key = None if known is None else _key(job.bucket, {known.id: known}, Minute())
-    return job, None if key is None else _looked_at(store, [key])[0]
+    if not known:
+        (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
+        found = known_of(parts[0].encode(), text or b"")
+        known = {} if found is None else {found.id: found}
+    key = _key(job.bucket, known, Minute())
+    if key is None:
+        return job, None
+    (key,) = _looked_at(store, [key])
+    return _on_list(store, job, key, job_id), key
+
+
+def _reported(store: FleetStore, job_id: str) -> Waiting | None:
+    """What a worker reported of the job's last decision; None: nothing that is of use."""
+    (text,) = store.commands([("HGET", JOBS_KNOWN, reported_id(job_id))])
+    try:
+        bucket, reason, since_us, deferrals, due_us, decided_us = json.loads(text or b"null")
+        return Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, decided_us / 1e6)
+    except (TypeError, ValueError):
+        return None
+
+
+def _on_list(store: FleetStore, job: Waiting, key: Key, job_id: str) -> Waiting:
+    """*job* with its entry on the waitlist of *key*, if it has one there."""
+    (answer,) = store.commands([entries_question(key.bucket, (job_id,))]) if is_encodable(job_id) else ([None],)
+    entry = entry_from(answer[0])
+    if entry is None:
+        return job
+    now = time_of(store)
+    cost = max(1, min(entry.cost, key.limit.most))
+    claim = StoreClaim(key.bucket, key.limit.bind(cost, round(now * 1_000_000)), cost)
+    found = cast(SupportsWaitlists, store).where([claim], job_id)
+    if found is None:  # it has left meanwhile
+        return job
+    is_kept = found.state is State.KEPT
+    (listening,) = store.commands([owner_question(key.bucket, entry.owner)])
+    return replace(
+        job,
+        reason=job.reason or ("paused" if key.paused else "in line" if key.used < key.capacity else "exhausted"),
+        since=entry.since or job.since,
+        deferrals=entry.denials,
+        due=job.due if is_kept else now + found.in_us / 1e6,
+        place=Place(found.state.value, found.position, entry.owner, listens(listening)),
+    )
+
+
+def _definitions(store: FleetStore) -> dict[str, Known]:
+    (kept,) = store.commands([("HGETALL", KEYS[2])])
+    known = [known_of(id, text) for id, text in pairs(kept)]
+    return {each.id: each for each in known if each is not None}
+
+
+def _find_job(store: FleetStore, known: Mapping[str, Known], job_id: str) -> str:
+    """The bucket of the waitlist on which the job waits; "": it is on none of a key that the fleet knows."""
+    if not is_encodable(job_id):
+        return ""
+    (kept,) = store.commands([("ZREVRANGE", KEYS[1], 0, -1)])
+    alone = [
+        bucket_name(each.limit.name, "", each.limit.fingerprint)
+        for each in known.values()
+        if not each.keyed and each.limit.scope == "global"
+    ]
+    buckets, found = list(dict.fromkeys([*alone, *map(text_of, kept)])), ""
+    for at in range(0, len(buckets), _SEARCHED_AT_ONCE):
+        some = buckets[at : at + _SEARCHED_AT_ONCE]
+        answers = store.commands([entries_question(bucket, (job_id,)) for bucket in some])
+        for bucket, (text,) in zip(some, answers, strict=True):
+            entry = entry_from(text)
+            if entry is not None and entry.state is not State.KEPT:
+                return bucket
+            found = found or (bucket if entry is not None else "")
+    return found
 
 
 def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
@@ -293,16 +403,78 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
         asked_us = verdict.asked_us or (verdict.now_us,) * len(some)
         questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
         answers = iter(store.commands([each for those in questions for each in those]))
+        lists: list[ListNow] = []
         for key, claim, use, now_us in zip(some, claims, verdict.uses, asked_us, strict=True):
-            line, slots = line_of(next(answers), now_us, claim.algorithm.mark), slots_from(claim, answers, now_us)
+            mark = claim.algorithm.mark
+            line, slots = line_of(next(answers), now_us, mark), slots_from(claim, answers, now_us)
+            lists.append(list_from(answers, now_us, mark))
             used = key.limit.capacity - key.limit.remaining(use or Use(0, now_us), now_us)
             key = replace(key, used=used, **line._asdict())
             found.append(replace(key, **slots._asdict()) if slots else key)
+        found[at:] = _with_lists(store, found[at:], lists, asked_us)
     return found
 
 
 def _questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
-    return [("GET", line_name(claim.bucket)), *slot_questions(claim, now_us)]
+    return [("GET", line_name(claim.bucket)), *slot_questions(claim, now_us), *list_questions(claim.bucket)]
+
+
+def _with_lists(
+    store: FleetStore, keys: Sequence[Key], lists: Sequence[ListNow], asked_us: Sequence[int]
+) -> Iterator[Key]:
+    """
+    *keys*, which were asked for at *asked_us*, with what is known of their waitlists. Units and the longest wait are
+    worked out from some of the jobs.
+    """
+    waited = [number for number, each in enumerate(lists) if each.ids]
+    questions = [entries_question(keys[number].bucket, lists[number].ids) for number in waited]
+    answers = store.commands(questions) if questions else []
+    entries = {
+        number: [entry for entry in map(entry_from, answer) if entry is not None]
+        for number, answer in zip(waited, answers, strict=True)
+    }
+    costs = {number: statistics.fmean(each.cost for each in some) for number, some in entries.items() if some}
+    starts = _last_starts(store, {number: (keys[number], cost) for number, cost in costs.items()}) if costs else {}
+    for number, (key, known, now_us) in enumerate(zip(keys, lists, asked_us, strict=True)):
+        since = min((each.since for each in entries.get(number, ()) if each.since), default=None)
+        yield replace(
+            key,
+            waiting=key.waiting + known.jobs,
+            waiting_units=key.waiting_units + round(known.jobs * costs.get(number, 1)),
+            owners=known.owners,
+            oldest_wait=None if since is None else max(0.0, now_us / 1e6 - since),
+            last_starts=_latest(key.last_starts, starts.get(number)),
+            paused=_latest(key.paused, known.paused),
+            slowed=min((each for each in (key.slowed, known.slowed) if each is not None), default=None),
+        )
+
+
+def _last_starts(store: FleetStore, keys: Mapping[int, tuple[Key, float]]) -> dict[int, float]:
+    """
+    In how long the last job on the waitlist of each of *keys* starts, given with the mean cost of its jobs: the store
+    says when a job would start that came now. From a bucket it takes its units after those of the last job.
+    """
+    around_us, claims = time.time_ns() // 1000, list[StoreClaim]()
+    for key, mean in keys.values():
+        cost = max(1, min(round(mean), key.limit.most))
+        claims.append(StoreClaim(key.bucket, key.limit.bind(cost, around_us), cost))
+    asker, found = Asker(Caller.PEEK), dict[int, float]()
+    verdicts = _acquire_all(store, [Request([claim], Caller.PEEK, asker=asker) for claim in claims])
+    for number, claim, verdict in zip(keys, claims, verdicts, strict=True):
+        if not isinstance(verdict, Exception):
+            after_ns = claim.cost * claim.algorithm.mark if claim.algorithm.overflows else 0
+            found[number] = max(0.0, (verdict.retry_us - verdict.now_us) / 1e6 - after_ns / 1e9)
+    return found
+
+
+def _acquire_all(store: FleetStore, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+    if isinstance(store, SupportsBatch):
+        return store.acquire_all(requests)
+    return [store.acquire(request) for request in requests]
+
+
+def _latest(one: float | None, other: float | None) -> float | None:
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def _process(text: str) -> Process:

@@ -61,23 +61,30 @@ def describe(
         return [f"Job {job_id} was denied {ago} ago, by a limit that no worker uses any more."]
     shown = format_key(key.key, key.part, clear=show_keys)
     name = f"{key.limit.name!r}{f', key {shown}' if shown else ''}"
+    last = f", the last time {format_duration(now - job.decided)} ago" if job.decided else ""
     lines = [
         f"Job {job_id} waits for limit {name}: {format_limit(key.limit)}.",
         f"  since          {_format_time(job.since)}, {format_duration(now - job.since)} ago",
-        f"  deferred       {times}, the last time {format_duration(now - job.decided)} ago: {job.reason}",
+        f"  deferred       {times}{last}: {job.reason}",
     ]
     ahead = job.due - now
-    if job.reason == "paused" and any(rule.what == "pause" for rule in rules):
+    if job.place is not None and job.place.state == "woken":
+        lines.append("  its turn       now: it is on its way to a worker, or waits for a free one")
+    elif job.reason == "paused" and any(rule.what == "pause" for rule in rules):
         lines.append(
             f"  tries again    {f'in about {format_duration(ahead)}' if ahead > 0 else 'now'}; it keeps its place"
         )
+    elif job.place is not None and job.place.state == "kept":
+        lines.append("  its turn       not known: another of its limits holds it back; it keeps its position")
     elif ahead > 0:
         lines.append(f"  its turn       in about {format_duration(ahead)}, at {_format_time(job.due)}")
-        lines.append(f"  before it      {_jobs_before(key, ahead)}")
+        lines.append(f"  before it      {_jobs_before(job, key, ahead)}")
     else:
         lines.append(
             f"  its turn       was {format_duration(-ahead)} ago: it is on its way to a worker, or waits for a free one"
         )
+    if job.place is not None and not job.place.is_heard:
+        lines.append("  its worker     does not answer: jobs of other workers pass before it")
     lines.append(f"  the limit now  {key.used} of {key.capacity} used{_last_in_line(key)}")
     if key.paused is not None:
         lines.append(f"  paused         for {format_duration(key.paused)} yet")
@@ -87,7 +94,9 @@ def describe(
     return lines
 
 
-def _jobs_before(key: Key, ahead: float) -> str:
+def _jobs_before(job: Waiting, key: Key, ahead: float) -> str:
+    if job.place is not None:
+        return f"{job.place.before} of the {key.waiting} that wait"
     if not key.waiting or not key.last_starts:
         return "not known"
     before = max(0, round(key.waiting * ahead / max(ahead, key.last_starts)) - 1)
@@ -105,8 +114,11 @@ def _format_time(seconds: float) -> str:
 def _data(job: Waiting, key: Key | None, now: float, *, show_keys: bool) -> dict[str, Any]:
     data: dict[str, Any] = {
         "now": now, "reason": job.reason, "since": job.since, "deferrals": job.deferrals, "slot": job.due or None,
-        "told": job.decided,
+        "told": job.decided or None,
     }  # fmt: skip
+    if job.place is not None:
+        data |= {"state": job.place.state, "before": job.place.before, "owner": job.place.owner,
+                 "owner_answers": job.place.is_heard}  # fmt: skip
     if key is not None:
         data |= {
             "limit": key.limit.name, "key": format_key(key.key, key.part, clear=show_keys), "used": key.used,

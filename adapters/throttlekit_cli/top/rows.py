@@ -24,9 +24,10 @@ class Row:
 
     Attributes:
         share: Units that were used in the last minute, as a share of what the rate allows in a minute.
-        waiting: About how many jobs wait. The store knows their units: this divides by the mean cost of those that
-            passed in the last minute.
-        waiting_units: Their units.
+        waiting: How many jobs wait.
+        waiting_units: About how many units they take.
+        owners: How many worker processes and parks have them.
+        oldest: The longest wait of a job that asked in the last minute, or that waits first now.
         starts: When the last job in line will start.
         slowed: How it is slowed down for a while, by `adapt=` or by what downstream said.
         tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
@@ -44,6 +45,8 @@ class Row:
     capacity: int | None = None
     waiting: int | None = None
     waiting_units: int | None = None
+    owners: int | None = None
+    oldest: float = 0.0
     starts: float | None = None
     paused: float | None = None
     slowed: SlowNow | None = None
@@ -58,7 +61,7 @@ class Row:
 
 
 _ORDERS: dict[str, Callable[[Row], Any]] = {
-    "wait": lambda row: (-max(row.starts or 0, row.paused or 0), -row.minute.longest_wait, -row.minute.denials),
+    "wait": lambda row: (-max(row.starts or 0, row.paused or 0), -row.oldest, -row.minute.denials),
     "use": lambda row: (-(row.used or 0) / (row.capacity or 1), -row.minute.units),
     "denied": lambda row: -row.minute.denials,
     "name": lambda row: 0,
@@ -116,23 +119,25 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
     share = None if keyed else share_of_minute(limit, minute.used)
     warnings = tuple(_warnings(known, fleet))
     heard = total(fleet.heard.get(known.id))
+    oldest = max([minute.longest_wait, *(each.oldest for each in key_rows)])
     row = Row(
-        limit.name, None, format_limit(limit), minute, share, downstream_429=heard, rules=rules, warnings=warnings,
-        keys=key_rows,
+        limit.name, None, format_limit(limit), minute, share, oldest=oldest, downstream_429=heard, rules=rules,
+        warnings=warnings, keys=key_rows,
     )  # fmt: skip
     if keyed or len(key_rows) != 1:
         return row
     return replace(
-        key_rows[0], key=None, definition=row.definition, minute=minute, share=share, downstream_429=heard,
-        rules=rules, warnings=warnings,
+        key_rows[0], key=None, definition=row.definition, minute=minute, share=share, oldest=oldest,
+        downstream_429=heard, rules=rules, warnings=warnings,
     )  # fmt: skip
 
 
 def _key_row(key: Key, show_keys: bool) -> Row:
     share = share_of_minute(key.limit, key.minute.used)
+    oldest = max(key.minute.longest_wait, key.oldest_wait or 0.0)
     return Row(
         key.limit.name, format_key(key.key, key.part, clear=show_keys), "", key.minute, share,
-        key.used, key.capacity, key.waiting, key.waiting_units,
+        key.used, key.capacity, key.waiting, key.waiting_units, key.owners, oldest,
         key.last_starts, key.paused, key.slowed, key.mean_hold, key.held, key.oldest_hold,
     )  # fmt: skip
 
@@ -178,6 +183,8 @@ def _row_data(row: Row) -> dict[str, Any]:
         },
         "waiting": row.waiting,
         "waiting_units": row.waiting_units,
+        "owners": row.owners,
+        "oldest_wait": row.oldest,
         "last_starts_in": row.starts,
         "paused_for": row.paused,
         **slowed_data(row.slowed),

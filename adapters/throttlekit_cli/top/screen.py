@@ -84,7 +84,7 @@ def _denied(row: Row) -> str:
 _COLUMNS = (
     _Column("now", 1, _used),
     _Column("waiting", 6, _waiting),
-    _Column("oldest", 8, lambda row: format_duration(row.minute.longest_wait or None)),
+    _Column("oldest", 8, lambda row: format_duration(row.oldest or None)),
     _Column("429s", 9, lambda row: f"{row.downstream_429 or ''}"),
     _Column("", 3, _state, left=True),
     _Column("use", 2, _bar, left=True),

@@ -291,7 +291,7 @@ function keysPane(id) {
 function jobView(id) {
   const answer = h("div", { "aria-live": "polite" });
   const input = h("input", { type: "search", id: "job", "aria-label": "Job id", placeholder: "Job id  /", value: id, size: 40 });
-  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. The last 10,000 jobs that were denied are known, for an hour."),
+  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. With taskiq and Dramatiq every job that waits is known; of others the last 10,000 that were denied, for an hour."),
     h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); location.hash = `#/job/${encodeURIComponent(input.value.trim())}`; } }, input, h("button", { type: "submit", class: "strong" }, "Explain")), answer);
   async function refresh() {
     if (!id) return input.focus();
@@ -308,10 +308,12 @@ function explained(id, job) {
   if (job.state === "unused") return [h("p", {}, "Job ", name, ` was denied ${ago(job.decided)}, by a limit that no worker uses any more.`)];
   const ahead = (job.due ?? 0) - job.now, held = job.reason === "paused" && job.rules.some((rule) => rule.what === "pause");
   return [h("p", {}, "Job ", name, " waits for ", h("a", { href: `#/limit/${encodeURIComponent(job.id)}`, class: "name" }, job.limit), job.key && h("span", { class: "data" }, `, key ${job.key}`), `: ${job.definition}.`),
-    h("dl", { class: "facts" }, ...fact("Since", `${clock(job.since)}, ${ago(job.since)}`), ...fact("Deferred", `${times}, the last time ${ago(job.decided)}: ${job.reason}`),
-      ...(held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : "now"}; it keeps its place`)
+    h("dl", { class: "facts" }, ...fact("Since", `${clock(job.since)}, ${ago(job.since)}`), ...fact("Deferred", `${times}${job.decided ? `, the last time ${ago(job.decided)}` : ""}: ${job.reason}`),
+      ...(job.place === "woken" ? fact("Its turn", "now: it is on its way to a worker, or waits for a free one") : held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : "now"}; it keeps its place`)
+        : job.place === "kept" ? fact("Its turn", "not known: another of its limits holds it back; it keeps its position")
         : ahead > 0 ? [...fact("Its turn", `in about ${duration(ahead)}, at ${clock(job.due)}`), ...fact("Before it", job.before === null ? "not known" : `about ${count(job.before)} of the ${count(job.waiting)} in line`)]
         : fact("Its turn", `was ${duration(-ahead)} ago: it is on its way to a worker, or waits for a free one`)),
+      ...(job.unanswered ? fact("Its worker", "does not answer: jobs of other workers pass before it") : []),
       ...fact("The limit now", `${count(job.used)} of ${count(job.capacity)} used`), ...(job.paused === null ? [] : fact("Paused", `for ${duration(job.paused)} yet`)), ...(job.slowed === null ? [] : fact("The pace", slowedText(job.slowed))),
       ...job.rules.flatMap((rule) => fact("An operator", ruleText(rule, job.now))))];
 }

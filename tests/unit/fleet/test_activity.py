@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.waiting import wait_until
+from support.waitlists import ask, held
 from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.slowdown import Fall, Heard, Slowdown, fallen, heard
 from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
@@ -19,6 +21,7 @@ from throttlekit.fleet.activity import KEYS, Activity
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.line_now import line_of
 from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 API = TokenBucket("api", "1/minute", burst=2)
 ACCOUNT = TokenBucket("account", "1/minute", burst=1, key="{account}")
@@ -47,6 +50,10 @@ class _Fleet(MemoryStore):
     @property
     def counts(self) -> dict[str, int]:
         return dict(pair for report in self.reports for pair in report["counts"])
+
+
+class _FleetWithLists(_Fleet, WaitlistMemoryStore):
+    """As `_Fleet`, with waitlists."""
 
 
 @pytest.fixture
@@ -344,3 +351,33 @@ def test_a_hostile_job_id_does_not_spoil_the_report(fleet: _Fleet, limiter: Limi
     assert [job_id for job_id, _ in report["jobs"]] == ["bad ?", "größe"]
     assert "\\ud8" not in fleet.sent[-1]
     fleet.sent[-1].encode()
+
+
+def test_a_job_that_waits_on_a_waitlist_is_counted_as_one_that_waits_in_a_line() -> None:
+    """Its first denial is its first deferral, and no wait; its start has the wait since then."""
+    fleet = _FleetWithLists()
+    limiter = Limiter(fleet)
+    waker = held(limiter)
+    fast = TokenBucket("fast", "20/s", burst=1)
+    for job in ("first", "second"):
+        ask(limiter, waker, fast, job=Job(id=job))
+    (known,) = _jobs_reported(limiter, fleet)
+    assert known[:2] == [bucket_name("fast", "", fast.fingerprint), "exhausted"]
+    assert (known[3], fleet.reports[-1]["waits"]) == (1, [])
+    since_us = known[2]
+    ask(limiter, waker, fast, job=Job(id="second"))
+    (known,) = _jobs_reported(limiter, fleet)
+    assert (known[2], known[3]) == (pytest.approx(since_us, abs=1000), 2)
+    wait_until(lambda: ask(limiter, waker, fast, job=Job(id="second")).allowed, description="a unit comes")
+    (known,) = _jobs_reported(limiter, fleet)
+    assert known[:2] == ["", "allowed"]
+    assert known[2] == pytest.approx(since_us, abs=1000)
+    waited = dict(fleet.reports[-1]["waits"])
+    assert waited[f"w {limit_id('fast', fast.fingerprint)}"] == pytest.approx(known[5] - known[2], abs=1000)
+    limiter.close()
+
+
+def _jobs_reported(limiter: Limiter, fleet: _Fleet) -> list[list[Any]]:
+    assert limiter.fleet is not None
+    limiter.fleet.activity.beat()
+    return [json.loads(text) for _, text in fleet.reports[-1]["jobs"]]

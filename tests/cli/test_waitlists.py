@@ -1,0 +1,221 @@
+"""`throttlekit top` and `explain` of jobs that wait on waitlists, also beside jobs that wait in lines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from support.servers.processes import patient
+from support.waiting import wait_until
+from support.waitlists import ask, held
+from throttlekit import Concurrency, Job, Limiter, TokenBucket
+from throttlekit._core.storage_keys import bucket_name
+from throttlekit._engine.waker import Waker
+from throttlekit._wiring import wiring_of
+from throttlekit.fleet.last_minute import pressing_names
+from throttlekit.fleet.replies import time_of
+from throttlekit_cli._commands import cli
+
+API = TokenBucket("partner-api", "2/minute", burst=2)
+TOKENS = TokenBucket("tokens", "600/minute", burst=100, cost=50)
+SLOW = TokenBucket("slow", "1/hour", burst=1)
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Iterator[Limiter]:
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
+        yield limiter
+
+
+@pytest.fixture
+def waker(limiter: Limiter) -> Iterator[Waker[str]]:
+    waker = held(limiter)
+    yield waker
+    waker.close()
+
+
+def _run(*arguments: str) -> str:
+    return CliRunner().invoke(cli, arguments, env={"COLUMNS": "170"}).stdout
+
+
+def _top(url: str, name: str) -> Any:
+    rows = json.loads(_run("top", "--url", url, "--once", "--json"))["limits"]
+    return next(row for row in rows if row["limit"] == name)
+
+
+def _explained(url: str, job: str) -> Any:
+    return json.loads(_run("explain", job, "--url", url, "--json"))
+
+
+def _report(limiter: Limiter) -> None:
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+
+
+def test_jobs_on_a_waitlist_and_jobs_in_a_line_are_counted_together(
+    redis_url: str, limiter: Limiter, waker: Waker[str]
+) -> None:
+    """Some adapters use waitlists and some use lines: `top` shows all jobs, and when the last of them starts."""
+    for number in range(5):
+        limiter.acquire(API, job=Job(id=f"old-{number}"))
+    for number in range(6):
+        ask(limiter, waker, API, job=Job(id=f"job-{number}"))
+    _report(limiter)
+    row = _top(redis_url, "partner-api")
+    assert (row["waiting"], row["waiting_units"], row["owners"]) == (3 + 6, 3 + 6, 1)
+    assert 150 < row["last_starts_in"] <= 180, "the sixth unit from now on"
+    assert row["last_minute"]["denied"] == {"exhausted": 9}
+    assert "~9" in _run("top", "--url", redis_url, "--once")
+
+
+def test_units_of_jobs_on_a_waitlist_are_counted(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
+    """Ten jobs of 50 units each wait, at 600 units a minute: 500 units, and the last job starts in 50 s."""
+    for number in range(12):
+        ask(limiter, waker, TOKENS, job=Job(id=f"job-{number}"))
+    _report(limiter)
+    row = _top(redis_url, "tokens")
+    assert (row["waiting"], row["waiting_units"]) == (10, 500)
+    assert 40 < row["last_starts_in"] <= 50
+    last = _explained(redis_url, "job-11")
+    assert last["before"] == 9
+    assert 40 < last["slot"] - last["now"] <= 50
+
+
+def test_the_wait_of_the_first_job_is_shown_though_nobody_asked(
+    redis_url: str, limiter: Limiter, waker: Waker[str]
+) -> None:
+    """A job on a waitlist asks once, and may then wait for an hour: `oldest` says for how long it has waited."""
+    for number in range(3):
+        ask(limiter, waker, SLOW, job=Job(id=f"job-{number}"))
+    _report(limiter)
+    first = wait_until(
+        lambda: [row for row in [_top(redis_url, "slow")] if row["oldest_wait"] > 1], description="a second has passed"
+    )[0]
+    assert first["last_minute"]["longest_wait"] == 0
+    assert _explained(redis_url, "job-1")["since"] == pytest.approx(first["oldest_wait"] * -1 + _now(redis_url), abs=5)
+
+
+def _now(url: str) -> float:
+    with contextlib.closing(Limiter(patient(url))) as limiter:
+        return time_of(wiring_of(limiter).stores.shared)
+
+
+def test_a_waitlist_is_shown_after_its_jobs_should_have_passed(limiter: Limiter, waker: Waker[str]) -> None:
+    """The estimate was wrong, and nobody asks meanwhile: the key is shown as long as jobs wait."""
+    for number in range(3):
+        ask(limiter, waker, API, job=Job(id=f"job-{number}"))
+    limiter.acquire(SLOW)
+    limiter.acquire(SLOW, job=Job(id="old"))
+    _report(limiter)
+    store = wiring_of(limiter).stores.shared
+    later = time_of(store) + 600
+    name = bucket_name("partner-api", "", API.fingerprint)
+    assert pressing_names(store, "l", 10, later) == [bucket_name("slow", "", SLOW.fingerprint), name]
+    waker.leave("job-2", [each.claim for each in limiter.claims(_call(API))])
+    assert pressing_names(store, "l", 10, later) == [bucket_name("slow", "", SLOW.fingerprint)]
+
+
+def _call(limit: TokenBucket) -> Any:
+    from throttlekit._engine.call import Call
+
+    return Call([limit], Job(id="any"))
+
+
+def test_explain_names_the_position_of_a_job(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
+    """How many jobs wait before it, how often it was denied, and when it passes about."""
+    for number in range(6):
+        ask(limiter, waker, API, job=Job(id=f"job-{number}"))
+    _report(limiter)
+    shown = _run("explain", "job-4", "--url", redis_url)
+    for words in (
+        "limit 'partner-api'",
+        "deferred       once, the last time ",
+        ": exhausted",
+        "its turn       in about 1 m ",
+        "before it      2 of the 4 that wait",
+        "2 of 2 used",
+    ):
+        assert words in shown
+    ask(limiter, waker, API, job=Job(id="job-4"))
+    _report(limiter)
+    assert "deferred       twice" in _run("explain", "job-4", "--url", redis_url)
+
+
+def test_explain_finds_a_job_whose_denial_was_not_reported(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
+    """A process reports at most 100 jobs a second, and a job on a waitlist may not ask again: the list has it."""
+    for number in range(250):
+        ask(limiter, waker, SLOW, job=Job(id=f"job-{number}"))
+    keyed = TokenBucket("keyed", "1/hour", burst=1, key="{account}")
+    for number in range(2):
+        ask(limiter, waker, keyed, job=Job(id=f"keyed-{number}", kwargs={"account": "ann"}))
+    _report(limiter)
+    shown = _explained(redis_url, "job-249")
+    assert (shown["limit"], shown["before"], shown["deferrals"], shown["told"]) == ("slow", 248, 1, None)
+    assert "deferred       once: exhausted" in _run("explain", "job-249", "--url", redis_url)
+    assert _explained(redis_url, "keyed-1")["before"] == 0
+
+
+def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> None:
+    """Its units are there, and it has not asked: its worker has no free thread, or it is on its way."""
+    woken = TokenBucket("woken", "20/s", burst=1)
+    waker: Waker[str] = limiter.make_waker(lambda: 1, lambda id, item: None)
+    with contextlib.closing(waker):
+        for number in range(2):
+            ask(limiter, waker, woken, job=Job(id=f"job-{number}"))
+        _report(limiter)
+        shown = wait_until(
+            lambda: [text for text in [_run("explain", "job-1", "--url", redis_url)] if "on its way" in text],
+            description="the job is woken",
+        )[0]
+    assert re.search("its turn       now: it is on its way to a worker, or waits for a free one", shown)
+    assert _top(redis_url, "woken")["waiting"] == 1
+
+
+def test_explain_says_that_the_worker_of_a_job_is_gone(redis_url: str, limiter: Limiter) -> None:
+    """A killed worker listens no more: jobs of other workers pass before its own."""
+    slots = Concurrency("slots", 1)
+    dead, alive = held(limiter), held(limiter)
+    holding = limiter.acquire(slots)
+    ask(limiter, dead, slots, job=Job(id="job-0"))
+    ask(limiter, alive, slots, job=Job(id="job-1"))
+    _report(limiter)
+    assert _explained(redis_url, "job-0")["owner_answers"] is True
+    dead.close()
+    limiter.release(holding)
+    shown = wait_until(
+        lambda: [each for each in [_explained(redis_url, "job-0")] if not each["owner_answers"]],
+        description="the store has found that the worker does not listen",
+    )[0]
+    assert shown["owner"] == dead.owner
+    assert "its worker     does not answer" in _run("explain", "job-0", "--url", redis_url)
+    alive.close()
+
+
+def test_a_pause_and_a_slowdown_of_a_waitlist_are_shown(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
+    """By `limiter.pause`: for how long no job passes; `explain` says why the job waits."""
+    for number in range(2):
+        ask(limiter, waker, SLOW, job=Job(id=f"job-{number}"))
+    limiter.pause(SLOW, 7200)
+    ask(limiter, waker, SLOW, job=Job(id="job-2"))
+    _report(limiter)
+    row = _top(redis_url, "slow")
+    assert 7100 < row["paused_for"] <= 7200
+    assert row["last_starts_in"] > 7100
+    shown = _explained(redis_url, "job-2")
+    assert (shown["reason"], shown["before"]) == ("paused", 1)
+
+
+def test_a_job_that_ran_is_not_said_to_wait(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
+    """Once it was granted, `explain` says how long it had waited, and how often it was deferred."""
+    fast = TokenBucket("fast", "20/s", burst=1)
+    for number in range(2):
+        ask(limiter, waker, fast, job=Job(id=f"job-{number}"))
+    wait_until(lambda: ask(limiter, waker, fast, job=Job(id="job-1")).allowed, description="its unit has come")
+    _report(limiter)
+    assert "does not wait any more" in _run("explain", "job-1", "--url", redis_url)
+    assert _top(redis_url, "fast")["waiting"] == 0
