@@ -10,27 +10,24 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from taskiq import AckableMessage, AsyncBroker
-from taskiq.labels import LabelType
 from taskiq.utils import maybe_awaitable
 
 import throttlekit_lua
-from throttlekit import ConfigurationError
-from throttlekit.adapter import Deferred, Waited, lane_for, lane_left
-from throttlekit.adapter.loop import Due, HoldingStream
+from throttlekit import ConfigurationError, Limiter
+from throttlekit.adapter.loop import HoldingStream
 
-__all__ = ["TICKET", "Delivered", "Holding", "check_broker"]
-
-TICKET = "throttlekit"
-"""The label in which a message that goes back to the broker carries its ticket."""
+__all__ = ["Delivered", "Holding", "check_broker"]
 
 _RENEW = throttlekit_lua.script("taskiq_renew")
-_MOMENT = 0.5
+_RENEWED_AT_ONCE = 100
+
+_LONGEST_HOLD = 600.0
+"""Seconds after which a message of RabbitMQ that waits goes back: see `Holding._is_held_for_long`."""
 
 _log = logging.getLogger("throttlekit.taskiq")
 _Message: TypeAlias = bytes | AckableMessage
@@ -57,25 +54,22 @@ class Delivered(bytes):
 
     Attributes:
         confirm: Acknowledges it; None: its broker knows no acknowledgements.
-        ticket: What it was denied with.
-        since: When it came, by the loop's clock; then when its broker last heard that it is held.
-        waited: Whether it was held here.
-        early: By how many seconds it is handed on before it was expected; None: it has not waited here.
-        before: Where it has waited here.
+        since: When it came, by the loop's clock.
+        stream, entry_id: Where it is in a stream; empty: its broker has no streams.
+        task_id: The id under which it waits; "": it does not.
         kept: Whether it stays with this process, so that the end of its callback acknowledges nothing.
     """
 
     confirm: Callable[[], Awaitable[None] | None] | None = None
-    ticket: Mapping[str, Any] | None = None
     since = 0.0
-    early: float | None = None
-    before: Waited | None = None
-    waited = kept = acked = False
+    stream = task_id = ""
+    entry_id = b""
+    kept = acked = False
 
-    def again(self, ticket: Mapping[str, Any] | None) -> Delivered:
-        """The same message, after a denial. Its callback, which ends now, can acknowledge it no more."""
+    def again(self) -> Delivered:
+        """The same message, for another callback: the one that was denied can acknowledge it no more."""
         made = copy.copy(self)
-        made.ticket, made.waited, self.kept = ticket, True, True
+        made.kept = False
         return made
 
     @property
@@ -93,62 +87,95 @@ class Delivered(bytes):
 class Holding(HoldingStream[_Message, Delivered]):
     """Holds the messages of one broker."""
 
-    def __init__(self, broker: AsyncBroker, most: int) -> None:
+    def __init__(self, broker: AsyncBroker, limiter: Limiter, free: Callable[[], int], most: int) -> None:
         # RabbitMQ's client closes a channel if a stream on it is cancelled while it opens. If a read from Redis is
         # cancelled, a message that Redis has sent already is lost, or delivered again after its stream's idle time.
+        idle_ms = getattr(broker, "idle_timeout", None)
         super().__init__(
             broker.listen,
+            limiter,
+            free=free,
             most=most,
             log=_log,
             opens_within=1.0 if hasattr(broker, "_qos") else 0.0,
             answers_within=0.5 if hasattr(broker, "connection_pool") else 0.0,
+            tend_every=idle_ms / 4000 if isinstance(idle_ms, int) else _LONGEST_HOLD / 10,
         )
         self._broker: Any = broker
-        idle_ms = getattr(broker, "idle_timeout", None)
+        self._kept: dict[str, Delivered] = {}
         self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
-        # RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time too. A stream gives a
-        # message that is idle for too long to another worker.
-        self.longest = 600.0 if self._idle is None else self._idle / 2
 
-    async def hold(self, denied: Delivered, outcome: Deferred) -> None:
-        """Let a message that was denied wait: here if it may, else it goes back. Its callback ends now."""
-        message, lane = denied.again(outcome.ticket), lane_for(outcome)
+    async def keep(self, denied: Delivered, id: str) -> None:
+        """A message was denied, and waits: here if it may, else it goes back. Its callback ends now."""
+        denied.kept, denied.task_id = True, id
+        self._kept[id] = denied
+        if denied.acked or self._is_held_for_long(denied):
+            await self._pass_on(id)
+
+    async def tend(self) -> None:
+        if self._idle is not None:
+            await self._renew()
+            return
+        for id, message in list(self._kept.items()):
+            if self._is_held_for_long(message):
+                await self._pass_on(id)
+
+    def _is_held_for_long(self, message: Delivered) -> bool:
+        """RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time too."""
         held = asyncio.get_running_loop().time() - message.since
-        renewed = self._idle is not None or message.confirm is None
-        may_wait = renewed or held < _MOMENT or held + outcome.delay <= self.longest
-        if self.is_open and may_wait and not message.acked:
-            self.room.put(message, outcome.delay, lane, self.longest, denied.before)
-        else:
+        return self._idle is None and message.confirm is not None and held > _LONGEST_HOLD
+
+    async def _pass_on(self, id: str) -> None:
+        """Put a message that waits back; it keeps its position."""
+        message = self._kept.pop(id)
+        if self.waker.pass_on(id) is message:
             await self.put_back(message)
-        self.room.wake([lane_left(denied.before, lane, outcome.delay)])
+
+    async def _renew(self) -> None:
+        """A stream gives a message that is idle for too long to another worker."""
+        ids: dict[str, dict[bytes, Delivered]] = {}
+        for message in self._kept.values():
+            if message.stream and not message.acked:
+                ids.setdefault(message.stream, {})[message.entry_id] = message
+        for stream, those in ids.items():
+            entries = [*those]
+            for first in range(0, len(entries), _RENEWED_AT_ONCE):
+                part = entries[first : first + _RENEWED_AT_ONCE]
+                ours = await self._renewed(stream, part)
+                for entry_id in {*part}.difference(ours):
+                    self._let_go(those[entry_id])
+
+    def _let_go(self, message: Delivered) -> None:
+        if self._kept.get(message.task_id) is message:
+            del self._kept[message.task_id]
 
     def received(self, raw: _Message) -> Delivered:
         made = Delivered(raw.data if isinstance(raw, AckableMessage) else raw)
         made.confirm = raw.ack if isinstance(raw, AckableMessage) else None
         made.since = asyncio.get_running_loop().time()
+        if self._idle is not None and made.confirm is not None:
+            named = inspect.getclosurevars(made.confirm).nonlocals
+            made.stream, made.entry_id = named.get("queue_name", ""), named.get("id", b"")
         return made
 
-    def handed_on(self, message: Delivered, *, due: Due[Delivered] | None) -> _Message:
-        if due is not None:
-            message.early, message.before = due.early, due.waited
+    def handed_on(self, message: Delivered, *, waited: bool) -> _Message:
+        if waited:
+            self._let_go(message)
+            message = message.again()
         return message if message.confirm is None else AckableMessage(data=message, ack=message.ack)
 
     def comes_again(self, message: Delivered) -> bool:
         return message.confirm is not None and not message.acked
 
     async def send_back(self, message: Delivered) -> None:
+        self._let_go(message)
         if message.is_lost:
             return
-        made = self._broker.formatter.loads(bytes(message))
-        if message.ticket is not None:
-            made.labels[TICKET] = json.dumps(message.ticket)
-            if made.labels_types is not None:
-                made.labels_types[TICKET] = LabelType.STR
-        sent = self._broker.formatter.dumps(made)
+        sent = self._broker.formatter.dumps(self._broker.formatter.loads(bytes(message)))
         sent.labels = {name: label for name, label in sent.labels.items() if name != "delay"}  # it is over
         await self._broker.kick(sent)
         if not message.acked:
-            await message.ack()
+            await message.again().ack()
 
     def needs_another_stream(self, held: int, streams: int) -> bool:
         # RabbitMQ gives a consumer so many unacknowledged messages: those that wait here have other consumers.
@@ -226,14 +253,13 @@ class Holding(HoldingStream[_Message, Delivered]):
             await pool.release(connection)
 
     async def is_ours(self, message: Delivered) -> bool:
-        """The broker of a stream learns that this worker is at work."""
         held = asyncio.get_running_loop().time() - message.since
-        if message.is_lost or self._idle is None or message.confirm is None or held < self._idle / 20:
+        if message.is_lost or self._idle is None or not message.stream or held < self._idle / 20:
             return not message.is_lost
-        if held > 0.9 * self._idle:
-            return False
-        named, broker = inspect.getclosurevars(message.confirm).nonlocals, self._broker
-        told = named["queue_name"], broker.consumer_group_name, broker.consumer_name, named["id"]
-        ours = bool(await self._command("EVAL", _RENEW, 1, *told))
-        message.since += held
+        return message.entry_id in await self._renewed(message.stream, [message.entry_id])
+
+    async def _renewed(self, stream: str, ids: Sequence[bytes]) -> list[bytes]:
+        """Tell the broker of a stream that this worker still has these messages. Returns those that it has."""
+        named = (stream, self._broker.consumer_group_name, self._broker.consumer_name)
+        ours: list[bytes] = await self._command("EVAL", _RENEW, 1, *named, *ids)
         return ours

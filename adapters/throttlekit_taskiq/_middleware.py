@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
@@ -25,15 +24,18 @@ from throttlekit.adapter import (
     Outcome,
     Run,
     Throttling,
+    Waiting,
     WaitRules,
+    Waker,
     WhenOver,
     check_limiter,
-    lane_behind,
 )
-from throttlekit_taskiq._held import TICKET, Delivered, Holding, check_broker
+from throttlekit_taskiq._held import Delivered, Holding, check_broker
 from throttlekit_taskiq._options import Asked, Options
 
 __all__ = ["Throttle"]
+
+_MANY = 100_000
 
 _log = logging.getLogger("throttlekit.taskiq")
 _DELIVERED: ContextVar[Delivered | None] = ContextVar("throttlekit_taskiq_delivered", default=None)
@@ -91,8 +93,9 @@ class Throttle(TaskiqMiddleware):
             raise ConfigurationError("this Throttle belongs to a broker already: make one for each broker")
         check_broker(broker)
         super().set_broker(broker)
-        self._holding = Holding(broker, self._max_held)
-        self._options = Options(self.limiter, self._rules, broker, self._holding.longest, _admitted)
+        self._receiver: Receiver | None = None
+        self._holding = Holding(broker, self.limiter, self._free, self._max_held)
+        self._options = Options(self.limiter, self._rules, broker, _admitted)
         self._throttling = Throttling(self.limiter, self._options, rules=self._rules, log=_log, noun="Task")
         declare: Callable[..., Any] = broker.decorator_class
 
@@ -120,22 +123,26 @@ class Throttle(TaskiqMiddleware):
 
     async def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
         delivered = _DELIVERED.get()
-        asked = Asked(message, delivered, _ticket(message, delivered))
+        asked = Asked(message, delivered)
         _ASKED.set(asked)
-        while isinstance(outcome := await self._throttling.admit_async(asked), Deferred):
+        callback: Any = asyncio.current_task()
+        if delivered is not None:
+            callback.add_done_callback(self._freed)
+            waits = Waiting(self._holding.waker, delivered)
+        else:  # a broker in memory
+            wake = asyncio.get_running_loop().call_soon_threadsafe
+            waits = Waiting(self.limiter.waker, partial(wake, asked.woken.set))
+        while isinstance(outcome := await self._throttling.admit_async(asked, waits), Deferred):
             if delivered is not None:
-                await self._holding.hold(delivered, outcome)
+                await self._holding.keep(delivered, message.task_id)
                 raise asyncio.CancelledError  # ends the callback, which is its task: nothing is run, saved or confirmed
-            asked.ticket = outcome.ticket
-            await asyncio.sleep(outcome.delay)
+            await asked.woken.wait()
+            asked.woken.clear()
         if isinstance(outcome, Run) and not outcome.limits:
             return message
         asked.admitted = Admitted(self._throttling, outcome, partial(_follow, message))
         if isinstance(outcome, Run):
-            if delivered is not None:
-                self._holding.room.wake([lane_behind(outcome, early=delivered.early, waited=delivered.before)])
-            callback: Any = asyncio.current_task()
-            callback.add_done_callback(partial(self._over, asked.admitted, outcome.lanes))
+            callback.add_done_callback(partial(self._over, asked, waits.waker))
         elif isinstance(outcome, Failed):
             _end_by(message, outcome.error)
         return message
@@ -147,26 +154,31 @@ class Throttle(TaskiqMiddleware):
         if admitted is not None and (cancel := admitted.cancel()) is not None:
             await self.limiter.threads.carry_through(cancel)
 
-    def _over(self, admitted: Admitted, lanes: Sequence[str], _: object) -> None:
+    def _over(self, asked: Asked, waker: Waker[Any], _: object) -> None:
         """The callback has ended, however it did: with no body, as after another middleware's error, all is free."""
-        if (cancel := admitted.cancel()) is not None:
-            freed = self.limiter.threads.carry_through(cancel)
-            freed.add_done_callback(lambda _: self._holding.room.wake(lanes))
-        else:
-            for lane in (*lanes, *admitted.returned_lanes):
-                self._holding.room.wake([lane])
+        if asked.admitted is not None and (cancel := asked.admitted.cancel()) is not None:
+            self.limiter.threads.carry_through(cancel)
+        if asked.delivered is None or not asked.delivered.kept:
+            waker.done(asked.message.task_id)
+
+    def _freed(self, _: object) -> None:
+        self._holding.waker.freed()
+
+    def _free(self) -> int:
+        """How many tasks the worker may begin now."""
+        places = None if self._receiver is None else self._receiver.sem
+        return _MANY if places is None else places._value
 
     async def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
         asked = _ASKED.get()
         if not isinstance(exception, _HeldBack) or asked is None:
             return
         if asked.delivered is not None:
-            await self._holding.hold(asked.delivered, exception.outcome)
+            await self._holding.keep(asked.delivered, message.task_id)
         else:  # a broker in memory
-            await asyncio.sleep(exception.outcome.delay)
+            await asked.woken.wait()
             kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, self.broker, dict(message.labels))
-            kicker.with_labels(**{TICKET: json.dumps(exception.outcome.ticket)}).with_task_id(message.task_id)
-            await kicker.kiq(*message.args, **message.kwargs)
+            await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)
 
     def _listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
         self._check_pool()
@@ -175,7 +187,8 @@ class Throttle(TaskiqMiddleware):
     def _check_pool(self) -> None:
         """No hook of taskiq shows its receiver, which has the pool."""
         found: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), Receiver)]
-        if any(each.broker is self.broker and each.is_process_pool for each in found):
+        self._receiver = next((each for each in found if each.broker is self.broker), None)
+        if self._receiver is not None and self._receiver.is_process_pool:
             raise ConfigurationError(
                 "Throttle does not work with a pool of processes, in which no limit holds: start the worker without "
                 "--use-process-pool, or give the tasks that need it a broker without Throttle"
@@ -203,16 +216,6 @@ def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:
 def _end_by(message: TaskiqMessage, error: Exception) -> None:
     _log.error("Task %s %s fails: %s", message.task_name, message.task_id, error)
     message.labels["retry_on_error"] = False  # to ask again cannot help
-
-
-def _ticket(message: TaskiqMessage, delivered: Delivered | None) -> Any:
-    carried = message.labels.pop(TICKET, None)  # it does not travel on with a retry
-    if delivered is not None and delivered.ticket is not None:
-        return delivered.ticket
-    try:
-        return None if carried is None else json.loads(carried)
-    except (TypeError, ValueError):
-        return None
 
 
 def _loads(loads: Callable[..., TaskiqMessage], message: bytes) -> TaskiqMessage:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from taskiq import AsyncBroker, TaskiqMessage
@@ -21,7 +22,6 @@ __all__ = ["Asked", "Options"]
 
 _GIVEN = "__throttlekit__"
 """The attribute of a watched function: its task's name, the options as written, and the function as it was."""
-_LATENESS = 0.05
 _Task: TypeAlias = "AsyncTaskiqDecoratedTask[Any, Any]"
 
 
@@ -32,12 +32,13 @@ class Asked:
 
     Attributes:
         delivered: How it came; None: its broker has no stream of messages.
+        woken: Set when it is to ask again, if its broker has no stream.
         admitted: How it may run, once that is known.
     """
 
     message: TaskiqMessage
     delivered: Delivered | None
-    ticket: Mapping[str, Any] | None = None
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
     admitted: Admitted | None = None
 
 
@@ -49,12 +50,10 @@ class Options:
         limiter: Limiter,
         rules: WaitRules,
         broker: AsyncBroker,
-        longest: float,
         admitted: Callable[[], Admitted | None],
     ) -> None:
         self._limiter, self._rules, self._broker, self._admitted = limiter, rules, broker, admitted
         self._of_task: dict[str, tuple[JobOptions, Callable[..., Any]]] = {}
-        self.longest_hold = longest
 
     def declare(self, task: _Task) -> None:
         """
@@ -125,12 +124,10 @@ class Options:
             args=tuple(told.args),
             kwargs=told.kwargs,
             function=self.of_task(told.task_name)[1],
-            ticket=message.ticket,
         )
 
     def delivery(self, message: Asked, max_wait: float | None) -> Delivery:
-        held = message.delivered is not None and message.delivered.waited
-        return self._rules.delivery(Delivery(longest=self.longest_hold, lateness=_LATENESS, held=held), max_wait)
+        return self._rules.delivery(Delivery(), max_wait)
 
 
 class _Kicker(AsyncKicker[Any, Any]):

@@ -1,18 +1,24 @@
 --[[
-  Go on holding a message of a stream that waits in a worker of taskiq: no other worker takes it for as long again.
+  Go on holding messages of a stream that wait in a worker of taskiq: no other worker takes them for as long again.
 
   KEYS[1]  the stream
 
-  ARGV[1]  the consumer group
-  ARGV[2]  the worker's name in it
-  ARGV[3]  the message's id
+  ARGV[1]    the consumer group
+  ARGV[2]    the worker's name in it
+  ARGV[2+i] message i: its id
 
-  Returns  1 it is this worker's, who has it as if it had come just now; 0 it is another worker's by now, or was
-           acknowledged, and nothing is done
+  Returns  the ids of those that are this worker's. The others are another worker's by now, or were acknowledged, and
+           nothing is done with them
 
-  Writes   KEYS[1] has the instant of now for the message, as pending in the group.
+  Writes   KEYS[1] has the instant of now for the messages, as pending in the group.
 ]]
-local held = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], '1')[1]
-if not held or held[2] ~= ARGV[2] then return 0 end
-redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], '0', ARGV[3], 'JUSTID')
-return 1
+local ours = {}
+for i = 1, #ARGV - 2 do
+  local id = ARGV[2 + i]
+  local held = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, '1')[1]
+  if held and held[2] == ARGV[2] then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], '0', id, 'JUSTID')
+    ours[#ours + 1] = id
+  end
+end
+return ours

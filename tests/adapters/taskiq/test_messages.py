@@ -28,7 +28,6 @@ from throttlekit import (
     TokenBucket,
     current,
 )
-from throttlekit.adapter import Deferred
 from throttlekit_taskiq import Throttle
 from throttlekit_taskiq._held import Delivered, Holding
 
@@ -102,12 +101,13 @@ def test_a_denied_message_that_its_broker_would_not_bring_again_goes_back(*, ack
     async def confirm() -> None: ...
 
     async def run() -> None:
-        holding, made = Holding(broker, 10), broker.formatter.dumps(job.kicker()._prepare_message())
-        delivered = Delivered(made.message)
+        holding = Holding(broker, limiter, lambda: 10, 10)
+        delivered = Delivered(broker.formatter.dumps(job.kicker()._prepare_message()).message)
         delivered.confirm, delivered.acked = confirm if acked else None, acked
-        await holding.hold(delivered, Deferred(1.0, None, None))
+        await holding.put_back(delivered)
 
-    asyncio.run(run())
+    with closing(Limiter("memory://")) as limiter:
+        asyncio.run(run())
     assert len(broker.sent) == 1
 
 
@@ -229,10 +229,10 @@ def test_others_go_on(fault: str, redis_url: str) -> None:
             await kicker.kiq("first", number)
         for number in range(5):
             await other.kiq("other", number)
-        finish, room = asyncio.Event(), throttle._holding.room
+        finish, waker = asyncio.Event(), throttle._holding.waker
         receiving = asyncio.ensure_future(Receiver(broker, max_async_tasks=3, run_startup=False).listen(finish))
         waiting = 5 if "not known" in fault else 10
-        await asyncio.to_thread(wait_until, lambda: len(room) == waiting, description="all wait")
+        await asyncio.to_thread(wait_until, lambda: len(waker) == waiting, description="all wait")
         await asyncio.to_thread(strike, limiter)
         await asyncio.to_thread(wait_until, lambda: others() == {*range(5)}, description="the others have run")
         finish.set()
@@ -279,8 +279,8 @@ def test_units_that_a_body_gives_back_wake_the_next_task(form: str, monkeypatch:
         with ThreadPoolExecutor(3) as executor:
             receiver = Receiver(broker, executor=executor, max_async_tasks=3, run_startup=False)
             receiving = asyncio.ensure_future(receiver.listen(finish))
-            room = throttle._holding.room
-            await asyncio.to_thread(wait_until, lambda: len(room) == 2, description="two wait")
+            waker = throttle._holding.waker
+            await asyncio.to_thread(wait_until, lambda: len(waker) == 2, description="two wait")
             go.set()
             await asyncio.to_thread(wait_until, lambda: len(ran) == 3, description="all have run")
             finish.set()

@@ -16,6 +16,9 @@ from support.servers.processes import RabbitMQ, redis_server
 from support.taskiq.brokers import KINDS, Kind
 from support.taskiq.flood import TaskiqFlood, TaskiqFlooding, run_taskiq
 from support.waiting import wait_until
+from throttlekit import Control, Limiter
+from throttlekit._wiring import wiring_of
+from throttlekit.fleet.snapshot import look
 
 pytestmark = pytest.mark.workers
 
@@ -178,3 +181,33 @@ def test_a_rabbitmq_that_restarts_doubles_no_task_that_waits(rabbitmq_url: str) 
             told = in_order(flooding.stop())
     assert told.begun_twice <= 2 * flood.threads
     assert figures(told).bound_holds
+
+
+def test_a_pause_by_an_operator_keeps_the_order_of_tasks(on_redis: Servers) -> None:
+    """Nobody runs while the limit is paused; most tasks ask nothing meanwhile; after `resume` all run, in order."""
+    flood = TaskiqFlood(limits=(FloodLimit("one", "20/s", 1),), jobs=100, processes=1)
+    with TaskiqFlooding(flood, on_redis) as flooding, Control(on_redis.store_url, by="ann") as control:
+        for index in range(100):
+            flooding.send("job", str(index))
+        flooding.start()
+        wait_until(lambda: len(flooding.starts()) >= 20, description="some tasks have run")
+        control.pause("one")
+        store = wiring_of(control_limiter := Limiter(on_redis.store_url)).stores.shared
+
+        def paused() -> int:
+            of_one = [each for each in look(store).limits if each.limit.name == "one"]
+            return sum((each.minute.denied or {}).get("paused", 0) for each in of_one)
+
+        wait_until(lambda: paused() >= 1, description="the worker follows")
+        ran = len(flooding.starts())
+        denied = wait_until(lambda: (found := paused()) >= 5 and found, description="those held back asked some times")
+        assert len(flooding.starts()) <= ran + flood.threads
+        control.resume("one")
+        wait_until(lambda: len(flooding.starts()) >= 100, description="all tasks have run", every=0.5)
+        control_limiter.close()
+        told = in_order(flooding.stop())
+    order = [int(start.job) for start in sorted(told.starts, key=lambda start: start.at_us)]
+    assert sorted(order) == list(range(100))
+    assert denied < 30
+    assert max(abs(job - place) for place, job in enumerate(order)) <= 10
+    assert_bound(told, "one", 50_000, 1)

@@ -15,7 +15,7 @@ from throttlekit_dramatiq import Throttle
 _plan = json.loads(os.environ["TK_KEYS"])
 _record = redis.Redis.from_url(_plan["record"])
 broker = make_broker(_plan["broker"])
-broker.add_middleware(Throttle(Limiter(_plan["store"]), parking=_plan["parking"], max_inline_wait=0))
+broker.add_middleware(Throttle(Limiter(_plan["store"])))
 dramatiq.set_broker(broker)
 
 

@@ -90,7 +90,7 @@ class RecordingStore(Passing):
                 for claim, use in zip(request.claims, verdict.uses, strict=True)
                 if use is not None
             ]
-            self._record.redis.rpush("grants", json.dumps([verdict.now_us, buckets]))
+            self._record.redis.rpush("grants", json.dumps([verdict.retry_us, buckets]))
         return verdict
 
     def __getattr__(self, name: str) -> Any:
