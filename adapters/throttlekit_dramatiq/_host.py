@@ -8,9 +8,9 @@ from typing import Any
 from dramatiq import Broker
 from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNotifications, TimeLimit
 
-from throttlekit_dramatiq._message_state import DEFERRAL, consumer_of
+from throttlekit_dramatiq._message_state import DEFERRAL
 
-__all__ = ["age_limit_before", "calm", "count_in_prometheus", "quieten", "still_ours", "take_position"]
+__all__ = ["age_limit_before", "calm", "count_in_prometheus", "quieten", "take_position"]
 
 _BEHIND_US = (TimeLimit, ShutdownNotifications, CurrentMessage)
 _log = logging.getLogger("throttlekit.dramatiq")
@@ -48,20 +48,6 @@ def age_limit_before(broker: Broker, throttle: Middleware) -> AgeLimit | None:
     """
     before = broker.middleware[: broker.middleware.index(throttle)]
     return next((middleware for middleware in before if isinstance(middleware, AgeLimit)), None)
-
-
-def still_ours(worker: Any, message: Any, consumer: Any) -> bool:
-    """
-    Whether *message* is still to be acknowledged by us.
-
-    RabbitMQ delivers every unacknowledged message again once the connection is lost: putting
-    such a message back would double it. The loss shows in a consumer that is closed, that has been replaced, or
-    that does not know the message's tag. In the instant before, nothing shows it.
-    """
-    if consumer is None or not hasattr(message, "_tag"):
-        return True
-    same = consumer_of(worker, message) is consumer
-    return same and consumer.channel.is_open and message._tag in consumer.known_tags
 
 
 def count_in_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:

@@ -16,7 +16,6 @@ from throttlekit.adapter import (
     MAX_WAIT,
     ON_429,
     THROTTLE,
-    InlineWaits,
     JobOptions,
     WaitRules,
     check_on_429,
@@ -28,15 +27,11 @@ from throttlekit.adapter import (
     read_limits,
     seconds_in,
 )
-from throttlekit_dramatiq._message_state import TICKET, holder_of
-from throttlekit_dramatiq._waiting import LONGEST_HOLD
 
 __all__ = ["Options"]
 
 _log = logging.getLogger("throttlekit.dramatiq")
 
-_LATENESS = 0.05
-_EARLY = 0.015
 _REMEMBERED = 256  # deliveries, by the longest wait of messages
 
 
@@ -70,15 +65,10 @@ class Options:
         self._limiter = limiter
         self._rules = rules
         self._own_limits = own_limits
-        self._framework = Delivery(longest=LONGEST_HOLD, lateness=_LATENESS, early=_EARLY)
+        self._framework = Delivery()
         self._default = JobOptions.read(throttle, on_429=on_429, limiter=limiter)
         self._of_actor: dict[str, JobOptions] = {}
-        self._deliveries: dict[tuple[float | None, bool], Delivery] = {}
-
-    def wait_in_place(self, inline: InlineWaits) -> None:
-        """Short waits are slept in *inline*."""
-        self._framework = replace(self._framework, inline=inline)
-        self._deliveries.clear()
+        self._deliveries: dict[float | None, Delivery] = {}
 
     def knows(self, name: str) -> bool:
         """Whether the actor called *name* has been declared."""
@@ -161,13 +151,12 @@ class Options:
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
         """How *message* waits."""
-        held = holder_of(message) is not None
-        delivery = self._deliveries.get((max_wait, held))
+        delivery = self._deliveries.get(max_wait)
         if delivery is None:
             if len(self._deliveries) >= _REMEMBERED:
                 self._deliveries.clear()
-            delivery = self._rules.delivery(self._framework, max_wait, held=held)
-            self._deliveries[max_wait, held] = delivery
+            delivery = self._rules.delivery(self._framework, max_wait)
+            self._deliveries[max_wait] = delivery
         return self.with_expiry(message, delivery)
 
     def with_expiry(self, message: Any, delivery: Delivery) -> Delivery:
@@ -200,7 +189,6 @@ def _job(broker: Any, message: Any) -> Job:
         args=message.args,
         kwargs=message.kwargs,
         function=_function(actor.fn) if actor else None,
-        ticket=message.options.get(TICKET),
     )
 
 

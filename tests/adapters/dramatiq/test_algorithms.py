@@ -30,7 +30,7 @@ def throttled(site: Site, **options: Any) -> Recording:
 @pytest.mark.parametrize("limit", EVERY, ids=lambda limit: limit.algorithm)
 def test_every_algorithm_holds_jobs_back_and_lets_each_run_once(site: Site, limit: Limit) -> None:
     """More jobs than pass at once: each runs once, after the store's own yes, and some have waited."""
-    store = throttled(site, max_inline_wait=0)
+    store = throttled(site)
 
     @site.actor(throttle=limit)
     def job(n: int) -> None:
@@ -48,7 +48,7 @@ def test_every_algorithm_holds_jobs_back_and_lets_each_run_once(site: Site, limi
 def test_rate_of_the_application_changes_while_the_worker_runs(site: Site) -> None:
     """Jobs run at the rate that their tenant has when they are decided, and are counted in one place at every rate."""
     rates = {"acme": "5/s"}
-    store = throttled(site, max_inline_wait=0)
+    store = throttled(site)
 
     @site.actor(throttle=TokenBucket("varying", lambda job: rates[job.arguments["tenant"]], key="{tenant}"))
     def job(n: int, tenant: str) -> None:
@@ -84,7 +84,7 @@ def test_five_limits_of_five_algorithms_are_one_decision(stub: Site) -> None:
 @pytest.mark.parametrize(("when_over", "ran", "dead"), [("fail", 3, 4), ("drop", 3, 0), ("run", 7, 0)])
 def test_a_full_queue_refuses_by_the_outcome_chosen(stub: Site, when_over: Any, ran: int, dead: int) -> None:
     """A leaky bucket with room for two: of seven jobs one passes, two wait, and four end as `when_over` says."""
-    throttled(stub, when_over=when_over, max_inline_wait=0)
+    stub.broker.add_middleware(Throttle(Limiter(), when_over=when_over))
 
     @stub.actor(throttle=LeakyBucket("leaky", "2/3s", queue=2))
     def job(n: int) -> None:
@@ -177,7 +177,7 @@ def test_tiers_and_queues_are_counted_apart(stub: Site) -> None:
 
 def test_a_limit_of_the_process_asks_nobody(stub: Site) -> None:
     """A job that its own process's share denies costs no call to the shared store, and comes back."""
-    store = throttled(stub, max_inline_wait=0)
+    store = throttled(stub)
 
     @stub.actor(throttle=[TokenBucket("share", "20/s", burst=1, scope="process"), TokenBucket("all", "1000/s")])
     def job(n: int) -> None:

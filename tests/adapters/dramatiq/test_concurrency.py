@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from dramatiq.middleware import AsyncIO, Middleware, MiddlewareError, SkipMessage
 
 import throttlekit
-import throttlekit._core.algorithms.concurrency as core
-from support.dramatiq.helpers import Recording, Site, dead_letters, left_over, working
+from support.dramatiq.helpers import Site, dead_letters, left_over, working
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter
-from throttlekit.adapter import lane_in
+from throttlekit._core.storage_keys import bucket_name
+from throttlekit._core.waitlist import Wake
 from throttlekit_dramatiq import Throttle
 
 SLOTS = Concurrency("reports-db", 2, lease=30)
 ONE = Concurrency("one", 1, lease=30)
-FAR = 600_000_000  # µs: a slot so far off does not come by itself in any of these tests
 
 
 class Refused(MiddlewareError):
@@ -188,19 +187,9 @@ def test_never_more_at_once_than_the_limit_says_on_one_worker(site: Site) -> Non
 
 
 @pytest.fixture
-def store() -> Recording:
-    return Recording()
-
-
-@pytest.fixture
-def waiting(
-    site: Site, store: Recording, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Site, Throttle, Operations, threading.Event, Any]:
-    """One slot, a body that holds it until it is told to go on, and slots that are far off for everybody else."""
-    if site.kind == "stub":
-        pytest.skip("the stub broker's messages wait in its own consumers")
-    monkeypatch.setattr(core, "_FIRST_HOLD_US", FAR)
-    throttle, operations, go = Throttle(Limiter(store), parking=False), Operations(), threading.Event()
+def waiting(site: Site) -> tuple[Site, Throttle, Operations, threading.Event, Any]:
+    """One slot, and a body that holds it until it is told to go on."""
+    throttle, operations, go = Throttle(Limiter()), Operations(), threading.Event()
     site.broker.add_middleware(operations)
     site.broker.add_middleware(throttle)
 
@@ -215,65 +204,53 @@ def waiting(
 
 
 def held(worker: Any, site: Site) -> int:
-    return int(worker.consumers[f"{site.queue}.DQ"].delay_queue.qsize())
+    """How many messages the worker holds: as many as `Worker.join` waits for."""
+    return int(worker.consumers[site.queue].delay_queue.unfinished_tasks)
 
 
 def test_a_waiting_message_is_woken_when_a_slot_comes_free(
-    waiting: tuple[Site, Throttle, Operations, threading.Event, Any], monkeypatch: pytest.MonkeyPatch
+    waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
 ) -> None:
-    """Five wait for slots that are minutes off: as each body ends the next one runs, in their order; no other asks."""
+    """Five wait: as each body ends the next one runs, in their order. `Worker.join` returns when all have run."""
     site, throttle, _, go, job = waiting
-    wake, guesses = throttle._consumers.wake, list[bool]()
-
-    def watched(lanes: Sequence[str], *, probe: bool = False) -> None:
-        guesses.append(probe)
-        wake(lanes, probe=probe)
-
-    monkeypatch.setattr(throttle._consumers, "wake", watched)
-    monkeypatch.setattr("throttlekit_dramatiq._waiting._LOOK_EVERY", 600)
     with site.working(threads=2) as worker:
         site.until_ran(1)
         for n in range(1, 6):
             job.send(n)
             wait_until(lambda: held(worker, site) == n, description=f"{n} wait")  # noqa: B023
         go.set()
-        site.until_ran(6)
+        worker.join()
+        assert site.ran == [0, 1, 2, 3, 4, 5]
         wait_until(lambda: free(throttle.limiter, ONE), description="the slot is free")
-    assert site.ran == [0, 1, 2, 3, 4, 5]
-    assert guesses == [False] * 6
 
 
 def test_a_message_that_is_woken_in_vain_waits_on_and_the_broker_hears_nothing(
-    waiting: tuple[Site, Throttle, Operations, threading.Event, Any], store: Recording
+    waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
 ) -> None:
-    """Another was quicker: the message waits where it did, with its place; nothing was enqueued or acknowledged."""
+    """The slot is not free: the message is held as before, and nothing was enqueued or acknowledged."""
     site, throttle, operations, go, job = waiting
+    bucket = bucket_name(ONE.name, "", ONE.fingerprint)
     with site.working(threads=2) as worker:
+        waker = throttle._holding.waker
         site.until_ran(1)
-        job.send(1)
-        wait_until(lambda: held(worker, site) == 1 and operations.acked == 1, description="it waits")
+        id_ = job.send(1).message_id
+        wait_until(lambda: held(worker, site) == 1, description="it waits")
         before = operations.enqueued, operations.acked
-        queue = worker.consumers[f"{site.queue}.DQ"].delay_queue
-        (message,) = queue.messages()
-        stands = lane_in(message.options["throttlekit"])
         for _ in range(20):
-            asked = store.denials
-            throttle._consumers.wake([stands.name])
-            wait_until(lambda: store.denials > asked and held(worker, site) == 1, description="it waits again")  # noqa: B023
+            denials = waker.waited(id_).denials
+            waker.heard(bucket, [Wake(id_, 0)])
+            wait_until(
+                lambda: waker.waited(id_).denials > denials and held(worker, site) == 1,  # noqa: B023
+                description="it was denied once more, and waits again",
+            )
         assert (operations.enqueued, operations.acked) == before
-        wait_until(lambda: queue.first_in(stands.name), description="it is in its line")
-        (left,) = [lane_in(each.options["throttlekit"]) for each in queue.messages()]
-        assert left._replace(told_us=stands.told_us) == stands  # all but when it is to come
         go.set()
         site.until_ran(2)
     assert site.ran == [0, 1]
 
 
-def test_a_slot_that_another_process_gives_back_is_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No body runs here whose end would wake anybody: those that wait here ask now and then, and find their slots."""
-    if site.kind == "stub":
-        pytest.skip("the stub broker's messages wait in its own consumers")
-    monkeypatch.setattr(core, "_FIRST_HOLD_US", FAR)
+def test_a_slot_that_another_process_gives_back_is_found(site: Site) -> None:
+    """No body runs here whose end would wake anybody: the store wakes those that wait."""
     limiter = Limiter()
     site.broker.add_middleware(Throttle(limiter))
     elsewhere = [limiter.acquire(SLOTS) for _ in range(2)]
@@ -327,7 +304,7 @@ def test_a_worker_that_stops_gives_back_whom_it_did_not_wake(
         go.set()
         site.until_ran(20)
     ran = len(site.ran)
-    if site.kind == "redis":
+    if site.kind != "rabbitmq":
         assert left_over(site.broker, site.queue) == 201 - ran
     else:
         wait_until(lambda: left_over(site.broker, site.queue) == 201 - ran, description="the others are in the broker")

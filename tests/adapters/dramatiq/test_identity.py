@@ -24,7 +24,7 @@ def store() -> DenyBefore:
 @pytest.fixture
 def throttled(site: Site, store: DenyBefore) -> Site:
     site.broker.add_middleware(CurrentMessage())
-    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0))
+    site.broker.add_middleware(Throttle(Limiter(store)))
     return site
 
 
@@ -50,54 +50,37 @@ def test_id_time_and_arguments_are_kept(throttled: Site, store: DenyBefore) -> N
         assert getattr(ran, field) == getattr(sent, field), field
 
 
-def test_the_waiting_message_carries_our_option_only(throttled: Site) -> None:
-    """What goes to the delay queue is the message as it was, plus `throttlekit`, plus what the broker adds itself."""
+def test_a_message_that_waits_carries_nothing_of_ours(throttled: Site, store: DenyBefore) -> None:
+    """Neither when its body runs after denials, nor when Retries enqueues it again."""
     site = throttled
-    delayed: list[Any] = []
+    enqueued: list[Any] = []
 
     class Watch(Middleware):
         def before_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
-            if delay is not None:
-                delayed.append(message)
-
-    site.broker.add_middleware(Watch())
-    sent, _ = run_and_look(site, args=(1,), custom=5)
-    assert len(delayed) == (2 if site.kind == "stub" else 1)  # the second time it goes on waiting in the worker
-    for message in delayed:
-        assert message.options.keys() - BROKERS_OWN == {"custom", "throttlekit"}
-        assert message.message_id == sent.message_id
-        assert message.queue_name == f"{site.queue}.DQ"
-
-
-def test_a_retry_after_a_wait_starts_without_our_option(throttled: Site) -> None:
-    """The message that Retries puts back carries nothing of the wait before: it is decided as a new one."""
-    site = throttled
-    retried: list[Any] = []
-
-    class Watch(Middleware):
-        def before_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
-            if "retries" in message.options and delay is not None:
-                retried.append(dict(message.options))
+            enqueued.append(message.options.keys() - BROKERS_OWN)
 
     site.broker.add_middleware(Watch())
 
     @site.actor(throttle=EACH, max_retries=1, min_backoff=1)
     def flaky(n: int) -> None:
-        site.ran.append(n)
+        message: Any = CurrentMessage.get_current_message()
+        site.ran.append(message.options.keys() - BROKERS_OWN)
         if len(site.ran) == 1:
             raise RuntimeError("once")
 
-    flaky.send(1)
+    flaky.send_with_options(args=(1,), custom=5)
     with site.working():
         site.until_ran(2)
-    assert "throttlekit" not in retried[0]
-    assert all("throttlekit" in options for options in retried[1:])
+    of_retry = {"custom", "retries", "traceback", "requeue_timestamp"}
+    assert store.denials == 4
+    assert site.ran[0] == enqueued[0] == {"custom"}
+    assert all(options <= of_retry for options in [*enqueued, *site.ran])
 
 
 def test_the_actor_priority_still_orders_what_comes_back(stub: Site) -> None:
     """A message that was denied goes back to its own actor, and so to that actor's priority."""
     stub.broker.add_middleware(CurrentMessage())
-    stub.broker.add_middleware(Throttle(Limiter(DenyBefore(1)), max_inline_wait=0))
+    stub.broker.add_middleware(Throttle(Limiter(DenyBefore(1))))
     _, ran = run_and_look(stub, args=(1,))
     assert stub.broker.get_actor(ran.actor_name).priority == 7
 

@@ -24,7 +24,7 @@ TENANT = TokenBucket("tenant", "100/minute", burst=7, key="{tenant}", cost=lambd
 
 def throttled(site: Site, store: Recording | None = None, **options: Any) -> Recording:
     store = store or Recording()
-    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, **options))
+    site.broker.add_middleware(Throttle(Limiter(store), **options))
     return store
 
 
@@ -222,27 +222,6 @@ def test_no_json_at_all_gets_past(garbage: Any) -> None:
         pass
 
 
-def test_a_forged_place_in_the_line_gains_nothing(stub: Site) -> None:
-    """A `throttlekit` option that nobody wrote is a job that has not waited; it is decided like any other."""
-    store = throttled(stub)
-    job = body(stub, throttle=TokenBucket("hourly", "1/hour", burst=2))
-    for ticket in ("x", 5, {"v": 1}, {"v": 1, "slot": "a", "ticket": 1, "n": -1, "since": None}, [1]):
-        forge(stub, job, ticket, option="throttlekit")
-    with stub.working(threads=1) as worker:
-        wait_until(lambda: len(store.asked) >= 5, description="all have asked")
-        wait_until(lambda: worker.work_queue.unfinished_tasks == 0, description="all are decided")
-        assert len(stub.ran) == 2
-        for consumer in worker.consumers.values():
-            consumer.stop()
-        wait_until(lambda: not any(c.is_alive() for c in worker.consumers.values()), description="the consumers stop")
-        stub.broker.flush(stub.queue)
-        for consumer in worker.consumers.values():
-            while consumer.delay_queue.unfinished_tasks:
-                consumer.delay_queue.task_done()
-        while stub.broker.queues[f"{stub.queue}.DQ"].unfinished_tasks:
-            stub.broker.queues[f"{stub.queue}.DQ"].task_done()
-
-
 def forge(site: Site, actor: Any, value: Any, option: str = "throttle") -> None:
     """Put a message onto the queue past every hook, as another program could."""
     message = actor.message()
@@ -296,7 +275,7 @@ def test_forged_ticket_gains_no_unit() -> None:
 def test_a_body_may_send_to_another_broker_that_has_the_same_middleware(site: Site) -> None:
     """Keys of the messages after it are still worked out by the actors of the worker's own broker."""
     store = Recording()
-    throttle = Throttle(Limiter(store), max_inline_wait=0)
+    throttle = Throttle(Limiter(store))
     elsewhere = StubBroker(middleware=[])
     for broker in (site.broker, elsewhere):
         broker.add_middleware(throttle)

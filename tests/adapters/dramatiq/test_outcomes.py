@@ -42,7 +42,7 @@ def fault(request: pytest.FixtureRequest) -> tuple[TokenBucket, type[Exception]]
 def fail_watched(site: Site, limit: TokenBucket, store: Recording, **options: Any) -> Any:
     """One message to an actor that watches every end a job can have; returns the reader's failure."""
     site.broker.add_middleware(Results(backend=StubBackend()))
-    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, **options))
+    site.broker.add_middleware(Throttle(Limiter(store), **options))
 
     @site.actor
     def failure(message: dict[str, Any], error: dict[str, str]) -> None:
@@ -121,7 +121,7 @@ def test_a_job_past_its_max_deferrals_fails_too(site: Site) -> None:
 def test_a_message_brings_a_max_wait_of_its_own(stub: Site) -> None:
     """throttle_max_wait with a message goes before the middleware's; a value that is no time is refused when sent."""
     store = DenyBefore(NEVER, delay=0.01)
-    stub.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0))
+    stub.broker.add_middleware(Throttle(Limiter(store)))
 
     @stub.actor(throttle=TokenBucket("busy", "10/s"))
     def job() -> None:
@@ -139,7 +139,7 @@ def test_a_message_brings_a_max_wait_of_its_own(stub: Site) -> None:
 def test_waited_too_long_is_not_retried_by_a_retry_when(stub: Site) -> None:
     """An actor that retries on whatever it likes does not get the job back either: asking again cannot help."""
     store = DenyBefore(NEVER, delay=0.01)
-    stub.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_deferrals=1))
+    stub.broker.add_middleware(Throttle(Limiter(store), max_deferrals=1))
 
     @stub.actor(throttle=TokenBucket("busy", "10/s"), retry_when=lambda retries, error: True, min_backoff=1)
     def job() -> None:
@@ -156,7 +156,7 @@ def test_a_retry_after_a_run_beyond_the_limit_waits_anew(stub: Site) -> None:
     """The patience of a job that was let run uncharged is not used up for its retry: that waits as long again."""
     store = DenyBefore(NEVER, delay=0.01)
     stub.broker.add_middleware(CurrentMessage())
-    stub.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_deferrals=2, when_over="run"))
+    stub.broker.add_middleware(Throttle(Limiter(store), max_deferrals=2, when_over="run"))
 
     @stub.actor(throttle=TokenBucket("busy", "10/s"), max_retries=1, min_backoff=1)
     def job() -> None:
@@ -176,7 +176,7 @@ def test_a_retry_after_a_run_beyond_the_limit_waits_anew(stub: Site) -> None:
 def test_a_job_whose_wait_is_within_bounds_runs(site: Site) -> None:
     """max_wait and max_deferrals that are not passed change nothing."""
     store = DenyBefore(3, delay=0.01)
-    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_wait=30, max_deferrals=3))
+    site.broker.add_middleware(Throttle(Limiter(store), max_wait=30, max_deferrals=3))
 
     @site.actor(throttle=TokenBucket("busy", "10/s"))
     def job() -> None:

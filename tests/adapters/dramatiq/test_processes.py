@@ -10,7 +10,6 @@ from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.run import Flood, Flooding, FloodLimit, run
 from support.servers.flood import Servers
 from support.waiting import wait_until
-from throttlekit._engine.ticket import limit_ref
 
 pytestmark = pytest.mark.workers
 
@@ -18,13 +17,12 @@ pytestmark = pytest.mark.workers
 def test_32_threads_in_4_processes_hold_one_key_to_its_bound(on_redis: Servers) -> None:
     """
     A backlog on one key, four processes of eight threads: never one grant over burst + elapsed / interval,
-    exactly one EVALSHA a decision, every job once.
+    one EVALSHA a decision, and few besides to find out whom to wake; every job once.
     """
     client = redis.Redis.from_url(on_redis.redis_base)
     client.config_resetstat()
     limits = (FloodLimit("one", "250/s", 25),)
-    # What is parked is looked at besides.
-    told = in_order(run(Flood(limits=limits, jobs=1200, processes=4, threads=8, parking=False), on_redis))
+    told = in_order(run(Flood(limits=limits, jobs=1200, processes=4, threads=8), on_redis))
     stats = client.info("commandstats")
     client.close()
     assert assert_bound(told, "one", 4000, 25) == 1200
@@ -33,7 +31,7 @@ def test_32_threads_in_4_processes_hold_one_key_to_its_bound(on_redis: Servers) 
     decisions = sum(count for name, count in told.counts.items() if name.startswith("store: "))
     evalsha, asked = stats["cmdstat_evalsha"], decisions + len(told.starts)
     # What fails with NOSCRIPT runs nothing, and is followed by one EVAL; what the fleet is told is one, too.
-    assert asked - 2 * 32 <= evalsha["calls"] - evalsha["failed_calls"] <= asked
+    assert asked - 2 * 32 <= evalsha["calls"] - evalsha["failed_calls"] <= 1.25 * asked
     assert evalsha["failed_calls"] <= 2 * 32
 
 
@@ -55,23 +53,6 @@ def test_two_limits_at_once_both_hold(where: Servers) -> None:
     assert assert_bound(told, "all", 33_334, 30) == 200
     assert assert_bound(told, "account", 100_000, 10) == 200
     assert starts_of(told) == {str(n): 1 for n in range(200)}
-
-
-def test_forged_tickets_take_the_store_away_from_no_job(where: Servers) -> None:
-    """Ten messages with tickets that UTF-8 cannot encode, before 200 others: all run, and no worker logs an outage."""
-    limit = FloodLimit("one", "60/s", 10)
-    ref = limit_ref(limit.made())
-    ticket = {"v": 2, "slot": 5, "ticket": ref, "n": 1, "since": 1, "places": {ref: [1, 2, 3, 4, "\ud800"]}}
-    with Flooding(Flood(limits=(limit,), jobs=210), where) as flooding:
-        for n in range(210):
-            flooding.send("job", str(n), ticket=ticket if n < 10 else None)
-        flooding.start()
-        wait_until(lambda: len(flooding.starts()) >= 210, description="all have started")
-        told = in_order(flooding.stop())
-    assert assert_bound(told, "one", 16_667, 10) == 210
-    assert starts_of(told) == {str(n): 1 for n in range(210)}
-    assert "no usable answer" not in told.log
-    assert_calm(told.log)
 
 
 def test_clocks_that_are_minutes_wrong_do_not_move_the_bound(

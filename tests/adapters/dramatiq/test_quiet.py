@@ -18,7 +18,7 @@ SECRET = "sesame-4111"
 
 def test_denials_log_one_info_line_and_nothing_louder(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """Twenty denials of one limit: one INFO from us, no WARNING or ERROR from anybody, no stack trace."""
-    site.broker.add_middleware(Throttle(Limiter(DenyBefore(2)), max_inline_wait=0))
+    site.broker.add_middleware(Throttle(Limiter(DenyBefore(2))))
 
     @site.actor(throttle=EACH)
     def job(n: int) -> None:
@@ -65,7 +65,7 @@ def test_no_log_line_of_ours_holds_an_argument(stub: Site, caplog: pytest.LogCap
                 raise StoreUnavailable("down")
             return super()._decide(request, now_us)
 
-    stub.broker.add_middleware(Throttle(Limiter(Moody(1)), max_inline_wait=0))
+    stub.broker.add_middleware(Throttle(Limiter(Moody(1))))
 
     @stub.actor(throttle=TokenBucket("secret", "1000/s", key="{word}"))
     def job(word: str) -> None:
@@ -115,7 +115,7 @@ def test_a_store_that_is_down_is_told_once(
                 raise StoreUnavailable("down")
             return super()._decide(request, now_us)
 
-    stub.broker.add_middleware(Throttle(Limiter(Down()), max_inline_wait=0))
+    stub.broker.add_middleware(Throttle(Limiter(Down())))
 
     @stub.actor(throttle=EACH)
     def job(n: int) -> None:

@@ -27,7 +27,7 @@ def store() -> DenyBefore:
 def throttled(site: Site, store: DenyBefore) -> Site:
     site.broker.add_middleware(Results(backend=StubBackend()))
     site.broker.add_middleware(GroupCallbacks(StubRates()))
-    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0))
+    site.broker.add_middleware(Throttle(Limiter(store)))
     return site
 
 

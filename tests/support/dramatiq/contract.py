@@ -39,7 +39,7 @@ def declare_all(broker: Any, queue: str, limiter: Any, settings: Settings) -> No
     """Add the middleware and every actor of the suite."""
     for middleware in (CurrentMessage(), Results(backend=StubBackend()), _Failures()):
         broker.add_middleware(middleware)
-    broker.add_middleware(Throttle(limiter, max_inline_wait=0, **settings.options()))
+    broker.add_middleware(Throttle(limiter, **settings.options()))
     for name, kind in JOBS.items():
         dramatiq.actor(
             _job, actor_name=name, queue_name=queue, broker=broker, max_retries=kind.retries, min_backoff=1,

@@ -1,0 +1,141 @@
+"""RabbitMQ's windows: how many messages a worker fetches while it holds others, of classic and of quorum queues."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from dramatiq.brokers.rabbitmq import RabbitmqBroker
+from dramatiq.middleware import Middleware
+
+from support.dramatiq.helpers import Site, left_over, working
+from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
+from throttlekit_dramatiq import Throttle
+
+PAUSED = TokenBucket("paused", "10000/s")
+OTHER = TokenBucket("other", "10000/s")
+MANY = 300
+THREADS = 2
+
+
+class Quorum(RabbitmqBroker):
+    """As a policy or the default queue type of a virtual host would declare its queues."""
+
+    def _build_queue_arguments(self, queue_name: str) -> Any:
+        return {**super()._build_queue_arguments(queue_name), "x-queue-type": "quorum"}  # type: ignore[no-untyped-call]
+
+
+class Redelivered(Middleware):
+    """Counts the messages that RabbitMQ has delivered before."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_process_message(self, broker: Any, message: Any) -> None:
+        self.count += message.redelivered
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def queue(request: pytest.FixtureRequest, rabbit: Site, rabbitmq_url: str) -> Iterator[Site]:
+    if request.param == "classic":
+        yield rabbit
+        return
+    brokers: list[Any] = []
+
+    def make() -> Any:
+        brokers.append(Quorum(url=rabbitmq_url, confirm_delivery=True))
+        return brokers[-1]
+
+    site = Site("rabbitmq", f"{rabbit.queue}-quorum", make)
+    yield site
+    for name in (site.queue, f"{site.queue}.DQ", f"{site.queue}.XQ"):
+        with contextlib.suppress(Exception):
+            site.broker.channel.queue_delete(name)
+    for broker in brokers:
+        broker.close()
+
+
+def consumers(worker: Any, site: Site) -> int:
+    return len(worker.consumers[site.queue].consumer.channel.consumer_tags)
+
+
+def held(worker: Any, site: Site) -> int:
+    return int(worker.consumers[site.queue].delay_queue.unfinished_tasks)
+
+
+def test_messages_behind_those_that_are_held_are_fetched(queue: Site) -> None:
+    """A worker holds 300 messages of a paused limit; those of another limit run, and the others when it resumes."""
+    site, limiter, redelivered = queue, Limiter(), Redelivered()
+    site.broker.add_middleware(redelivered)
+    site.broker.add_middleware(Throttle(limiter))
+    paused = site.actor(lambda n: site.ran.append(n), actor_name="paused", throttle=PAUSED, max_retries=0)
+    other = site.actor(lambda n: site.ran.append(n), actor_name="other", throttle=OTHER, max_retries=0)
+    limiter.pause(PAUSED, 600)
+    for n in range(MANY):
+        paused.send(n)
+    for n in range(MANY, MANY + 20):
+        other.send(n)
+    with site.working(threads=THREADS) as worker:
+        site.until_ran(20)
+        wait_until(lambda: held(worker, site) == MANY, description="the others are held")
+        assert sorted(site.ran) == [*range(MANY, MANY + 20)]
+        assert 2 < consumers(worker, site) < 40
+        limiter.resume(PAUSED)
+        site.until_ran(MANY + 20)
+        wait_until(lambda: consumers(worker, site) <= 3, description="the further consumers are cancelled")
+        assert sorted(site.ran) == [*range(MANY + 20)]
+        other.send(-1)
+        site.until_ran(MANY + 21)
+    assert redelivered.count == 0
+
+
+def test_a_worker_that_held_many_messages_leaves_new_ones_to_others(queue: Site) -> None:
+    """With every thread at work, it fetches less than three times as many as Dramatiq does, which is 2 a thread."""
+    site, limiter, go = queue, Limiter(), threading.Event()
+    site.broker.add_middleware(Throttle(limiter))
+    job = site.actor(lambda n: site.ran.append(n), actor_name="job", throttle=PAUSED, max_retries=0)
+    plain = site.actor(lambda: site.ran.append(go.wait(60)), actor_name="plain")
+    limiter.pause(PAUSED, 600)
+    for n in range(MANY):
+        job.send(n)
+    with site.working(threads=THREADS) as worker:
+        wait_until(lambda: held(worker, site) == MANY, description="all are held")
+        limiter.resume(PAUSED)
+        site.until_ran(MANY)
+        wait_until(lambda: consumers(worker, site) <= 3, description="the further consumers are cancelled")
+        for _ in range(50):
+            plain.send()
+        fetched = 0
+
+        def settles() -> bool:
+            nonlocal fetched
+            before, fetched = fetched, 50 - left_over(site.broker, site.queue)
+            return before == fetched > 0
+
+        wait_until(settles, description="it fetches no more", every=0.5)
+        go.set()
+        site.until_ran(MANY + 50)
+    assert THREADS * 2 <= fetched < 3 * THREADS * 2
+    assert Counter(site.ran) == Counter([*range(MANY), *[True] * 50])
+
+
+def test_what_a_killed_connection_had_is_delivered_to_another_worker(queue: Site) -> None:
+    """Messages that came through a consumer that was cancelled since are no exception: each runs once."""
+    site, limiter = queue, Limiter()
+    site.broker.add_middleware(Throttle(limiter))
+    job = site.actor(lambda n: site.ran.append(n), actor_name="job", throttle=PAUSED, max_retries=0)
+    limiter.pause(PAUSED, 600)
+    for n in range(MANY):
+        job.send(n)
+    with working(site.broker, THREADS) as worker:
+        wait_until(lambda: held(worker, site) == MANY, description="all are held")
+    assert site.ran == []
+    limiter.resume(PAUSED)
+    with site.working(threads=THREADS):
+        site.until_ran(MANY)
+    assert sorted(site.ran) == [*range(MANY)]
