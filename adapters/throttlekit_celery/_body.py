@@ -8,16 +8,12 @@ raises `RateLimited` goes back to the main process, as `GoesBack`.
 from __future__ import annotations
 
 import functools
-import time
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from throttlekit import Delivery, Job, RateLimited, current
 from throttlekit.adapter import (
-    Deferred,
-    Dropped,
     Failed,
     Run,
     Running,
@@ -49,24 +45,20 @@ class GoesBack(Ignore):  # type: ignore[misc]
     Raised in the pool in place of a `RateLimited`: to Celery the task has no outcome.
 
     Attributes:
-        outcome: What becomes of the task, without the decision: limits cannot always be pickled.
-        limit: The name of the limit that denied it.
+        retry_after: As the body's error says.
+        stored: Whether the pause of its limits is stored.
     """
 
-    def __init__(self, outcome: Deferred | Failed | Dropped, limit: str) -> None:
-        super().__init__(outcome, limit)  # pyright: ignore[reportUnknownMemberType]
-        self.outcome = outcome
-        self.limit = limit
+    def __init__(self, retry_after: float, stored: bool) -> None:
+        super().__init__(retry_after, stored)  # pyright: ignore[reportUnknownMemberType]
+        self.retry_after = retry_after
+        self.stored = stored
 
 
 def receipt_of(run: Run) -> dict[str, Any]:
-    """What the pool needs to know of a task that may run: what it charged, and how it would be deferred."""
-    delivery = run.delivery
-    expires = time.time() + delivery.expires_in
-    # As plain numbers: a dataclass takes a pool process four times as long to read.
-    numbers = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals, expires
+    """What the pool needs to know of a task that may run: what it charged."""
     charged: dict[str, Any] = {"charged": []} if run.decision is None else receipt(run.decision)
-    return {**charged, "ticket": run.job.ticket, "queue": run.job.queue, "delivery": numbers}
+    return {**charged, "queue": run.job.queue}
 
 
 def listens(task: Any) -> None:
@@ -116,8 +108,8 @@ class Bodies:
             headers: dict[str, Any] = request.headers or {}
             headers.pop(RECEIPT, None)  # a retry of the body is charged again
             request.headers = headers or None
-            job = job_of(task, request, queue=receipt["queue"], ticket=receipt["ticket"])
-            request.__dict__[LISTENER] = partial(self._rate_limited, task, job, receipt["delivery"])
+            job = job_of(task, request, queue=receipt["queue"])
+            request.__dict__[LISTENER] = partial(self._rate_limited, task, job)
             if receipt["charged"]:
                 begin_from_receipt(self._throttling.limiter, receipt, job)
 
@@ -134,24 +126,12 @@ class Bodies:
         else:
             end(error)
 
-    def _rate_limited(self, task: Any, job: Job, numbers: tuple[float, ...], error: RateLimited) -> None:
+    def _rate_limited(self, task: Any, job: Job, error: RateLimited) -> None:
         options = self._limits.of(task)
-        longest, lateness, max_wait, max_deferrals, expires = numbers
-        delivery = Delivery(
-            longest=longest,
-            lateness=lateness,
-            max_wait=max_wait,
-            max_deferrals=max_deferrals,
-            expires_in=expires - time.time(),
-        )
-        run = Run(job, self._throttling.limits(options, job), None, delivery, options.on_429)
-        outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
-        if isinstance(outcome, Run):
-            raise error  # to run the task once more, at once, would only call downstream again
-        if isinstance(outcome, Dropped):
-            raise GoesBack(outcome, "") from None
-        if outcome.decision is not None:
-            raise GoesBack(replace(outcome, decision=None), outcome.decision.limit.name) from None
-        if isinstance(outcome, Failed):
-            raise outcome.error
-        raise GoesBack(outcome, run.limits[0].name) from None
+        run = Run(job, self._throttling.limits(options, job), None, Delivery(), options.on_429)
+        if not run.limits:
+            raise error
+        stored = self._throttling.pause(run, error, release=partial(end, error))
+        if isinstance(stored, Failed):
+            raise stored.error
+        raise GoesBack(error.retry_after, stored) from None

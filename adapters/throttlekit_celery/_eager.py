@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from throttlekit import Delivery, Job, Limiter, RateLimited
-from throttlekit.adapter import Deferred, Failed, JobOptions, Outcome, Run, Throttling, WaitRules, begin, end
+from throttlekit.adapter import Deferred, Failed, JobOptions, Outcome, Run, Throttling, Waiting, WaitRules, begin, end
 from throttlekit_celery._body import LISTENER
 from throttlekit_celery._host import job_of
 from throttlekit_celery._options import TaskLimits
@@ -37,12 +38,14 @@ class _EagerTask:
     def __init__(self, task: Any, options: JobOptions) -> None:
         self.task = task
         self.options = options
-        self.ticket: Mapping[str, Any] | None = None
+        self.woken = threading.Event()
 
     def start(self, throttling: Throttling[_EagerTask]) -> None:
         """Return when the body may begin."""
-        while not isinstance(outcome := throttling.admit(self), Run):
+        waits = Waiting(throttling.limiter.waker, self.woken.set)
+        while not isinstance(outcome := throttling.admit(self, waits), Run):
             self._wait(outcome)
+        waits.waker.done(outcome.job.id)
         if outcome.decision is not None:
             begin(throttling.limiter, outcome.decision, outcome.job)
         self.task.request.__dict__[LISTENER] = partial(self._start_again, throttling, outcome)
@@ -53,13 +56,12 @@ class _EagerTask:
 
     def _wait(self, outcome: Outcome) -> None:
         if isinstance(outcome, Deferred):
-            self.ticket = outcome.ticket
-            time.sleep(outcome.delay)
+            self.woken.wait()
+            self.woken.clear()
         elif isinstance(outcome, Failed):
             if outcome.decision is None:
                 raise outcome.error
             # A full queue gives no delay: the next try is when one more task may wait.
-            self.ticket = outcome.decision.ticket
             time.sleep(max(outcome.decision.retry_after, _LEAST))
 
 
@@ -70,7 +72,7 @@ class _EagerHost:
         return message.options
 
     def job(self, message: _EagerTask) -> Job:
-        return job_of(message.task, message.task.request, ticket=message.ticket)
+        return job_of(message.task, message.task.request)
 
     def delivery(self, message: _EagerTask, max_wait: float | None) -> Delivery:
-        return Delivery(lateness=0.01)
+        return Delivery()

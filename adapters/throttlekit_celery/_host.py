@@ -7,7 +7,7 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from functools import cache, partial, wraps
 from types import FunctionType, SimpleNamespace
@@ -24,28 +24,23 @@ __all__ = [
     "VirtualChannel",
     "as_celery",
     "connect_on_app_finalize",
+    "consume_again",
     "current_task",
-    "delayed_routing_key",
     "expires_in",
     "forget",
     "give_back",
     "guard_close",
     "has_copies",
     "has_delayed_delivery",
+    "has_fixed_windows",
     "in_pool_process",
-    "is_of_one_message",
-    "is_refusal",
-    "is_unacknowledged",
+    "is_revoked",
     "job_of",
     "keep_turning",
-    "keeps_redis_layout",
-    "kombu_json",
-    "let_go",
+    "list_as_scheduled",
     "name_deliveries",
     "queue_it_came_from",
-    "queue_methods",
     "real_app",
-    "redis_client",
     "signals",
     "whenever_made",
     "worker_state",
@@ -57,6 +52,9 @@ _log = logging.getLogger("throttlekit.celery")
 
 _QUEUE = "_throttlekit_queue"
 """The attribute of a message from Redis: the queue that it came from. Kombu records only where it was sent to."""
+
+_REQUESTS = "_throttlekit_requests"
+"""The attribute of a worker's consumer: returns the requests that `inspect scheduled` lists besides Celery's own."""
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -78,22 +76,30 @@ def worker_state() -> Any:
     return importlib.import_module("celery.worker.state")
 
 
-def delayed_routing_key(seconds: int, routing_key: str) -> str:
-    """The key under which Celery's native delayed delivery keeps a message for whole *seconds*."""
-    native: Any = importlib.import_module("kombu.transport.native_delayed_delivery")
-    return str(native.calculate_routing_key(seconds, routing_key))
+def is_revoked(request: Any) -> bool:
+    """Whether *request* was revoked, or has expired. Celery ends it then."""
+    state = worker_state()
+    stamps = getattr(state, "revoked_stamps", None)
+    if request.expires is None and not stamps and request.id not in state.revoked:
+        return False
+    return bool(request.revoked())
 
 
-@cache
-def kombu_json() -> Any:
-    """How kombu's virtual transports write messages."""
-    return importlib.import_module("kombu.utils.json")
+def list_as_scheduled(consumer: Any, requests: Callable[[], Iterable[Any]]) -> None:
+    """Let `celery inspect scheduled` list those *requests* of the worker too, which wait for no timer of its."""
+    setattr(consumer, _REQUESTS, requests)
+    panel: Any = importlib.import_module("celery.worker.control").Panel.data
+    if hasattr(panel["scheduled"], "__wrapped__"):
+        return
+    original = panel["scheduled"]
 
+    @wraps(original)
+    def scheduled(state: Any, **options: Any) -> list[Any]:
+        held: Iterable[Any] = getattr(state.consumer, _REQUESTS, tuple)()
+        ours = [{"eta": each.eta.isoformat(), "priority": 6, "request": each.info()} for each in held]
+        return [*original(state, **options), *ours]
 
-@cache
-def queue_methods() -> Any:
-    """AMQP's methods of queues, by name."""
-    return importlib.import_module("amqp.spec").Queue
+    panel["scheduled"] = panel["dump_schedule"] = scheduled
 
 
 def expires_in(request: Any) -> float:
@@ -224,6 +230,27 @@ def keep_turning(consumer: Any) -> None:
         hub.fire_timers = partial(hub.fire_timers, min_delay=0)
 
 
+def has_fixed_windows(consumer: Any) -> bool:
+    """Whether each consumer of a queue keeps the prefetch count that it began with, as quorum queues of RabbitMQ do."""
+    per_consumer = getattr(consumer, "qos_global", None) is False
+    return per_consumer and consumer.connection.transport.driver_type == "amqp"
+
+
+def consume_again(consumer: Any, prefetch: int) -> None:
+    """
+    End the consumers of a worker's queues, and begin others, which may fetch *prefetch* messages each besides those
+    that were fetched before. What was fetched stays with the worker.
+    """
+    tasks: Any = consumer.task_consumer
+    tasks.channel.basic_qos(0, prefetch, False)
+    for queue in list(tasks.queues):
+        tag = tasks._active_tags.get(queue.name)
+        if tag is not None:
+            tasks.channel.basic_cancel(tag)  # until RabbitMQ confirms it, messages are delivered by that tag
+            tasks._active_tags.pop(queue.name, None)
+            tasks._basic_consume(queue, no_ack=tasks.no_ack)
+
+
 def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
     """
     Put messages back that came over a connection to Redis that is lost, the first of *tags* in front.
@@ -244,51 +271,6 @@ def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
             qos.restore_by_tag(tag)
     except Exception as error:
         _log.info("Tasks come back after the visibility time-out of their broker: %s", type(error).__name__)
-
-
-def keeps_redis_layout(channel: Any) -> bool:
-    """Whether *channel* is kombu's own for Redis, and nothing made of it, and keeps messages where a park expects."""
-    kind: Any = getattr(channel, "__class__", None)
-    if f"{kind.__module__}.{kind.__qualname__}" != "kombu.transport.redis.Channel":
-        return False
-    parts = ("_connparams", "_fanout_queues", "_get_message_priority", "_next_delivery_tag", "_q_for_pri")
-    known = [hasattr(channel, part) for part in parts] + [hasattr(channel.qos, "_quick_ack")]
-    return all(known) and channel.ack_emulation and len(channel.priority_steps) <= 10
-
-
-def redis_client(channel: Any, timeout: float) -> Any:
-    """
-    A client of the Redis of *channel*, with connections and time-outs of its own, and without a prefix of keys. It
-    repeats no command after a time-out, because the reply to the second would not say what the first one did.
-    """
-    redis: Any = importlib.import_module("redis")
-    options = {name: value for name, value in channel._connparams().items() if name != "max_connections"}
-    own = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "retry_on_timeout": False}
-    options |= {name: value for name, value in own.items() if name in options}
-    return redis.Redis(connection_pool=redis.ConnectionPool(**options))
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether a call of the broker's Redis did nothing: the server refused it, or it was not sent."""
-    redis: Any = importlib.import_module("redis")
-    return not isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError))
-
-
-def is_of_one_message(error: Exception) -> bool:
-    """Whether *error* concerns one message only, whose content could not be serialized or sent."""
-    redis: Any = importlib.import_module("redis")
-    return not isinstance(error, (redis.RedisError, OSError)) or isinstance(error, redis.DataError)
-
-
-def is_unacknowledged(message: Any) -> bool:
-    """Whether kombu waits for *message*, which came from Redis, to be acknowledged."""
-    return message.delivery_tag in message.channel.qos._delivered
-
-
-def let_go(request: Any) -> None:
-    """*request*, which came from Redis, is unacknowledged no longer there: do what kombu does here as it is so."""
-    request.message.channel.qos._quick_ack(request.message.delivery_tag)
-    request.message._state, request.acknowledged = "ACK", True
 
 
 def _on_redis(consumer: Any) -> Any:
@@ -312,7 +294,7 @@ def has_copies() -> bool:
     return bool(_process().daemon and _was_spawned())
 
 
-def job_of(task: Any, request: Any, *, queue: str = "", ticket: Mapping[str, Any] | None = None) -> Job:
+def job_of(task: Any, request: Any, *, queue: str = "") -> Job:
     """One *request* for *task*, as limits see it. Both of Celery's kinds of request will do."""
     return Job(
         id=request.id,
@@ -321,7 +303,6 @@ def job_of(task: Any, request: Any, *, queue: str = "", ticket: Mapping[str, Any
         args=tuple(request.args or ()),
         kwargs=request.kwargs or {},
         function=task.run,
-        ticket=ticket,
     )
 
 

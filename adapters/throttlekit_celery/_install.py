@@ -53,7 +53,7 @@ def install(
     """
     Hold the workers of *app* to limits, together with all workers whose limiter uses the same store.
 
-    A task that its limits deny waits in the worker's main process, or goes back to its queue, and runs when
+    A task that its limits deny waits in the worker's main process, unacknowledged, and runs when
     its turn has come: same id, arguments, options, retries, result, chain, chord. Call it once, where the app
     is made; tasks may be declared, and settings made, before or after. Processes that only send tasks need not call it.
 
@@ -70,8 +70,7 @@ def install(
             a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. Set it to a
             third of RabbitMQ's `consumer_timeout` if that is less than 30 minutes on your server.
         max_held: With more than this many tasks held, a worker fetches nothing new until some have run.
-        parking: Where the broker is Redis, tasks that are due in more than 3 s wait there, and in no worker. False:
-            they are held by their workers, as on other brokers.
+        parking: Has no effect: tasks are held by their workers, on every broker.
         eager: With `task_always_eager`: "ignore" limits, or "wait" for them in place.
 
     Raises:
@@ -86,12 +85,12 @@ def install(
         raise ConfigurationError("install(app, …) was called before for this app: each task would be charged twice")
     if eager not in ("ignore", "wait"):
         raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
+    boolean_in("parking", parking)
     limits = TaskLimits(limiter, throttle)
     settings = Settings(
         rules=WaitRules.read(max_wait, max_deferrals, when_over),
         max_hold=None if max_hold is None else _hold(max_hold),
         max_held=_whole("max_held", max_held, 1),
-        parking=boolean_in("parking", parking),
     )
     gate = Gate(app, limiter, limits, settings)
     if app.finalized:

@@ -12,8 +12,8 @@ from collections import deque
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from throttlekit_celery._held_task import HeldTask, State
 from throttlekit_celery._host import worker_state
-from throttlekit_celery._waiting import HeldTask, State
 
 __all__ = ["PoolCapacity"]
 
@@ -49,6 +49,23 @@ class PoolCapacity:
         """A slot of the pool is free. Called in a thread of the pool; the worker's own thread checks, at once."""
         if self._waiting and consumer.hub is not None:
             consumer.hub.call_soon(self._fill)
+
+    def free(self, consumer: Any, coming: int) -> int:
+        """
+        How many slots of the worker's pool are free for tasks that are woken, besides *coming* tasks that were woken
+        and are on their way. In any thread.
+
+        If other tasks queue for slots there is never a free one. One woken task at a time queues with them then, so
+        that tasks without limits cannot keep it from running.
+        """
+        pool, semaphore = consumer.pool, getattr(consumer.controller, "semaphore", None)
+        if getattr(pool, "uses_semaphore", False) and semaphore is not None:
+            slots, queued = semaphore.value, len(semaphore._waiting)
+        else:
+            received = self._received.get(consumer, ())
+            queued = len(self._waiting)
+            slots = max(1, pool.limit or 0) - (sum(request in received for request in _reserved()) - queued)
+        return max(0, (slots or (1 if queued else 0)) - coming)
 
     def take_all(self) -> list[HeldTask]:
         """Remove and return all tasks that wait."""

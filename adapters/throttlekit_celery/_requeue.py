@@ -1,4 +1,4 @@
-"""Put a denied task back: a copy of its message, with its ticket, is in its queue before the original is gone."""
+"""Put a denied task back: a copy of its message is in its queue before the original is gone."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
+from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import (
     Producer,
     VirtualChannel,
-    delayed_routing_key,
     expires_in,
     queue_it_came_from,
-    queue_methods,
 )
-from throttlekit_celery._waiting import HeldTask
 
-__all__ = ["CONFIRMED_WITHIN", "TICKET", "Copies", "queue_of"]
+__all__ = ["ASKS_AT", "Copies", "asks_in", "queue_of"]
 
-TICKET = "throttlekit"
-"""The header in which a task that was put back carries its ticket."""
+ASKS_AT = "throttlekit_asks_at"
+"""
+The header of a task that was put back after a 429 of its body: the Unix time at which it asks. It waits in the store
+since the 429, so a question before that would count as another denial.
+"""
 
-CONFIRMED_WITHIN = 10.0
+_CONFIRMED_WITHIN = 10.0
 """Seconds after which a copy that the broker has not confirmed counts as lost."""
 
 _Done: TypeAlias = Callable[[bool], None]
@@ -46,8 +47,6 @@ _OTHER_OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": _TIMEOUT,
     "retry_on_timeout": False,  # to repeat the command would put a second copy into the queue
 }
-_DELAY_EXCHANGE = "celery_delayed_27"
-_LAST_DELAY, _DELIVERY, _NO_DELAY_LEFT = "celery_delayed_0", "celery_delayed_delivery", "*." * 27 + "0.#"
 _KEPT = ("correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "delivery_mode", "priority")
 _OF_THE_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 
@@ -71,8 +70,6 @@ class Copies:
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
         # One at a time: to publish reads confirmations too, so each of many copies may find no other unconfirmed.
         self._next_check: object = None
-        self._asked: tuple[str, float] | None = None  # for the length of which queue, and when
-        self._length: int | None = None  # of that queue, as RabbitMQ has answered
         self._lock = threading.RLock()
 
     def start(self, consumer: Any) -> None:
@@ -84,12 +81,11 @@ class Copies:
         if self._unconfirmed:
             self._check_later(consumer)
 
-    def put_back(self, held: HeldTask, delay: float, done: _Done) -> bool:
+    def put_back(self, held: HeldTask, done: _Done) -> bool:
         """
-        Publish a copy of *held*'s message, with its ticket as it is now, to its queue.
+        Publish a copy of *held*'s message to its queue.
 
         Args:
-            delay: Seconds, rounded up, for which native delayed delivery keeps the copy. 0: not at all.
             done: Called, now or later, with True when the copy is safe, and with False when it may not be there.
 
         Returns:
@@ -98,14 +94,15 @@ class Copies:
         Raises:
             Exception: An error of the broker's client. The copy may be there, or not.
         """
-        target = _target(held, delay)
+        target = _target(held)
         if target is None:
             return False
         message, properties = held.request.message, held.request.message.properties
         expiry = expires_in(held.request)
         headers = {name: value for name, value in message.headers.items() if not name.startswith(_OF_THE_DELIVERY)}
-        if held.ticket:
-            headers[TICKET] = dict(held.ticket)
+        headers.pop(ASKS_AT, None)
+        if (rest := held.asks_at - time.monotonic()) > 0:
+            headers[ASKS_AT] = time.time() + rest
         with self._lock:
             try:
                 producer = self._connected()
@@ -134,65 +131,6 @@ class Copies:
                 return True
         done(True)
         return True
-
-    def in_queue(self, name: str) -> int | None:
-        """
-        How many messages wait in that queue; None: the broker has not answered yet, so ask again in a moment.
-
-        RabbitMQ's queue may be writing to its disk: its answer is not waited for, as a confirmation is not.
-
-        Raises:
-            Exception: An error of the broker's client, or no answer for `CONFIRMED_WITHIN`.
-        """
-        with self._lock:
-            try:
-                channel = self._connected().channel
-                if isinstance(channel, VirtualChannel):
-                    return int(channel._size(name))
-                if self._asked is None or self._asked[0] != name:
-                    self._asked, self._length = (name, time.monotonic()), None
-                    channel.send_method(queue_methods().Declare, "BsbbbbbF", (0, name, True, *[False] * 4, None))
-                with contextlib.suppress(TimeoutError, BlockingIOError):
-                    while self._length is None:
-                        self._producer.connection.drain_events(timeout=0)
-                if self._length is None:
-                    if time.monotonic() - self._asked[1] > CONFIRMED_WITHIN:
-                        raise TimeoutError(name)
-                    return None
-                self._asked = None
-                return self._length
-            except Exception:
-                self._disconnect()
-                raise
-
-    def bind_delayed(self, queues: Sequence[Any]) -> dict[str, str]:
-        """
-        Bind *queues*, through their exchanges, to Celery's delay exchange, as Celery does. Existing bindings stay.
-
-        It uses a connection for this call only: that of the copies must not wait for a reply, and an error would close
-        it.
-
-        Returns:
-            The names of the queues that could not be bound, with the class of the error.
-        """
-        failed: dict[str, str] = {}
-        try:
-            with self._connection() as connection:
-                channel: Any = None
-                for queue in queues:
-                    key = f"#.{queue.routing_key}"
-                    try:
-                        if channel is None:
-                            channel = connection.channel()
-                            channel.exchange_bind(_DELIVERY, _LAST_DELAY, _NO_DELAY_LEFT)  # the last that Celery makes
-                        channel.exchange_bind(queue.exchange.name, _DELIVERY, key)
-                        channel.queue_bind(queue.name, queue.exchange.name, key)
-                    except connection.channel_errors as error:
-                        failed[queue.name] = type(error).__name__
-                        channel = None  # RabbitMQ has closed it
-        except Exception as error:
-            return {queue.name: type(error).__name__ for queue in queues}
-        return failed
 
     def settle(self, until: float) -> None:
         """Wait for all confirmations, but not past *until*, by the monotonic clock."""
@@ -223,7 +161,7 @@ class Copies:
                     self._producer.connection.drain_events(timeout=timeout)
             except (TimeoutError, BlockingIOError):
                 oldest = min((since for since, _, _ in self._unconfirmed.values()), default=math.inf)
-                if time.monotonic() - oldest > CONFIRMED_WITHIN:
+                if time.monotonic() - oldest > _CONFIRMED_WITHIN:
                     self._disconnect()
             except Exception:
                 self._disconnect()
@@ -237,7 +175,6 @@ class Copies:
                 channel.events["basic_ack"].add(partial(self._confirmed, True))
                 channel.events["basic_nack"].add(partial(self._confirmed, False))
                 channel.events["basic_return"].add(self._returned)
-                channel._callbacks[queue_methods().DeclareOk] = self._counted
             self._producer, self._number = Producer(channel, auto_declare=False), 0
         return self._producer
 
@@ -265,10 +202,6 @@ class Copies:
             if known in self._unconfirmed:
                 self._unconfirmed.pop(known)[2](stored)
 
-    def _counted(self, _: str, messages: int, __: int) -> None:
-        """RabbitMQ has answered how many *messages* wait in a queue."""
-        self._length = messages
-
     def _returned(self, _: Any, __: str, routing_key: str, ___: Any) -> None:
         """There is no such queue any more. Other copies that were sent to it are lost too."""
         for known in [number for number, (_, key, _) in self._unconfirmed.items() if key == routing_key]:
@@ -279,7 +212,6 @@ class Copies:
         if producer is not None:
             with contextlib.suppress(Exception):  # it may be broken already
                 producer.connection.collect(socket_timeout=0.1)
-        self._asked = None
         failed, self._unconfirmed = self._unconfirmed, {}
         for _, _, done in failed.values():
             done(False)
@@ -291,6 +223,13 @@ def _server(connection: Any) -> tuple[str | None, int | None]:
 
 def _confirms(producer: Any) -> bool:
     return bool(producer.connection.transport.driver_type == "amqp")
+
+
+def asks_in(message: Any) -> float:
+    """In how many seconds the task of *message* is to ask first; 0: now."""
+    headers: dict[str, Any] = message.headers or {}
+    at = headers.get(ASKS_AT)
+    return max(0.0, at - time.time()) if isinstance(at, (int, float)) else 0.0
 
 
 def queue_of(consumer: Any, request: Any) -> str | None:
@@ -319,15 +258,13 @@ def queue_of(consumer: Any, request: Any) -> str | None:
     return None
 
 
-def _target(held: HeldTask, delay: float) -> dict[str, Any] | None:
+def _target(held: HeldTask) -> dict[str, Any] | None:
     """Where to publish the copy: straight to the queue, so that no other queue of the exchange gets it too."""
     queue = _queue(held.consumer, held.queue)
     exchange = getattr(queue, "exchange", None)
     on_fanout = exchange is not None and exchange.type == "fanout"
     if held.queue is None or (on_fanout and isinstance(held.request.message.channel, VirtualChannel)):
         return None  # a fanout on Redis has no queue to write to
-    if delay:
-        return {"exchange": _DELAY_EXCHANGE, "routing_key": delayed_routing_key(math.ceil(delay), queue.routing_key)}
     return {"exchange": "", "routing_key": held.queue}
 
 

@@ -76,7 +76,7 @@ def test_a_task_with_limits_is_not_mapped(redis_base: str) -> None:
 
 @pytest.mark.skipif(VERSION < (5, 5), reason="Celery 5.4 has no soft shutdown")
 def test_a_soft_shutdown_ends_what_runs_and_gives_back_what_waits(broker: Any) -> None:
-    """With worker_soft_shutdown_timeout: the body under way comes to its end, held tasks go back with their slots."""
+    """With worker_soft_shutdown_timeout: the body under way comes to its end, held tasks go back."""
     with broker(denials=NEVER, delay=28.0, conf={"worker_soft_shutdown_timeout": 4.0}) as site:
         worker = site.start()
         for n in range(20):
@@ -90,7 +90,6 @@ def test_a_soft_shutdown_ends_what_runs_and_gives_back_what_waits(broker: Any) -
         worker.wait(WITHIN)
         assert running.get(timeout=WITHIN) == "went"
         assert site.left() == 20
-        assert sum(ticket["n"] == 1 for ticket in site.store_clock()) == 20
         assert site.ran("echo") == []
 
 
@@ -255,14 +254,12 @@ def test_a_django_project(redis_url: str, redis_base: str, tmp_path: Path, monke
         assert app.send_task("partner.tasks.free").get(timeout=WITHIN) == "free"
         assert [result.get(timeout=WITHIN) for result in results[:3]] == [0, 1, 2]
 
-        with contextlib.closing(redis.Redis.from_url(redis_url)) as broker:
+        def held() -> list[str]:
+            told: Any = app.control.inspect(["shop@here"], timeout=WITHIN, limit=1).scheduled() or {}
+            return sorted(each["request"]["id"] for entries in told.values() for each in entries)
 
-            def parked() -> list[str]:
-                messages: Any = broker.hvals("throttlekit:celery:messages")
-                return sorted(json.loads(message[1:])["headers"]["id"] for message in messages)
-
-            late = sorted(result.id for result in results[3:])
-            wait_until(lambda: parked() == late, description="the others are parked", timeout=WITHIN)
+        late = sorted(result.id for result in results[3:])
+        wait_until(lambda: held() == late, description="the others wait", timeout=WITHIN)
         assert not any(result.ready() for result in results[3:])
     limits: Any = redis.Redis.from_url(f"{redis_base}/12")
     with contextlib.closing(limits):

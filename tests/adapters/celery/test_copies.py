@@ -13,9 +13,8 @@ from kombu import Connection
 
 from support.celery.site import CelerySite, celery_site
 from support.waiting import wait_until
-from throttlekit_celery._host import redis_client
+from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._requeue import Copies
-from throttlekit_celery._waiting import HeldTask
 
 WITHIN = 120.0
 
@@ -53,7 +52,7 @@ def test_a_copy_is_confirmed_with_and_without_confirm_publish(rabbitmq_url: str,
         connection.default_channel.queue_declare(queue, durable=True, auto_delete=False)
         try:
             for _ in range(3):
-                assert copies.put_back(held(app, queue), 0.0, stored.append)
+                assert copies.put_back(held(app, queue), stored.append)
             copies.settle(time.monotonic() + WITHIN)
             assert stored == [True, True, True]
             assert connection.default_channel.queue_declare(queue, passive=True).message_count == 3
@@ -105,16 +104,6 @@ def test_a_command_to_redis_is_not_repeated() -> None:
     options = own.transport_options
     assert (options["retry_on_timeout"], options["socket_timeout"], options["visibility_timeout"]) == (False, 1.0, 600)
     assert own.virtual_host == "3"
-
-
-def test_a_command_that_parks_is_not_repeated(redis_url: str) -> None:
-    """Its second answer would be that there is nothing to park."""
-    options = {"retry_on_timeout": True, "socket_timeout": 60}
-    with Connection(redis_url, transport_options=options) as connection:
-        own: Any = redis_client(connection.default_channel, 1.0)
-    options = own.connection_pool.connection_kwargs
-    assert (options["retry_on_timeout"], options["socket_timeout"]) == (False, 1.0)
-    own.close()
 
 
 def test_copies_go_to_the_server_that_the_worker_consumes_from() -> None:

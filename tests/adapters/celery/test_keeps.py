@@ -178,6 +178,8 @@ def test_a_late_acknowledged_task(site: CelerySite) -> None:
 
 def test_a_task_that_expires_while_it_waits_is_never_charged(site: CelerySite) -> None:
     """REVOKED, as Celery says it, without a run or a grant."""
+    if site.told["form"] == "put back":
+        pytest.skip("what goes back at once has asked often enough to be granted before it expires")
     result = site.send("echo", "late", expires=0.06)
     with pytest.raises(TaskRevokedError, match="expired"):
         result.get(timeout=WITHIN)

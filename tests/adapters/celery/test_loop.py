@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from kombu.asynchronous import Hub
 
+from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import keep_turning
 from throttlekit_celery._requeue import Copies
-from throttlekit_celery._waiting import HeldTask
 
 
 @pytest.fixture
@@ -65,7 +65,6 @@ class Broker:
         self.hostname, self.port, self.alt, self.transport_options = "localhost", 5672, list[str](), None
         self.events: dict[str, set[Callable[[int, bool], object]]] = defaultdict(set)
         self.default_channel = self.connection = self
-        self._callbacks: dict[object, Callable[..., object]] = {}
         self.sent = 0
 
     def clone(self, **_: Any) -> Broker:
@@ -106,7 +105,7 @@ def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
     copies.start(consumer)
     for _ in range(50):
         held = HeldTask(consumer, SimpleNamespace(message=message, expires=None), None, 0.0, queue="jobs")
-        copies.put_back(held, 0.0, safe.append)
+        copies.put_back(held, safe.append)
     assert (len(safe), len(checks)) == (49, 1)
     copies.start(consumer)
     assert len(checks) == 2, "the first may be forgotten"

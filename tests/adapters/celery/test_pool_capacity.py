@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from throttlekit_celery._held_task import HeldTask
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._pool_capacity import PoolCapacity
-from throttlekit_celery._waiting import HeldTask
 
 
 class Consumer:

@@ -131,29 +131,13 @@ class CelerySite:
                 thread.join(60)
 
     def left(self) -> int:
-        """Messages that are still in the broker, parked or not; those that a worker holds too, but for RabbitMQ."""
+        """Messages that are still in the broker; those that a worker holds too, but for RabbitMQ."""
         with self.app.connection_for_read() as connection:
             if self.kind == "redis":
                 client = connection.default_channel.client
                 mine = [data for data in client.hvals("unacked") if self.queue.encode() in data]
-                return sum(map(client.llen, self.queues)) + len(mine) + self.parked()
+                return sum(map(client.llen, self.queues)) + len(mine)
             return int(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
-
-    def parked(self) -> int:
-        """Tasks that are parked in the broker, which is a Redis."""
-        with self.app.connection_for_read() as connection:
-            client = connection.default_channel.client
-            return sum(client.hlen(f"throttlekit:{queue}:messages") for queue in self.queues)
-
-    def store_clock(self) -> list[Any]:
-        """Take every message from the queue; the tickets of those that carry one."""
-        found: list[Any] = []
-        with self.app.connection_for_read() as connection, connection.channel() as channel:
-            while (message := channel.basic_get(self.queue, no_ack=True)) is not None:
-                if not hasattr(message, "headers"):
-                    message = channel.message_to_python(message)
-                found.append(message.headers.get("throttlekit"))
-        return [ticket for ticket in found if ticket]
 
     def close(self) -> None:
         for worker in self._workers:

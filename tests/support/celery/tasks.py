@@ -17,12 +17,12 @@ from typing import Any
 import redis
 from celery import Celery, Task, chain
 
-import throttlekit_celery._saving as saving
+import throttlekit_celery._waiting as waiting
+import throttlekit_celery._worker as worker
 from support.celery.site import conf_of
 from support.servers.stores import DenyBefore
 from throttlekit import Limiter, TokenBucket, current
 from throttlekit._core.verdict import Reason
-from throttlekit.stores.redis import RedisStore
 from throttlekit_celery import install
 
 __all__ = ["app"]
@@ -50,11 +50,10 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
             return verdict
 
     if told["form"] == "put back":
-        saving._DURABLE_AFTER = 0.0
-    store: Any = RedisStore(told["store"]) if told["store"] else Store(told["denials"], told["delay"])
+        worker._LONGEST_HOLD, waiting._CHECK_EVERY = 0.0, 0.01  # all that is denied goes back to its queue
+    store: Any = told["store"] or Store(told["denials"], told["delay"])
     limiter = Limiter(store)
-    # A promoter would believe a store that denies by number, and wake by what it says.
-    install(app, limiter, **{"parking": bool(told["store"]), **told["install"]})
+    install(app, limiter, **told["install"])
     tokens = TokenBucket(f"tokens of {prefix}", "100/hour", burst=100, cost=lambda job: job.args[0])
     each = TokenBucket("each", "1000000/s", burst=1_000_000, key=lambda job: job.id)
     throttle = [TokenBucket("one", told["rate"], burst=told["burst"])] if told["store"] else [each]

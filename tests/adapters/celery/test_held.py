@@ -1,9 +1,8 @@
-"""Tasks that are due much later wait in the broker's Redis, in no worker; each of them ends as it would have."""
+"""Tasks that wait long, with their worker, on a Redis of their own: each of them ends as it would have."""
 
 from __future__ import annotations
 
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,11 +14,7 @@ import redis
 from celery.exceptions import TaskRevokedError
 from kombu.transport.redis import Channel
 
-from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.celery.site import CelerySite, celery_site
-from support.flood.checks import assert_bound, in_order, starts_of
-from support.flood.run import FloodLimit, run
-from support.servers.flood import Servers
 from support.servers.processes import RedisProcess, patient
 from support.waiting import wait_until
 from throttlekit import Control, TokenBucket
@@ -64,8 +59,8 @@ def keys(server: RedisProcess) -> Iterator[Any]:
         yield client
 
 
-def all_parked(site: CelerySite, count: int) -> None:
-    wait_until(lambda: site.parked() >= count, description=f"{count} are parked", timeout=WITHIN)
+def all_held(site: CelerySite, count: int) -> None:
+    wait_until(lambda: len(site.held()) >= count, description=f"{count} are held", timeout=WITHIN)
 
 
 def all_ended(site: CelerySite, results: list[Any]) -> None:
@@ -75,42 +70,28 @@ def all_ended(site: CelerySite, results: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
-def test_what_waits_for_long_is_in_no_worker(on_own: Any, keys: Any, pool: str) -> None:
-    """Two workers hold what is due in three seconds; the rest is parked. All run in their order, and each once."""
-    site: CelerySite = on_own(rate="5/s", pool=pool)
+def test_two_workers_hold_what_waits_and_run_it_in_order(on_own: Any, keys: Any, pool: str) -> None:
+    """All are fetched at once, by both, and run in the order in which they were denied, each once."""
+    site: CelerySite = on_own(rate="10/s", burst=1, pool=pool)
     results = [site.send("echo", n) for n in range(60)]
     for name in ("one", "two"):
         site.start(name=name)
     wait_until(lambda: keys.llen(site.queue) == 0, description="all have been fetched", timeout=WITHIN)
-    all_parked(site, 10)
-    assert keys.hlen("unacked") + keys.hlen(f"throttlekit:{site.queue}:messages") <= 60
-    assert keys.hlen("unacked") <= 3 * 5 + 5 + 2
-    assert keys.zcard("unacked_index") <= 3 * 5 + 5 + 2
     all_ended(site, results)
     ran = list(map(int, site.ran("echo")))
-    assert max(abs(at - n) for at, n in enumerate(ran)) <= 10, "what several processes fetch at once may change places"
-    left = set(keys.keys(f"throttlekit:{site.queue}:*"))
-    assert left <= {f"throttlekit:{site.queue}:promoter"}
-
-
-def test_a_flood_with_parked_tasks_keeps_its_bound(on_redis: Servers) -> None:
-    """The bound holds exactly, each task runs once, and a task is denied about once."""
-    flood = CeleryFlood(limits=(FloodLimit("one", "30/s", 10),), jobs=300)
-    told = in_order(run(flood, on_redis, CeleryFlooding))
-    assert assert_bound(told, "one", 33_334, 10) == 300
-    assert starts_of(told) == {str(n): 1 for n in range(300)}
-    assert (told.counts["SUCCESS"], told.left) == (300, 0)
+    late = sum(after < before for n, before in enumerate(ran) for after in ran[n:])
+    assert late <= 0.25 * 60 * 59 / 2, "the workers begin to fetch at different times"
 
 
 def test_workers_that_are_killed_lose_nothing(on_own: Any, keys: Any) -> None:
     """
-    SIGKILL at random, five times: at every instant each task is done, in the queue, unacknowledged or parked.
+    SIGKILL at random, five times: at every instant each task is done, in the queue or unacknowledged.
 
     Where a worker dies as kombu takes a message off Redis's list that message is lost, with throttlekit or without.
     """
     if not hasattr(Channel, "unacked_restore_interval"):
         pytest.skip("this kombu looks for what a killed worker had once in 100 s")
-    kills, jobs, chance = 5, 120, random.Random(21)
+    kills, jobs, chance = 5, 200, random.Random(21)
     site: CelerySite = on_own(rate="4/s", conf=QUICK_RECOVERY)
     results = [site.send("late", str(n)) for n in range(jobs)]
     workers = [site.start(name=f"w{n}") for n in range(2)]
@@ -121,7 +102,7 @@ def test_workers_that_are_killed_lose_nothing(on_own: Any, keys: Any) -> None:
         wait_until(lambda moment=moment: time.monotonic() > moment, description="the moment has come")
         workers[n % 2].kill()
         with keys.pipeline() as pipe:
-            pipe.hlen("unacked").llen(site.queue).hlen(f"throttlekit:{site.queue}:messages")
+            pipe.hlen("unacked").llen(site.queue)
             left = sum(pipe.execute())
         hands = n + 1 + 1  # what kombu had in its hands at each kill, and has now
         assert len(set(site.ran("late"))) + left >= jobs - hands
@@ -137,7 +118,7 @@ def test_workers_that_are_killed_lose_nothing(on_own: Any, keys: Any) -> None:
 
 
 def test_each_copy_of_a_message_runs(on_own: Any) -> None:
-    """An exchange delivers each message to two queues of one worker: both copies are parked, and both run."""
+    """An exchange delivers each message to two queues of one worker: both copies wait, and both run."""
     site: CelerySite = on_own(rate="5/s", exchange="topic")
     site.start()
     for n in range(15):
@@ -147,15 +128,14 @@ def test_each_copy_of_a_message_runs(on_own: Any) -> None:
     wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
 
 
-@pytest.mark.parametrize("parking", [True, False])
-def test_a_copy_survives_the_end_of_the_other(on_own: Any, keys: Any, parking: bool) -> None:
+def test_a_copy_survives_the_end_of_the_other(on_own: Any, keys: Any) -> None:
     """
     One worker has run and acknowledged its copies of all messages. SIGKILL of the other worker, which holds the other
-    copies or has parked them, loses none of these.
+    copies, loses none of these.
     """
     if not hasattr(Channel, "unacked_restore_interval"):
         pytest.skip("this kombu looks for what a killed worker had once in 100 s")
-    install = {"parking": parking, "max_hold": 60}
+    install = {"max_hold": 60}
     site: CelerySite = on_own(rate="4/s", exchange="topic", conf=QUICK_RECOVERY, install=install)
     copy = f"{site.queue}-copy"
     for n in range(10):
@@ -177,7 +157,7 @@ def test_a_copy_survives_the_end_of_the_other(on_own: Any, keys: Any, parking: b
 
 
 def test_tasks_of_a_fanout_queue_are_held(on_own: Any) -> None:
-    """No worker reads the list of a fanout queue, so its tasks are not parked. All run."""
+    """There is no list to which they could go back. All run."""
     site: CelerySite = on_own(rate="1/s", burst=1, exchange="fanout")
     site.start()
 
@@ -189,46 +169,36 @@ def test_tasks_of_a_fanout_queue_are_held(on_own: Any) -> None:
     for n in range(8):
         site.send("echo", n)
     wait_until(lambda: len(site.ran("echo")) == 8, description="all have run", timeout=30)
-    assert site.parked() == 0
 
 
-def test_a_promoter_that_dies_has_an_heir(on_own: Any, keys: Any) -> None:
-    """The worker with the lease is killed: the other takes over once the lease is over, and all tasks run."""
-    site: CelerySite = on_own(rate="5/s", conf=QUICK_RECOVERY)
-    workers = {worker.pid: worker for worker in (site.start(name="one"), site.start(name="two"))}
-    results = [site.send("echo", n) for n in range(60)]
-    all_parked(site, 20)
-    lease = f"throttlekit:{site.queue}:promoter"
-    first = str(keys.get(lease))
-    workers[int(first.split("-")[0])].kill()
-    wait_until(lambda: keys.get(lease) not in (None, first), description="the other takes over", timeout=WITHIN)
-    wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
-    assert len({*site.ran("echo")}) >= len(results) - 3, "a process of the killed worker may have had one"
-
-
-def test_a_raised_rate_wakes_what_is_parked(on_own: Any, server: RedisProcess) -> None:
+def test_a_raised_rate_wakes_what_is_held(on_own: Any, server: RedisProcess) -> None:
     """Tasks that would be due in hours run at once."""
     site: CelerySite = on_own(rate="6/h")
     site.start()
     results = [site.send("echo", n) for n in range(40)]
-    all_parked(site, 39)
+    all_held(site, 39)
     with Control(f"{server.url}/1") as control:
         control.set(TokenBucket("one", "6/h"), "50/s", burst=1)
         all_ended(site, results)
 
 
-def test_a_task_that_is_revoked_or_expires_while_it_is_parked(on_own: Any) -> None:
-    """Both end as REVOKED and never run: the one when it is due, the other when it expires."""
-    site: CelerySite = on_own(rate="1/s")
+def test_a_task_that_is_revoked_or_expires_while_it_is_held(on_own: Any) -> None:
+    """Both end as REVOKED at once, and never run. Nobody waits for them: the others run as if they had not been."""
+    site: CelerySite = on_own(rate="6/h", burst=1)
     site.start()
-    runs = [site.send("echo", n) for n in range(8)]
-    revoked, expires = site.send("echo", "revoked"), site.send("echo", "expires", expires=6)
-    all_parked(site, 2)
+    runs = [site.send("echo", 0)]
+    wait_until(runs[0].ready, description="the burst is used", timeout=WITHIN)
+    revoked, expires = site.send("echo", "revoked"), site.send("echo", "expires", expires=4)
+    all_held(site, 2)
+    runs.append(site.send("echo", 1))
+    all_held(site, 3)
     site.app.control.revoke(revoked.id)
     for result in (revoked, expires):
         wait_until(result.ready, description="it has ended", timeout=WITHIN)
         assert isinstance(result.get(propagate=False), TaskRevokedError)
-    all_ended(site, runs)
+    with Control(site.told["store"]) as control:
+        control.set(TokenBucket("one", "6/h"), "50/s", burst=1)
+        all_ended(site, runs)
 
 
 def test_what_a_message_says_is_kept(on_own: Any) -> None:
@@ -240,7 +210,7 @@ def test_what_a_message_says_is_kept(on_own: Any) -> None:
     chained = (site.signature("add", 1, 2) | site.signature("add", 3)).apply_async()
     stubborn = site.send("stubborn", 1)
     hasty = site.send("hasty")
-    all_parked(site, 2)
+    all_held(site, 2)
     told = context.get(timeout=WITHIN)
     assert (told["priority"], told["headers"]["mine"], told["shadow"], told["argsrepr"]) == (7, 1, "other", "(1)")
     assert chained.get(timeout=WITHIN) == 6
@@ -250,38 +220,36 @@ def test_what_a_message_says_is_kept(on_own: Any) -> None:
     all_ended(site, filler)
 
 
-def test_a_store_that_is_away_wakes_nothing(stack: ExitStack, on_own: Any, keys: Any) -> None:
-    """Parked tasks stay where they are until the limiter answers, and all run then."""
+def test_a_store_that_is_away_wakes_nothing(stack: ExitStack, on_own: Any) -> None:
+    """Held tasks stay where they are until the limiter answers, and all run then."""
     store = stack.enter_context(closing(RedisProcess("--appendonly", "yes", "--appendfsync", "always")))
     store.start()
     site: CelerySite = on_own(rate="2/s", store=f"{store.url}/1")
     worker = site.start()
     results = [site.send("echo", n) for n in range(60)]
-    all_parked(site, 20)
+    all_held(site, 50)
     store.kill()
-    parked = site.parked()
+    ran = len(site.ran("echo"))
     wait_until(lambda: "no usable answer" in worker.log(), description="it is noticed", timeout=WITHIN)
-    lease = f"throttlekit:{site.queue}:promoter"
-    wait_until(lambda: keys.pttl(lease) > 0, description="the promoter goes on", timeout=WITHIN)
-    assert parked - site.parked() <= 8, "none is woken but those of a turn that was under way"
+    assert len(site.held()) >= 50 - ran - 2
+    assert len(site.ran("echo")) <= ran + 2, "none runs but those whose bodies were under way"
     store.start()
     all_ended(site, results)
 
 
-def test_a_broker_that_is_away_keeps_what_is_parked(on_own: Any, server: RedisProcess, redis_base: str) -> None:
+def test_a_broker_that_is_away_keeps_what_is_held(on_own: Any, server: RedisProcess, redis_base: str) -> None:
     """
-    The worker connects again and its promoter goes on. What moves as the broker dies is for kombu, which may lose it:
+    The worker connects again, and receives them again. What moves as the broker dies is for kombu, which may lose it:
     here nothing does.
     """
     store = f"{redis_base}/13"
     site: CelerySite = on_own(rate="6/h", store=patient(store))
     worker = site.start()
     results = [site.send("echo", n) for n in range(40)]
-    all_parked(site, 39)
+    all_held(site, 39)
     server.kill()
     wait_until(lambda: "Connection to broker lost" in worker.log(), description="it has noticed", timeout=WITHIN)
     server.start()
-    assert site.parked() >= 39
     with Control(store) as control:
         control.set(TokenBucket("one", "6/h"), "50/s", burst=1)
         try:
@@ -291,32 +259,11 @@ def test_a_broker_that_is_away_keeps_what_is_parked(on_own: Any, server: RedisPr
     assert worker.running
 
 
-def test_purge_leaves_what_is_parked(on_own: Any, keys: Any) -> None:
-    """As it leaves what workers hold. Without their messages, parked tasks are passed over."""
-    site: CelerySite = on_own(rate="1/s")
-    worker = site.start()
+def test_purge_leaves_what_is_held(on_own: Any, keys: Any) -> None:
+    """As it leaves all that workers have."""
+    site: CelerySite = on_own(rate="5/s", burst=1)
+    site.start()
     results = [site.send("echo", n) for n in range(12)]
-    all_parked(site, 8)
+    wait_until(lambda: keys.llen(site.queue) == 0, description="all have been fetched", timeout=WITHIN)
     assert site.app.control.purge() == 0
-    assert site.parked() >= 7
-    keys.delete(f"throttlekit:{site.queue}:messages")
-    wait_until(lambda: site.left() == 0, description="those that are held have run", timeout=WITHIN)
-    lines = f"throttlekit:{site.queue}:lanes"
-    wait_until(lambda: not keys.exists(lines), description="the park is empty", timeout=WITHIN)
-    assert len(site.ran("echo")) < len(results)
-    assert worker.running
-
-
-def test_a_worker_without_parking_wakes_what_others_have_parked(on_own: Any) -> None:
-    """`parking=False` holds tasks as before; those that are parked already run all the same."""
-    site: CelerySite = on_own(rate="2/s")
-    first = site.start()
-    results = [site.send("echo", n) for n in range(20)]
-    all_parked(site, 10)
-    first.send(signal.SIGTERM)
-    first.wait(WITHIN)
-    site.told["install"] = {"parking": False}
-    site.start(name="two")
-    results += [site.send("echo", n) for n in range(20, 24)]
-    wait_until(lambda: site.parked() == 0, description="none is parked", timeout=WITHIN)
     all_ended(site, results)

@@ -1,0 +1,84 @@
+"""How a worker on Redis records what it has received; run with each version of kombu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+
+from support.servers.processes import RedisProcess
+from throttlekit_celery._host import name_deliveries
+from throttlekit_celery._requeue import queue_of
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisProcess]:
+    with closing(RedisProcess("--unixsocket", "redis.sock")) as server:
+        server.start()
+        yield server
+
+
+class Copies:
+    """A worker's connection that has received both copies of a message that was routed to two queues."""
+
+    def __init__(self, stack: ExitStack, server: RedisProcess) -> None:
+        connection = stack.enter_context(Connection(f"{server.url}/0"))
+        self.channel: Any = connection.default_channel
+        exchange = Exchange("events", type="topic")
+        queues = [Queue("all", exchange, routing_key="sale.#"), Queue("billing", exchange, routing_key="sale.done")]
+        self.received: dict[str, Any] = {}
+        tasks = Consumer(self.channel, queues, callbacks=[self.receive], accept=["json"])
+        self.consumer = SimpleNamespace(task_consumer=tasks)
+        name_deliveries(self.consumer)
+        tasks.consume()
+        self.connection: Any = connection
+        Producer(self.channel, exchange).publish({}, routing_key="sale.done")
+        self.drain(2)
+        self.records: dict[bytes, bytes] = self.channel.client.hgetall("unacked")
+
+    def drain(self, count: int) -> None:
+        while len(self.received) < count:
+            self.connection.drain_events(timeout=10)
+
+    def receive(self, _: Any, message: Any) -> None:
+        queue = queue_of(self.consumer, SimpleNamespace(message=message))
+        assert queue is not None
+        self.received[queue] = message
+
+
+def test_each_copy_of_a_message_has_a_record_of_its_own(stack: ExitStack, server: RedisProcess) -> None:
+    """Kombu gives both copies one tag. The worker knows which queue each came from, and acknowledges one alone."""
+    server.client.flushall()
+    copies = Copies(stack, server)
+    assert set(copies.received) == {"all", "billing"}
+    assert set(copies.records) == {message.delivery_tag.encode() for message in copies.received.values()}
+    assert {message.delivery_info["exchange"] for message in copies.received.values()} == {"events"}
+    copies.received["all"].ack()
+    left = copies.channel.client.hkeys("unacked")
+    assert left == [copies.received["billing"].delivery_tag.encode()]
+
+
+def test_a_copy_is_restored_to_the_queue_that_it_came_from(stack: ExitStack, server: RedisProcess) -> None:
+    """And to no other queue of its exchange: a task of those would run once more."""
+    server.client.flushall()
+    copies = Copies(stack, server)
+    copies.channel.qos.restore_by_tag(copies.received["billing"].delivery_tag)
+    assert [copies.channel.client.llen(queue) for queue in ("all", "billing")] == [0, 1]
+    copies.received["all"].ack()
+
+
+def test_a_copy_that_is_delivered_again_has_the_same_record(stack: ExitStack, server: RedisProcess) -> None:
+    """The worker that had it first acknowledges both: otherwise it would be restored again and again."""
+    server.client.flushall()
+    copies = Copies(stack, server)
+    first = copies.received.pop("billing")
+    copies.channel.qos.restore_by_tag(first.delivery_tag)
+    copies.drain(2)
+    assert copies.received["billing"].delivery_tag == first.delivery_tag
+    for copy in copies.received.values():
+        copy.ack()
+    assert copies.channel.client.hlen("unacked") == 0
