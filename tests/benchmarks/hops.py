@@ -61,7 +61,7 @@ def limiter_alone() -> str:
 
 def dramatiq_message() -> str:
     broker: Any = StubBroker(middleware=[])
-    throttle = Throttle(Limiter(), max_inline_wait=0)
+    throttle = Throttle(Limiter())
     broker.add_middleware(throttle)
     actor: Any = dramatiq.actor(lambda number: None, actor_name="call", broker=broker, throttle=[LIMIT])
 

@@ -145,7 +145,7 @@ def test_memory_and_redis_decide_the_same(redis_url: str, clock: FakeClock) -> N
 @pytest.fixture
 def broker() -> Iterator[StubBroker]:
     broker = StubBroker()
-    broker.add_middleware(Throttle(Limiter(), max_inline_wait=0))
+    broker.add_middleware(Throttle(Limiter()))
     worker = dramatiq.Worker(broker, worker_timeout=50, worker_threads=2)
     worker.start()
     yield broker

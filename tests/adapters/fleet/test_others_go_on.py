@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 
-_PARKED = "a parked job that another limit denies is the first of its line"
 _STORE = "a job whose store is unavailable returns every few seconds, and is the first of its line"
 _IN_TURN = "each job uses its turn in the line only to be denied by its other limit"
 _FAILS_IN_TURN = "a job whose function is gone takes a unit of its limit before it fails"
@@ -32,17 +31,11 @@ _DEAD_IN_FRONT = "jobs that no worker takes keep their turns for seconds"
 _DELAYED = "RabbitMQ keeps a task until the delay of its last denial ends"
 
 FAILS: dict[tuple[str, str], str] = {
-    ("Dramatiq, Redis, parked", "store"): _STORE,
-    ("Dramatiq, Redis, held", "store"): _STORE,
+    ("Dramatiq, Redis", "store"): _STORE,
     ("Dramatiq, RabbitMQ", "store"): _STORE,
-    ("Celery, Redis, held", "store"): _STORE,
+    ("Celery, Redis", "store"): _STORE,
     ("Celery, RabbitMQ", "store"): _STORE,
-    ("Celery, RabbitMQ, quorum", "pause"): _DELAYED,
-    ("Celery, RabbitMQ, quorum", "429"): _DELAYED,
-    ("Celery, RabbitMQ, quorum", "set"): _DELAYED,
-    ("Celery, RabbitMQ, quorum", "undecodable"): _DELAYED,
-    ("Celery, RabbitMQ, quorum", "store"): _DELAYED,
-    ("Celery, RabbitMQ, quorum", "queue"): _DELAYED,
+    ("Celery, RabbitMQ, quorum", "store"): _STORE,
     ("RQ, ours", "pause"): _IN_TURN,
     ("RQ, ours", "undecodable"): _FAILS_IN_TURN,
     ("RQ, ours", "store"): _STORE,
@@ -60,14 +53,11 @@ FAILS: dict[tuple[str, str], str] = {
 """Where the jobs behind do not go on yet, by stack and fault, and why."""
 
 UNSTEADY: dict[tuple[str, str], str] = {
+    ("Dramatiq, Redis", "undecodable"): _DEAD_IN_FRONT,
+    ("Dramatiq, RabbitMQ", "undecodable"): _DEAD_IN_FRONT,
     ("huey", "set"): _IN_TURN,
     ("huey", "429"): _IN_TURN,
-    ("Celery, Redis, parked", "set"): _PARKED,
-    ("Celery, Redis, parked", "429"): _PARKED,
-    ("Dramatiq, Redis, parked", "429"): _PARKED,
-    ("Dramatiq, Redis, parked", "set"): _PARKED,
-    ("Dramatiq, Redis, held", "undecodable"): _DEAD_IN_FRONT,
-    ("Dramatiq, RabbitMQ", "undecodable"): _DEAD_IN_FRONT,
+    ("Celery, RabbitMQ, quorum", "set"): _DELAYED,
     ("RQ, ours", "429"): _IN_TURN,
     ("RQ, ours", "set"): _IN_TURN,
     ("RQ, ours", "queue"): _DEAD_IN_FRONT,

@@ -10,7 +10,7 @@ from throttlekit_dramatiq import Throttle
 
 _fleet = Fleet.read()
 broker = make_broker(_fleet.broker_url, **({} if _fleet.broker_url.startswith("redis") else {"confirm_delivery": True}))
-broker.add_middleware(Throttle(_fleet.limiter(), parking=_fleet.parking))
+broker.add_middleware(Throttle(_fleet.limiter()))
 dramatiq.set_broker(broker)
 for _name, _limits in _fleet.jobs():
     dramatiq.actor(body_of(_fleet, _name), actor_name=_name, queue_name=_fleet.queue, throttle=_limits)

@@ -168,7 +168,7 @@ class _Run:
         assert running.running, f"the workers of {name} have ended"
 
     def _wait_until_in_line(self, sent: int) -> None:
-        """All that were sent of each fault have run, or wait in the line of their shared limit."""
+        """All that were sent of each fault have run, or wait in the line, or on the waitlist, of their shared limit."""
 
         def in_line() -> dict[str, int]:
             left = {}
@@ -176,6 +176,8 @@ class _Run:
                 ran = len(self._ran(fault, "a")) + len(self._ran(fault))
                 lines = self._store.scan_iter(f"tk1:{{all-{fault}:}}:*:jobs2")
                 waiting = sum(self._store.zcard(name) for name in lines)
+                waitlists = self._store.scan_iter(f"tk1:{{all-{fault}:}}:*:entries1")
+                waiting += sum(self._store.hlen(name) for name in waitlists)
                 left[fault] = sent - ran - waiting
             return left
 

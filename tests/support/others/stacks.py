@@ -77,11 +77,9 @@ class Stack:
 
 
 STACKS: dict[str, Stack] = {
-    "Dramatiq, Redis, parked": Stack("dramatiq", "redis"),
-    "Dramatiq, Redis, held": Stack("dramatiq", "redis", parking=False),
+    "Dramatiq, Redis": Stack("dramatiq", "redis"),
     "Dramatiq, RabbitMQ": Stack("dramatiq", "rabbitmq"),
-    "Celery, Redis, parked": Stack("celery", "redis"),
-    "Celery, Redis, held": Stack("celery", "redis", parking=False),
+    "Celery, Redis": Stack("celery", "redis"),
     "Celery, RabbitMQ": Stack("celery", "rabbitmq"),
     "Celery, RabbitMQ, quorum": Stack("celery", "rabbitmq", form="quorum"),
     "RQ, ours": Stack("rq", "redis", worker="throttlekit_rq.ThrottledWorker"),
