@@ -57,6 +57,13 @@ class StoreAccess:
         """The server, without a user or a password, as `StoreUnavailable.server` has it; "": not known."""
         return str(getattr(self._store, "address", ""))
 
+    def as_asked(self, request: Request) -> Request:
+        """
+        *request* as the store is asked: a store without waitlists, which may pass it on to one that has them, is asked
+        by the line. Nobody would wake a job that waits on a list.
+        """
+        return request if self._lists is not None or request.asker is None else request._replace(asker=None)
+
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         return self._store.acquire(request, now_us)
 

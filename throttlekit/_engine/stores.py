@@ -51,7 +51,7 @@ class Stores:
         store may have granted them all the same.
         """
         try:
-            return self.shared.acquire(request)
+            return self.shared.acquire(self.shared.as_asked(request))
         except BaseException as error:  # also an interrupt, such as a job's time limit
             self._unanswered(request, error)
             raise
@@ -59,7 +59,7 @@ class Stores:
     def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
         """`acquire` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
         try:
-            answers = self.shared.acquire_all(requests)
+            answers = self.shared.acquire_all([self.shared.as_asked(each) for each in requests])
         except BaseException as error:
             for request in requests:
                 self._unanswered(request, error)

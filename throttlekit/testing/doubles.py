@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import cast
+from typing import Any, cast
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
@@ -138,7 +138,7 @@ def _replace_store(limiter: Limiter | None, store: Store) -> Generator[Seen, Non
     seen = Seen()
     other = Limiter(store, plugins=[seen])
     if isinstance(store, _FixedStore):
-        wiring_of(other).stores.in_process = cast(MemoryStore, store)
+        wiring_of(other).stores.in_process = cast(Any, store)
     seen.limiter = other if limiter is None else limiter
     kept = vars(seen.limiter).copy()
     vars(seen.limiter).update(vars(other))

@@ -32,6 +32,7 @@ from throttlekit import (
 from throttlekit._core.verdict import Verdict
 from throttlekit.errors import StoreUnavailable, WaitedTooLong
 from throttlekit.stores import MemoryStore, Request
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 ONE = Concurrency("one", 1)
 RATE = SlidingLog("rate", "10/hour")
@@ -517,3 +518,15 @@ def test_fork_within_a_hold_gives_back_nothing(limiter: Limiter) -> None:
             os._exit(0 if limiter.peek(slots).remaining == 0 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert limiter.peek(slots).remaining == 1
+
+
+def test_a_store_around_one_with_waitlists_keeps_nobody_waiting() -> None:
+    """It does not say whom to wake: who waits there asks again after the store's delay."""
+
+    class Wrapped(Passing):
+        def __init__(self) -> None:
+            self.inner = WaitlistMemoryStore()
+
+    with Limiter(Wrapped()) as limiter:
+        for _ in range(3):
+            limiter.wait(TokenBucket("wrapped", "50/s", burst=1), timeout=60)
