@@ -15,7 +15,10 @@ from throttlekit._engine.waker import Waiting
 __all__ = ["PLAIN_DELIVERY", "Delivery"]
 
 _PAST = 0.01
-"""Seconds after its expiry at which a job comes back: at the very instant it may not have expired yet."""
+"""
+Seconds after its expiry, or the end of its longest wait, at which a job comes back: at the very instant that may not be
+over yet.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +40,8 @@ class Delivery:
             the framework ends it in its own way. 0 or less: the job has expired.
         again: Whether the job ran before, and has to wait once more: it stands in front of those that have not run.
         inline: Where short waits are slept in place; None: nowhere.
-        held: Whether the job waited in this process's `WaitingRoom`. It waits there again, as its answer counts for all
-            that stand behind it. In place it waits only where a unit would be lost meanwhile.
+        held: Whether its answer counts for the jobs that stand behind it. In place it waits only where a unit would be
+            lost meanwhile.
         comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no place in
             line and no ticket. Its key, cost, tier and share are read of it all the same.
         waits: How it waits if it is denied. None: it comes back by its delay, with a ticket.
@@ -58,14 +61,9 @@ class Delivery:
     waits: Waiting | None = None
 
     def ends_in_us(self, waited_us: int) -> int | None:
-        """In how long a job that has waited for *waited_us* is to wait no longer; None: never."""
-        seconds = min(self.max_wait - waited_us / 1_000_000, self.expires_in + _PAST)
+        """In how long it is certain that a job that has waited for *waited_us* is to wait no longer; None: never."""
+        seconds = min(self.max_wait - waited_us / 1_000_000, self.expires_in) + _PAST
         return None if seconds == math.inf else max(0, round(seconds * 1_000_000))
-
-    def hold_us(self, delay: float, waited_us: int) -> int:
-        """For how long to hold a job that may ask in *delay* seconds: less, if it is to wait no longer before that."""
-        in_us, ends_in_us = round(delay * 1_000_000), self.ends_in_us(waited_us)
-        return in_us if ends_in_us is None else min(in_us, ends_in_us + round(_PAST * 1_000_000))
 
     def is_over(self, waited: float, denials: int) -> bool:
         """Whether a job that waited for so many seconds, and was denied so often, is to wait no longer."""

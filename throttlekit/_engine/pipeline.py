@@ -163,20 +163,18 @@ class Pipeline:
         if answer is None:  # a store of the user's own, without waitlists
             answer = _answer_without_waitlists(verdict, waits.waker.waited(call.id))
         ticket, units = _ticket_of(answer, attempt.claims), _units_of(attempt)
-        waited = ticket.seconds(answer.now_us)
-        if not decision.allowed and not decision.final and call.delivery.is_over(waited, ticket.deferrals):
-            decision = _waited_too_long(decision)
+        waited, ends_in_us = ticket.seconds(answer.now_us), _ends_in_us(attempt)
+        is_deferral = _is_deferral(call, decision)
+        if is_deferral and call.delivery.is_over(waited, ticket.deferrals):
+            decision, is_deferral = _waited_too_long(decision), False
             waits.waker.leave(call.id, units)
         else:
-            asker = attempt.request.asker
-            ends_in_us = None if asker is None else asker.max_wait_us
             waits.waker.answered(call.id, waits.item, units, answer, ends_in_us)
-            if verdict.answer is None and not decision.allowed and not decision.final:
-                delay = max(0, verdict.due_us - verdict.now_us) / 1_000_000
-                in_us = call.delivery.hold_us(delay, answer.now_us - ticket.since_us)
-                waits.waker.hold(call.id, waits.item, in_us, answer.waited)
-            if call.job is not None and not decision.allowed and not decision.final:
-                self.events.deferred(call.job, decision, ticket.deferrals, waited)
+        if is_deferral and verdict.answer is None:
+            in_us = max(0, verdict.due_us - verdict.now_us)
+            waits.waker.hold(call.id, waits.item, in_us, answer.waited, ends_in_us=ends_in_us)
+        if is_deferral and call.job is not None:
+            self.events.deferred(call.job, decision, ticket.deferrals, waited)
         if self.events.decisions:
             self.events.decided(attempt, decision, verdict, ticket)
         return decision
@@ -214,7 +212,7 @@ class Pipeline:
     def without_store(self, attempt: Attempt, error: StoreUnavailable) -> Decision:
         """Decide by the limits' `on_store_failure`, or by a plugin's choice, and emit the events."""
         job, waiting, ticket = attempt.call.job, attempt.call.waiting, attempt.ticket
-        delivery, waits = attempt.call.delivery, attempt.call.waits
+        waits = attempt.call.waits
         if waits is not None:
             waits.waker.unanswered(attempt.call.id, _units_of(attempt), attempt.request.attempt)
             ticket = Ticket(deferrals=waits.waker.waited(attempt.call.id).denials)
@@ -228,8 +226,8 @@ class Pipeline:
         if waiting is not None and not decision.allowed:
             self.events.deferred(waiting, decision, ticket.deferrals, 0.0)
         if waits is not None and not decision.allowed:
-            id = attempt.call.id
-            waits.waker.hold(id, waits.item, delivery.hold_us(decision.delay, waits.waker.waited(id).for_us))
+            in_us = round(decision.delay * 1_000_000)
+            waits.waker.hold(attempt.call.id, waits.item, in_us, ends_in_us=_ends_in_us(attempt))
         if self.events.decisions:
             self.events.decided_without_store(attempt._replace(ticket=ticket), decision, error)
         return decision
@@ -267,6 +265,11 @@ def _answer_without_waitlists(verdict: Verdict, waited: Waited) -> Answer:
 def begins_in(verdict: Verdict) -> float:
     """Seconds until the body may begin of a job that was woken, and granted a little before its units came."""
     return 0.0 if verdict.answer is None else max(0, verdict.retry_us - verdict.now_us) / 1_000_000
+
+
+def _ends_in_us(attempt: Attempt) -> int | None:
+    """In how long the job of *attempt* is to wait no longer; None: never."""
+    return None if attempt.request.asker is None else attempt.request.asker.max_wait_us
 
 
 def _units_of(attempt: Attempt) -> list[StoreClaim]:

@@ -207,11 +207,13 @@ class Room(Generic[_T]):
             known.asked_us.append(now_us)
 
     def ask_first(self, now_us: int, but: Sequence[str]) -> None:
-        """Let the first job of each list but *but* ask, as its limit may be another now. The answer wakes others."""
+        """
+        Let the first job of each list but *but* ask, as its limit may be another now: the answer wakes others. One that
+        is woken already asks anyway.
+        """
         for bucket, known in self._lists.items():
-            if bucket in but:
-                continue
-            self._ask_anew([id for id in known.ids if self._held[id].at_us is None][:1], now_us)
+            if bucket not in but and all(self._held[id].at_us is None for id in known.ids):
+                self._ask_anew([*known.ids][:1], now_us)
 
     def waits_on(self, bucket: str) -> bool:
         """Whether jobs wait on a list in this process."""

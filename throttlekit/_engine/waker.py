@@ -25,13 +25,11 @@ __all__ = ["Waiting", "WaitlistStore", "Waker"]
 _T = TypeVar("_T")
 
 _RETRY_US = 500_000
-"""So long after a look failed the process looks again."""
+"""So long after a look failed the process looks again, or after it could not begin to listen it tries again."""
 
 _LATER_US = 1_000_000
 """So much later than jobs with positions those without ask whether what holds their list back is over."""
 
-_PAST_US = 5_000
-"""So long after its time is over a job asks: a little before that it has not waited too long."""
 _PASSED_ON_US = 60_000_000
 """For how long a process remembers a job that went back to its framework."""
 
@@ -57,7 +55,7 @@ class Waiting(NamedTuple):
     How a job waits if it is denied.
 
     Attributes:
-        waker: Holds it, or knows what the park of its process is called.
+        waker: Holds it.
         item: What the waker starts.
         id: The job's id on the waitlists, if it has none of its own.
     """
@@ -189,8 +187,6 @@ class Waker(Generic[_T]):
             tried again.
         give_back: Called with a job that waits and is not held: an older copy of its message, or any after `close`. It
             goes back to its framework.
-        park: The name of the park in which denied jobs may wait; "": the process holds all of them.
-        parks: Called with a job that waits in the park, and the claim, of one unit, on whose list it waits.
     """
 
     def __init__(
@@ -200,11 +196,8 @@ class Waker(Generic[_T]):
         start: Callable[[str, _T], None],
         *,
         give_back: Callable[[_T], None] = lambda _: None,
-        park: str = "",
-        parks: Callable[[_T, StoreClaim], None] = lambda _, __: None,
     ) -> None:
         self._store, self._free, self._start, self._give_back = store, free, start, give_back
-        self._park, self._parks = park, parks
         self._here: _Here[_T] = _Here()
         renew_lock_after_fork(self, "_here", _Here)
 
@@ -224,8 +217,7 @@ class Waker(Generic[_T]):
             if here.thread is not None or here.closed:
                 return
             here.thread = threading.Thread(target=self._run, args=(here,), name="throttlekit-waker", daemon=True)
-        here.unlisten = self._store.listen(here.owner, self.heard, self.missed)
-        here.thread.start()
+            here.thread.start()
 
     def close(self) -> list[_T]:
         """Stop. Returns the jobs that wait."""
@@ -260,7 +252,7 @@ class Waker(Generic[_T]):
                 here.told_full.update(buckets)
             attempt = here.attempts.pop(id, "") or os.urandom(4).hex()
             waited = here.waited_of(id)
-        return Asker(caller, id, here.owner, free, self._park, ends_in_us, *waited[:2]), attempt
+        return Asker(caller, id, here.owner, free, "", ends_in_us, *waited[:2]), attempt
 
     def waited(self, id: str) -> Waited:
         """How a job of this process has waited; zeros: it has not, or nothing is known."""
@@ -272,7 +264,7 @@ class Waker(Generic[_T]):
         self, id: str, item: _T, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
     ) -> None:
         """
-        Note the answer to a job's question. A job that waits, and is not parked, is held from now on.
+        Note the answer to a job's question. A job that waits is held from now on.
 
         Args:
             units: The job's claims, of one unit each.
@@ -280,9 +272,9 @@ class Waker(Generic[_T]):
         """
         here, now_us, kept, back = self._here, _now_us(), answer.kept, list[_T]()
         with here.changed:
-            if answer.waited is not None and (kept is None or not kept.parked):
+            if answer.waited is not None:
                 here.note(id, answer.waited)
-            if kept is not None and not kept.parked:
+            if kept is not None:
                 if here.closed:
                     back.append(item)
                 else:
@@ -301,8 +293,6 @@ class Waker(Generic[_T]):
             self._remove(unit, ids)
         for each in back:
             self._give_back(each)
-        if kept is not None and kept.parked:
-            self._parks(item, units[kept.claim])
 
     def unanswered(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
         """Note that the store did not answer a job's question: its answer may have had wakes of other jobs."""
@@ -336,7 +326,7 @@ class Waker(Generic[_T]):
             if not closed:
                 now_us = _now_us()
                 at_us = here.stop(id, stops, now_us + in_us, has_position=has_position) if stops else now_us + in_us
-                ends_us = at_us if ends_in_us is None else now_us + ends_in_us + _PAST_US
+                ends_us = at_us if ends_in_us is None else now_us + ends_in_us
                 here.room.hold_ready(id, item, min(at_us, ends_us))
                 here.changed.notify()
         for claim in claims if has_position and begins else ():
@@ -428,7 +418,10 @@ class Waker(Generic[_T]):
     # The thread
 
     def _run(self, here: _Here[_T]) -> None:
+        listens_us: int | None = _now_us()  # when to begin to listen; None: it does
         while True:
+            if listens_us is not None and listens_us <= _now_us():
+                listens_us = None if self._listen(here) else _now_us() + _RETRY_US
             with here.changed:
                 if here.closed:
                     return
@@ -438,11 +431,21 @@ class Waker(Generic[_T]):
                     ready.append(one)
                 due = here.room.due(now_us)
                 if not ready and not due:
-                    here.changed.wait(_pause_s(here.room, free, now_us))
+                    here.changed.wait(_pause_s(here.room.next_us(with_ready=free > 0), listens_us))
             for id, item in ready:
                 self._start_one(here, id, item)
             for each in due:
                 self._look(here, each.claim, each.ids)
+
+    def _listen(self, here: _Here[_T]) -> bool:
+        """Begin to hear of wakes; return whether that worked. The store of a cluster has to be reached for it."""
+        try:
+            here.unlisten = self._store.listen(here.owner, self.heard, self.missed)
+        except Exception as error:
+            if not isinstance(error, StoreUnavailable):
+                _LOG.exception("This process cannot hear of wakes; it tries again.")
+            return False
+        return True
 
     def _start_one(self, here: _Here[_T], id: str, item: _T) -> None:
         try:
@@ -478,9 +481,10 @@ class Waker(Generic[_T]):
             self._store.forget(claims, ids, self._here.owner, keep=keep)
 
 
-def _pause_s(room: Room[Any], free: int, now_us: int) -> float | None:
-    next_us = room.next_us(with_ready=free > 0)
-    return None if next_us is None else max(0.0, (next_us - now_us) / 1e6)
+def _pause_s(*times_us: int | None) -> float | None:
+    """The seconds until the first of *times_us*; None: there is none."""
+    first_us = min((each for each in times_us if each is not None), default=None)
+    return None if first_us is None else max(0.0, (first_us - _now_us()) / 1e6)
 
 
 def _now_us() -> int:

@@ -131,8 +131,8 @@ def _held(
     if call.delivery.is_over(waited.for_us / 1_000_000, denials):
         waits.waker.leave(call.id, [each.claim for each in limiter.claims(call)])
         return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long")
-    in_us = call.delivery.hold_us(delay, waited.for_us)
-    waits.waker.hold(call.id, waits.item, in_us, waited._replace(denials=denials))
+    how, ends_in_us = waited._replace(denials=denials), call.delivery.ends_in_us(waited.for_us)
+    waits.waker.hold(call.id, waits.item, round(delay * 1_000_000), how, ends_in_us=ends_in_us)
     if decision.allowed:
         decision = replace(decision, allowed=False, charged=(), reason="paused", retry_after=delay)
     return replace(decision, delay=delay)

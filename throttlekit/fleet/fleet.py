@@ -48,7 +48,7 @@ class Fleet:
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call *listener*, a method, after each change of the rules, for as long as its object lives."""
-        self._follower.tell(listener)
+        self._follower.add_listener(listener)
 
     def has_overrides(self) -> bool:
         """Whether a rule is in force, of any limit. Only the first call in a process asks the store."""

@@ -62,7 +62,7 @@ class RuleFollower:
         self.patterns: tuple[Rule, ...] = ()
         self._listeners: list[weakref.WeakMethod[Callable[[], None]]] = []
 
-    def tell(self, listener: Callable[[], None]) -> None:
+    def add_listener(self, listener: Callable[[], None]) -> None:
         """Call *listener*, a method of an object that may go, after each change of the rules."""
         self._listeners = [each for each in self._listeners if each() is not None]
         self._listeners.append(weakref.WeakMethod(listener))

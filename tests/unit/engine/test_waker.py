@@ -19,6 +19,7 @@ from throttlekit._core.verdict import Reason
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.room import Room
 from throttlekit._engine.waker import Waker
+from throttlekit.errors import StoreUnavailable
 
 LIMIT = TokenBucket("partner", "1/minute", burst=1)
 UNIT = StoreClaim(bucket_name(LIMIT.name, "", LIMIT.fingerprint), LIMIT.bind(1))
@@ -31,7 +32,7 @@ class Store:
     def __init__(self) -> None:
         self.looks, self.gone = list[tuple[int, Sequence[str]]](), list[str]()
         self.answer: Callable[[], Look] = lambda: Look("e")
-        self.owner, self.unlistened = "", list[str]()
+        self.owner, self.listens, self.unlistened = "", False, list[str]()
 
     def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look:
         self.looks.append((free, ids))
@@ -45,7 +46,7 @@ class Store:
     def listen(
         self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        self.owner = owner
+        self.listens = True
         return lambda: self.unlistened.append(owner)
 
 
@@ -56,6 +57,7 @@ class Bench:
         self.waker: Waker[str] = Waker(
             self.store, lambda: self.free, lambda id, item: self.start(id, item), give_back=self.back.append
         )
+        self.store.owner = self.waker.owner
 
     def ask(self, id: str) -> tuple[Asker, str]:
         return self.waker.asks(id, [UNIT.bucket])
@@ -157,6 +159,22 @@ def test_what_is_denied_after_the_end_is_given_back(bench: Bench) -> None:
     bench.waker.hold("three", "three", 1_000)
     assert bench.back == ["two", "three"]
     assert bench.waker.close() == []
+
+
+def test_a_store_that_cannot_be_reached_at_first_is_listened_to_later(bench: Bench) -> None:
+    """The store of a cluster asks a node where the others are. Meanwhile what waits by a delay is started."""
+    listen, fails = bench.store.listen, [True]
+
+    def fail(*given: Any) -> Callable[[], None]:
+        if fails:
+            fails.clear()
+            raise StoreUnavailable("away")
+        return listen(*given)
+
+    bench.store.listen = fail  # type: ignore[method-assign]
+    bench.waker.hold("one", "one", 1_000)
+    wait_until(lambda: bench.started == ["one"], description="it is started")
+    wait_until(lambda: bench.store.listens, description="it listens")
 
 
 def test_a_job_that_waits_nowhere_is_started_after_its_delay(bench: Bench) -> None:
