@@ -217,25 +217,12 @@ def _of_parks(filled: Filled) -> dict[str, Case]:
         filled.client.hset("limits", "L", "5 api")
         filled.client.sadd("unacked", "m")
 
-    @filled.once
-    def lines() -> None:
-        now = int(filled.client.time()[0])
-        filled.sorted("lanes", "line{}{}", lambda n: now - MANY / 2 + n)
-        filled.sorted("ends", "line{} {}", lambda n: now - MANY / 2 + n)
-
     park = ["unacked", "beside", "messages", "lane", "lanes", "limits", "ends"]
     wake = ["lane", "lanes", "limits", "ends", "messages", "list"]
     told = [text for job in jobs for text in (job, "0told")]
     return {
         "park: the limits' store has lost its state": Case(
             "park", parked, lambda: run("park", park, ["set", "m", "{}", "L", "api", 1, 1, 5, "", 6, "m2"])
-        ),
-        "park_look: lines that are due": Case(
-            "park_look", lines, lambda: run("park_look", ["lease", "lanes", "ends"], ["me", 2_000, 200, 0, 16])
-        ),
-        "park_look: the last of the others": Case(
-            "park_look", lines,
-            lambda: run("park_look", ["lease", "lanes", "ends"], ["me", 2_000, 200, MANY // 2 - 20, 16]),
         ),
         "park_wake: the first ones": Case(
             "park_wake", parked, lambda: run("park_wake", wake, ["L", MOST_WOKEN, "0", 1])
@@ -244,12 +231,6 @@ def _of_parks(filled: Filled) -> dict[str, Case]:
             "park_wake", parked, lambda: run("park_wake", wake, ["L", 0, "0", 1, *told])
         ),
         "park_wake: ids": Case("park_wake", parked, lambda: run("park_wake", wake, ["L", 0, "0", 0, *told])),
-        "park_move": Case(
-            "park_move", parked,
-            lambda: run(
-                "park_move", ["lane", "other", "lanes", "limits", "ends"], ["L", "L.x", "api", 0, *jobs]
-            ),
-        ),
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A limiter that records what it hears."""
+"""A limiter that records what it hears, and a plugin that records deferrals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from typing import Any
 from throttlekit import Limit, Limiter
 from throttlekit._core.slowdown import Heard
 from throttlekit._engine.claims import Claim
+from throttlekit.hookspecs import Deferred, hookimpl
 from throttlekit.stores.base import Slowing
 
-__all__ = ["Recording"]
+__all__ = ["Deferrals", "Recording"]
+
+
+class Deferrals:
+    """A plugin that remembers each deferral."""
+
+    def __init__(self) -> None:
+        self.events: list[Deferred] = []
+
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        self.events.append(event)
 
 
 class Recording(Limiter):

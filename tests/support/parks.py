@@ -10,20 +10,12 @@ import redis
 from throttlekit._core.line import Place
 from throttlekit.adapter import Park, Ticket
 
-__all__ = ["celery_message", "parked_in", "plant", "plant_lines"]
+__all__ = ["celery_message", "plant", "plant_lines"]
 
 
 def celery_message(id: str) -> bytes:
     """The message of a task, as kombu keeps it in Redis."""
     return json.dumps({"body": "W10=", "headers": {"id": id, "task": "app.send"}, "properties": {}}).encode()
-
-
-def parked_in(park: Park, line: str) -> list[tuple[bytes, bool]]:
-    """The messages of the jobs of *line*, in their order, each with whether the job has lost its place."""
-    found, epoch = park.run([park.range(line, 0, -1), park.epoch(line)])
-    messages = [message for _, message in park.parked(line)]
-    shift = park.shift_in(epoch)
-    return [(message, score <= shift) for (_, score), message in zip(found, messages, strict=True)]
 
 
 def plant(

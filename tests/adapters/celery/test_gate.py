@@ -92,17 +92,6 @@ class Request:
 
 
 @pytest.fixture
-def reserved() -> Iterator[Any]:
-    """What Celery counts as reserved is the process's own."""
-    known: Any = worker_state().reserved_requests
-    before = list(known)
-    known.clear()
-    yield known
-    known.clear()
-    known.update(before)
-
-
-@pytest.fixture
 def limiter() -> Iterator[Limiter]:
     with Limiter("memory://") as limiter:
         yield limiter

@@ -66,17 +66,6 @@ class Request:
 
 
 @pytest.fixture
-def reserved() -> Iterator[Any]:
-    """What Celery counts as reserved is the process's own."""
-    known: Any = worker_state().reserved_requests
-    before = list(known)
-    known.clear()
-    yield known
-    known.clear()
-    known.update(before)
-
-
-@pytest.fixture
 def make(reserved: Any) -> Iterator[Callable[..., HeldTasks]]:
     """Make what a consumer holds."""
     made: list[HeldTasks] = []

@@ -15,6 +15,7 @@ from dramatiq.middleware import AgeLimit, Middleware
 
 import throttlekit.adapter.admission as admission
 from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters, left_over, working
+from support.hearing import Deferrals
 from support.servers.processes import free_port, redis_server
 from support.waiting import wait_until
 from throttlekit import Limiter, StoreUnavailable, TokenBucket, hookimpl
@@ -24,17 +25,6 @@ from throttlekit_dramatiq._holding import Holding
 from throttlekit_dramatiq._host import DEFERRAL
 
 EACH = TokenBucket("each", "1000/s", key="{n}")
-
-
-class Deferrals:
-    """A plugin that remembers each deferral."""
-
-    def __init__(self) -> None:
-        self.events: list[Deferred] = []
-
-    @hookimpl
-    def throttlekit_deferred(self, event: Deferred) -> None:
-        self.events.append(event)
 
 
 @pytest.fixture(autouse=True)

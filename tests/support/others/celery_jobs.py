@@ -14,7 +14,7 @@ _fleet = Fleet.read()
 app = Celery("others", broker=_fleet.broker_url)
 _conf = {"accept_content": ["json"]}  # with pickle, Celery refuses to run as root
 app.conf.update(conf_of({"queue": _fleet.queue, "quorum": _fleet.form == "quorum", "conf": _conf}))
-install(app, _fleet.limiter(), parking=_fleet.parking)
+install(app, _fleet.limiter())
 for _name, _limits in _fleet.jobs():
     app.task(body_of(_fleet, _name), name=_name, throttle=_limits)
 

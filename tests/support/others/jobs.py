@@ -53,7 +53,6 @@ class Fleet:
         redis_base: The Redis of the limits (database 1) and of the record (database 2).
         group_url: The store of the limits called second-store.
         without: Jobs that these workers do not know.
-        parking: The adapter's option of this name, where it has one.
         form: What else the worker module needs to know about its broker.
     """
 
@@ -62,7 +61,6 @@ class Fleet:
     group_url: str
     queue: str
     without: Sequence[str] = ()
-    parking: bool = True
     form: str = ""
 
     @property

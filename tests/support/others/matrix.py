@@ -79,7 +79,6 @@ def run(stack: str, faults: Sequence[str], rabbitmq_url: str | None = None) -> d
             redis_base=base,
             group_url=f"{group.url}/1",
             queue=f"others-{os.getpid()}-{next(_RUNS)}",
-            parking=STACKS[stack].parking,
             form=STACKS[stack].form,
         )
         with contextlib.closing(_Run(STACKS[stack], fleet, faults, group)) as run:

@@ -43,14 +43,12 @@ class Stack:
     """
     Attributes:
         framework: The worker module is FRAMEWORK_jobs.
-        parking: The adapter's option of this name.
         form: As of `Fleet`.
         worker: The class of RQ's workers; "+scheduler" behind it adds RQ's scheduler.
     """
 
     framework: str
     kind: Kind
-    parking: bool = True
     form: str = ""
     worker: str = ""
 

@@ -6,6 +6,7 @@ from itertools import accumulate
 
 import pytest
 
+from support.hearing import Deferrals
 from support.servers.stores import Passing
 from support.waiting import wait_until
 from support.waitlists import ask, held
@@ -23,7 +24,7 @@ from throttlekit import (
 from throttlekit._core.verdict import Verdict
 from throttlekit._engine.inline import InlineWaits
 from throttlekit.adapter.rate_limited import limited
-from throttlekit.hookspecs import Decided, Deferred
+from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 from throttlekit.testing import FakeClock
@@ -40,15 +41,6 @@ class Listener:
 
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
-        self.events.append(event)
-
-
-class Deferrals:
-    def __init__(self) -> None:
-        self.events: list[Deferred] = []
-
-    @hookimpl
-    def throttlekit_deferred(self, event: Deferred) -> None:
         self.events.append(event)
 
 
