@@ -194,7 +194,7 @@ class BoundConformance(OnSite):
     def test_a_full_queue_ends_in_failure(self) -> None:
         """With as many jobs waiting as a limit's `queue=` takes, a job fails at once with `WaitedTooLong`, unrun."""
         with self.bench() as bench:
-            bench.deny(60, QUEUED)
+            bench.deny(30, QUEUED)
             sent = [bench.send("queued") for _ in range(2)]
             ended = wait_until(
                 lambda: [each for each in sent if bench.site.end(each.job) is not None], "one of two jobs has failed"
