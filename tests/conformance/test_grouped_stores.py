@@ -16,6 +16,7 @@ from throttlekit import (
     Concurrency,
     ConfigurationError,
     Control,
+    Decision,
     FixedWindow,
     Job,
     Limiter,
@@ -23,9 +24,12 @@ from throttlekit import (
 )
 from throttlekit._core.pattern import matches
 from throttlekit._wiring import wiring_of
+from throttlekit.adapter import Delivery, Waiting
+from throttlekit.errors import StoreUnavailable
 from throttlekit.fleet.snapshot import look
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.stores.grouped import grouped
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import StoreConformance
 from throttlekit.testing.several_limits import SeveralLimitsConformance
@@ -145,6 +149,51 @@ def test_a_store_that_is_away_stops_its_own_limits_only(redis_url: str, other: R
             other.go_on()
         wait_until(lambda: limiter.acquire(LLM, cost=0).allowed, description="it answers again")
         assert limiter.acquire(API, LLM)
+
+
+class _Away(WaitlistMemoryStore):
+    """A store that can be away."""
+
+    is_away, questions = False, 0
+
+    def ask(self, *args: Any, **options: Any) -> Any:
+        self.questions += 1
+        if self.is_away:
+            raise StoreUnavailable("away", part="")
+        return super().ask(*args, **options)
+
+
+def test_a_job_whose_other_store_is_away_blocks_no_job() -> None:
+    """
+    It waits for the store that is away, and on no list. Nobody waits behind it for its other limit, and each time that
+    it asks again the store that is away is asked first: the other one learns nothing of it.
+    """
+    near, far = _Away(), _Away()
+    near_limit, far_limit = TokenBucket("near", "1/h", burst=1), TokenBucket("far", "1000/s", burst=1000)
+    with contextlib.closing(Limiter(near, stores={"far": far})) as limiter:
+        started: list[str] = []
+        waker = limiter.make_waker(lambda: 9, lambda _, name: started.append(name))
+
+        def ask(name: str, *limits: TokenBucket) -> Decision:
+            return limiter.acquire(*limits, job=Job(id=name), delivery=Delivery(waits=Waiting(waker, name)))
+
+        granted = limiter.acquire(near_limit)
+        assert not ask("both", near_limit, far_limit)
+        assert not ask("one", near_limit)
+        far.is_away = True
+        limiter.settle(granted, 0)
+        wait_until(lambda: started == ["both"], description="the first is woken")
+        assert ask("both", near_limit, far_limit).reason == "store unavailable"
+        wait_until(lambda: "one" in started, description="the job behind it is woken")
+        assert ask("one", near_limit)
+        asked = near.questions
+        wait_until(lambda: started.count("both") == 2, description="the job asks again")
+        assert ask("both", near_limit, far_limit).reason == "store unavailable"
+        assert near.questions == asked
+        far.is_away = False
+        wait_until(lambda: started.count("both") == 3, description="the job asks once more")
+        assert ask("both", near_limit, far_limit).limit.name == "near"
+        waker.close()
 
 
 def test_live_control_reaches_all_groups(limiter: Limiter) -> None:

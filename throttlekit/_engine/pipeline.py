@@ -226,8 +226,10 @@ class Pipeline:
         if waiting is not None and not decision.allowed:
             self.events.deferred(waiting, decision, ticket.deferrals, 0.0)
         if waits is not None and not decision.allowed:
-            in_us = round(decision.delay * 1_000_000)
-            waits.waker.hold(attempt.call.id, waits.item, in_us, ends_in_us=_ends_in_us(attempt))
+            # It keeps its positions, and blocks no other job in the stores that answer.
+            in_us, how = round(decision.delay * 1_000_000), waits.waker.waited(attempt.call.id)._replace(claim=None)
+            units, ends_in_us = _units_of(attempt), _ends_in_us(attempt)
+            waits.waker.hold(attempt.call.id, waits.item, in_us, how, ends_in_us=ends_in_us, claims=units)
         if self.events.decisions:
             self.events.decided_without_store(attempt._replace(ticket=ticket), decision, error)
         return decision

@@ -38,17 +38,24 @@ class _Group:
 
     Args:
         label: The group's name among the parts; no two have the same.
+
+    Attributes:
+        failed: Whether the store gave no answer to the last request.
     """
 
     def __init__(self, label: str, store: Store) -> None:
         self.label, self.store = label, store
+        self.failed = False
 
     def call(self, question: Callable[[Any], _T]) -> _T:
         try:
-            return question(self.store)
+            answer = question(self.store)
         except StoreUnavailable as error:
+            self.failed = True
             self.name(error)
             raise
+        self.failed = False
+        return answer
 
     def name(self, error: object) -> None:
         if isinstance(error, StoreUnavailable) and error.part is not None:

@@ -31,7 +31,7 @@ class WaitlistGroupedStore(GroupedStore):
             numbers.setdefault(self._of(claim.bucket), []).append(number)
         if len(numbers) == 1:
             return next(iter(numbers)).ask(claims, asker, now_us, attempt=attempt)  # type: ignore[no-any-return]
-        parts = [WaitPart(group, those) for group, those in numbers.items()]
+        parts = [WaitPart(group, those, group.failed) for group, those in numbers.items()]
         return ask_in_parts(parts, claims, asker, now_us, attempt=attempt)
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
