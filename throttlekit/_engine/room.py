@@ -156,11 +156,13 @@ class Room(Generic[_T]):
                 self._forget_idle(known)
         return held.item
 
-    def hold_ready(self, id: str, item: _T, at_us: int) -> None:
-        """Hold a job that was woken, and could not be started, until *at_us*."""
+    def hold_ready(self, id: str, item: _T, at_us: int) -> _T | None:
+        """Hold a job that waits on no list, or was woken and could not be started, until *at_us*. Returns as `hold`."""
+        before = self.release(id)
         self._busy.pop(id, None)
         self._held[id] = held = _Held(id, item, "")
         self._wake(held, at_us)
+        return before
 
     def release_all(self) -> list[_T]:
         """Let go of all jobs that wait, in the order in which they came."""

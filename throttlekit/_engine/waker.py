@@ -321,13 +321,13 @@ class Waker(Generic[_T]):
             has_position = here.waited_of(id).claim is not None
             if waited is not None:
                 here.note(id, waited)
-            closed, stop = here.closed, here.stops.get(stops)
+            closed, stop, before = here.closed, here.stops.get(stops), None
             begins = stop is None or not stop.positions
             if not closed:
                 now_us = _now_us()
                 at_us = here.stop(id, stops, now_us + in_us, has_position=has_position) if stops else now_us + in_us
                 ends_us = at_us if ends_in_us is None else now_us + ends_in_us
-                here.room.hold_ready(id, item, min(at_us, ends_us))
+                before = here.room.hold_ready(id, item, min(at_us, ends_us))
                 here.changed.notify()
         for claim in claims if has_position and begins else ():
             if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
@@ -336,8 +336,10 @@ class Waker(Generic[_T]):
             self._remove_all(claims, [id], keep=True)
         if closed:
             self._give_back(item)
-        else:
-            self.begin()
+            return
+        if before is not None and before is not item:
+            self._give_back(before)
+        self.begin()
 
     def done(self, id: str) -> None:
         """Note that a job has ended."""
@@ -453,7 +455,9 @@ class Waker(Generic[_T]):
         except Exception:
             _LOG.exception("Job %s could not be started; it is tried again.", id)
             with here.changed:
-                here.room.hold_ready(id, item, _now_us() + _RETRY_US)
+                before = here.room.hold_ready(id, item, _now_us() + _RETRY_US)
+            if before is not None:
+                self._give_back(before)
 
     def _look(self, here: _Here[_T], claim: StoreClaim, ids: Sequence[str]) -> None:
         free = here.free_for(claim.bucket, self._free())

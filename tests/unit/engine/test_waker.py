@@ -160,6 +160,27 @@ def test_a_second_copy_of_a_message_gives_the_first_one_back(bench: Bench) -> No
     assert bench.waker.close() == ["second copy"]
 
 
+def test_a_second_copy_that_waits_nowhere_gives_the_first_one_back(bench: Bench) -> None:
+    """The store is away as the second one asks, or it could not be started as the first one was held."""
+    bench.wait("one", "first copy")
+    bench.wait("other")
+    bench.waker.hold("one", "second copy", 1_000)
+    assert bench.back == ["first copy"]
+    wait_until(lambda: bench.started == ["second copy"], description="it is started")
+    bench.waker.missed()
+    wait_until(lambda: bench.store.looks[-1:] == [(1, ("other",))], description="it waits on no list")
+
+    def start(id: str, item: str) -> None:
+        bench.wait("two", "fourth copy")
+        raise ValueError("no")
+
+    bench.start = start
+    bench.wait("two", "third copy")
+    bench.wake("two")
+    wait_until(lambda: bench.back == ["first copy", "fourth copy"], description="one of them is held")
+    assert bench.waker.close() == ["other", "third copy"]
+
+
 def test_what_is_denied_after_the_end_is_given_back(bench: Bench) -> None:
     """Nobody would wake it any more, whether a store denied it or something else holds it back."""
     bench.wait("one")
