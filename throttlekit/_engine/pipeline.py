@@ -171,7 +171,7 @@ class Pipeline:
             waits.waker.leave(call.id, units)
         else:
             waits.waker.answered(call.id, waits.item, units, answer, ends_in_us)
-        if is_deferral and verdict.answer is None:
+        if is_deferral and answer.kept is None:  # its store has no waitlists, or the job has no id
             in_us = max(0, verdict.due_us - verdict.now_us)
             waits.waker.hold(call.id, waits.item, in_us, answer.waited, ends_in_us=ends_in_us)
         if is_deferral and call.job is not None:
