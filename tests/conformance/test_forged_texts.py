@@ -18,6 +18,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from support.servers.processes import patient
+from support.waiting import wait_until
+from support.waitlists import ask
 from throttlekit import (
     AsyncLimiter,
     Concurrency,
@@ -42,6 +44,7 @@ KEYED = TokenBucket("keyed", "1/h", burst=3, key="{k}")
 SHARED = TokenBucket("shared", "1/h", burst=3, share="{k}")
 SLOTS = Concurrency("slots", 3)
 WORKFLOW = Concurrency("workflow", 3, held_by="{k}")
+FAST = TokenBucket("fast", "5/s", burst=1)
 INNOCENT = TokenBucket("innocent", "1000/s", burst=1000)
 MAIL = TokenBucket("mail", "1/h", burst=1, on_store_failure="open")
 STORES = ["memory", "redis", "client", "cluster", "grouped"]
@@ -107,6 +110,17 @@ CALLS: dict[str, Callable[[Limiter], Any]] = {
     "clear_line": lambda limiter: limiter.clear_line(KEYED, key=HALF),
     "headers": lambda limiter: limiter.heard({"Retry-After": HALF, "X-RateLimit-Remaining": HALF}, API),
 }
+
+
+@pytest.mark.parametrize("id", ["", HALF, "|", "a b\nc", "x" * 10_000], ids=["none", "half", "bar", "spaces", "long"])
+def test_denied_job_is_woken_whatever_its_id(limiter: Limiter, id: str) -> None:
+    """One without an id too: held by nobody, its message would stay unacknowledged for ever."""
+    woken: list[str] = []
+    waker = limiter.make_waker(lambda: 1, lambda _, item: woken.append(item))
+    for expected in (True, False):
+        assert bool(ask(limiter, waker, FAST, job=Job(id=id, name="call"))) is expected
+    wait_until(lambda: woken == [id], description="it is woken")
+    waker.close()
 
 
 @pytest.mark.parametrize("name", CALLS)

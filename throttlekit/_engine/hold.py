@@ -72,12 +72,17 @@ class Hold:
             WaitedTooLong: As for `Limiter.hold`.
         """
         until, woken = time.monotonic() + self._timeout, threading.Event()
-        while not (decision := self._ask(woken.set)).allowed:
-            left = until - time.monotonic()
-            if left <= 0 or not woken.wait(min(left, threading.TIMEOUT_MAX)):
-                self._leave()
-                raise _waited_too_long(decision)
-            woken.clear()
+        try:
+            while not (decision := self._ask(woken.set)).allowed:
+                left = until - time.monotonic()
+                if left <= 0 or not woken.wait(min(left, threading.TIMEOUT_MAX)):
+                    raise _waited_too_long(decision)
+                woken.clear()
+        except ConfigurationError:
+            raise
+        except BaseException:  # also an interrupt, such as a job's time limit
+            self._leave()
+            raise
         return decision
 
     async def pass_line_async(self) -> Decision:

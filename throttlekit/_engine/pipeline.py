@@ -17,6 +17,7 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from, ticket_after
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import OutageDelays, decide_without_store
+from throttlekit._engine.returns import slots_of
 from throttlekit._engine.store_clock import StoreClock
 from throttlekit._engine.stores import Stores
 from throttlekit._engine.ticket import Ticket, lane_of, limit_ref
@@ -170,7 +171,7 @@ class Pipeline:
             waits.waker.leave(call.id, units)
         else:
             waits.waker.answered(call.id, waits.item, units, answer, ends_in_us)
-        if is_deferral and verdict.answer is None:
+        if is_deferral and answer.kept is None:  # its store has no waitlists, or the job has no id
             in_us = max(0, verdict.due_us - verdict.now_us)
             waits.waker.hold(call.id, waits.item, in_us, answer.waited, ends_in_us=ends_in_us)
         if is_deferral and call.job is not None:
@@ -214,7 +215,9 @@ class Pipeline:
         job, waiting, ticket = attempt.call.job, attempt.call.waiting, attempt.ticket
         waits = attempt.call.waits
         if waits is not None:
-            waits.waker.unanswered(attempt.call.id, _units_of(attempt), attempt.request.attempt)
+            # A slot that may have been granted is given back: to be granted it again would be to have none.
+            again = "" if slots_of(attempt.request) else attempt.request.attempt
+            waits.waker.unanswered(attempt.call.id, _units_of(attempt), again)
             ticket = Ticket(deferrals=waits.waker.waited(attempt.call.id).denials)
         chosen = self.events.failure_policy(error, attempt.claims, job)
         outcome, decision = decide_without_store(error, attempt.claims, self._stores.in_process, chosen)

@@ -156,11 +156,13 @@ class Room(Generic[_T]):
                 self._forget_idle(known)
         return held.item
 
-    def hold_ready(self, id: str, item: _T, at_us: int) -> None:
-        """Hold a job that was woken, and could not be started, until *at_us*."""
+    def hold_ready(self, id: str, item: _T, at_us: int) -> _T | None:
+        """Hold a job that waits on no list, or was woken and could not be started, until *at_us*. Returns as `hold`."""
+        before = self.release(id)
         self._busy.pop(id, None)
         self._held[id] = held = _Held(id, item, "")
         self._wake(held, at_us)
+        return before
 
     def release_all(self) -> list[_T]:
         """Let go of all jobs that wait, in the order in which they came."""
@@ -256,10 +258,10 @@ class Room(Generic[_T]):
         return min((*ready, *(each.look_us for each in self._lists.values())), default=None)
 
     def _note_epoch(self, known: _List, epoch: str, now_us: int) -> None:
-        """All jobs ask anew where the list is another one than before: the store has lost its state."""
-        if epoch and known.epoch not in ("", epoch):
+        """All jobs ask anew where the list is another one than before, or none: the store has lost its state."""
+        if known.epoch not in ("", epoch):
             self._ask_anew(known.ids, now_us)
-        known.epoch = epoch or known.epoch
+        known.epoch = epoch
 
     def _ask_anew(self, ids: Sequence[str] | dict[str, None], now_us: int) -> None:
         for id in ids:

@@ -166,8 +166,8 @@ class _Here(Generic[_T]):
 
     def pass_on(self, id: str, now_us: int) -> _T | None:
         item = self.room.release(id)
+        self.room.done(id)
         self.leave_stop(id)
-        self.room.asks(id)
         for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added, so none accumulate
             if until_us <= now_us:
                 self.forget(other)
@@ -321,13 +321,13 @@ class Waker(Generic[_T]):
             has_position = here.waited_of(id).claim is not None
             if waited is not None:
                 here.note(id, waited)
-            closed, stop = here.closed, here.stops.get(stops)
+            closed, stop, before = here.closed, here.stops.get(stops), None
             begins = stop is None or not stop.positions
             if not closed:
                 now_us = _now_us()
                 at_us = here.stop(id, stops, now_us + in_us, has_position=has_position) if stops else now_us + in_us
                 ends_us = at_us if ends_in_us is None else now_us + ends_in_us
-                here.room.hold_ready(id, item, min(at_us, ends_us))
+                before = here.room.hold_ready(id, item, min(at_us, ends_us))
                 here.changed.notify()
         for claim in claims if has_position and begins else ():
             if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
@@ -336,8 +336,10 @@ class Waker(Generic[_T]):
             self._remove_all(claims, [id], keep=True)
         if closed:
             self._give_back(item)
-        else:
-            self.begin()
+            return
+        if before is not None and before is not item:
+            self._give_back(before)
+        self.begin()
 
     def done(self, id: str) -> None:
         """Note that a job has ended."""
@@ -360,8 +362,8 @@ class Waker(Generic[_T]):
     def pass_on(self, id: str) -> _T | None:
         """
         Note that a job that waits goes back to its framework. It keeps its position: the process that takes its message
-        next asks for it, and holds it from then on. If it is woken before that, and within a minute, the wake counts.
-        Returns what was held.
+        next asks for it, and holds it from then on. If it is woken before that, others pass meanwhile. Returns what was
+        held.
         """
         here = self._here
         with here.changed:
@@ -453,7 +455,9 @@ class Waker(Generic[_T]):
         except Exception:
             _LOG.exception("Job %s could not be started; it is tried again.", id)
             with here.changed:
-                here.room.hold_ready(id, item, _now_us() + _RETRY_US)
+                before = here.room.hold_ready(id, item, _now_us() + _RETRY_US)
+            if before is not None:
+                self._give_back(before)
 
     def _look(self, here: _Here[_T], claim: StoreClaim, ids: Sequence[str]) -> None:
         free = here.free_for(claim.bucket, self._free())
@@ -473,8 +477,11 @@ class Waker(Generic[_T]):
         self._remove(claim, unknown)
 
     def _remove(self, claim: StoreClaim, ids: Sequence[str]) -> None:
-        if ids:
-            self._remove_all([claim], ids)
+        """Jobs were woken that are not here: others pass meanwhile. Those that were passed on keep their positions."""
+        passed_on = self._here.passed_on
+        for keep in (False, True):
+            if those := [id for id in ids if (id in passed_on) is keep]:
+                self._remove_all([claim], those, keep=keep)
 
     def _remove_all(self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False) -> None:
         with suppress(StoreUnavailable):  # they are removed once they are woken again

@@ -30,6 +30,8 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.verdict import Verdict
+from throttlekit._engine.call import Call
+from throttlekit._engine.hold import Hold
 from throttlekit.errors import StoreUnavailable, WaitedTooLong
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
@@ -128,6 +130,27 @@ def test_gives_up_after_its_timeout(limiter: Limiter) -> None:
     assert free(limiter) == 1
     with Limiter().hold(ONE, timeout=0) as held:
         assert held.decision
+
+
+def test_an_interrupt_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a job's time limit raises one: who is interrupted waits no longer, and holds back nobody behind it."""
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupted(hold: Any, wake: Any) -> Any:
+        assert not ask(hold, wake).allowed
+        raise Interrupt
+
+    store, ask = WaitlistMemoryStore(), Hold._ask
+    limiter = Limiter(store)
+    [claim] = limiter.claims(Call((ONE,)))
+    with limiter.hold(ONE):
+        monkeypatch.setattr(Hold, "_ask", interrupted)
+        with pytest.raises(Interrupt), limiter.hold(ONE):
+            raise AssertionError("never entered")
+        assert store.list_waiting(claim.claim).jobs == 0
+        assert len(limiter.waker) == 0
 
 
 def test_queue_that_is_full_refuses_at_once(limiter: Limiter) -> None:

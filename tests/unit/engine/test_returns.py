@@ -11,6 +11,7 @@ import pytest
 
 from support.servers.stores import Passing
 from support.waiting import wait_until
+from support.waitlists import ask, held
 from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 from throttlekit._core.verdict import Verdict
@@ -19,6 +20,7 @@ from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import Correction, Lease, MemoryStore, Request
 from throttlekit.stores.composite import Part, acquire_in_parts
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 SLOTS = Concurrency("slots", 2, lease=600)
 
@@ -94,6 +96,27 @@ def test_a_grant_to_a_caller_that_was_interrupted_is_given_back(store: Stalled, 
         limiter.acquire(SLOTS)
     store.stands_still = False
     wait_until(lambda: free(store) == 2, description="the slot is given back")
+
+
+def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its question is another one as it asks again: the store repeats no grant whose slot another job may have."""
+    store, one, job = WaitlistMemoryStore(), Concurrency("one", 1, lease=600), Job(id="second")
+
+    def lost(request: Request, now_us: int | None = None) -> Verdict:
+        assert WaitlistMemoryStore.acquire(store, request, now_us).allowed
+        raise StoreUnavailable("no answer in time", part=None)
+
+    with Limiter(store) as limiter:
+        waker, first = held(limiter), limiter.acquire(one, job=Job(id="first"))
+        assert not ask(limiter, waker, one, job=job)
+        limiter.release(first)
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "acquire", lost)
+            assert not ask(limiter, waker, one, job=job)
+        wait_until(lambda: Limiter(store).peek(one), description="its slot is given back")
+        assert Limiter(store).acquire(one, job=Job(id="third"))
+        assert not ask(limiter, waker, one, job=job)
+        waker.close()
 
 
 def test_a_batch_without_an_answer_holds_no_slot(store: Stalled) -> None:

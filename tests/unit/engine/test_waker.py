@@ -103,6 +103,16 @@ def test_the_first_job_of_each_list_asks_after_a_change_of_the_rules() -> None:
     assert room.take_ready(1) is None
 
 
+@pytest.mark.parametrize("epoch", ["", "another"])
+def test_all_jobs_ask_anew_once_their_list_is_gone(epoch: str) -> None:
+    """The store has lost its state. A look names eight of them: the others must not wait for the next ones."""
+    room, ids = Room[str](), [str(number) for number in range(20)]
+    for id in ids:
+        room.hold(id, id, UNIT, "e", 0)
+    room.looked(UNIT, Look(epoch, again=tuple(ids[:8])), 1)
+    assert [room.take_ready(1) for _ in ids] == [(id, id) for id in ids]
+
+
 def test_a_woken_job_is_started(bench: Bench) -> None:
     """Once a thread is free. Who is woken here and is not known here leaves the list."""
     bench.free = 0
@@ -148,6 +158,27 @@ def test_a_second_copy_of_a_message_gives_the_first_one_back(bench: Bench) -> No
     bench.wait("one", "second copy")
     assert bench.back == ["first copy"]
     assert bench.waker.close() == ["second copy"]
+
+
+def test_a_second_copy_that_waits_nowhere_gives_the_first_one_back(bench: Bench) -> None:
+    """The store is away as the second one asks, or it could not be started as the first one was held."""
+    bench.wait("one", "first copy")
+    bench.wait("other")
+    bench.waker.hold("one", "second copy", 1_000)
+    assert bench.back == ["first copy"]
+    wait_until(lambda: bench.started == ["second copy"], description="it is started")
+    bench.waker.missed()
+    wait_until(lambda: bench.store.looks[-1:] == [(1, ("other",))], description="it waits on no list")
+
+    def start(id: str, item: str) -> None:
+        bench.wait("two", "fourth copy")
+        raise ValueError("no")
+
+    bench.start = start
+    bench.wait("two", "third copy")
+    bench.wake("two")
+    wait_until(lambda: bench.back == ["first copy", "fourth copy"], description="one of them is held")
+    assert bench.waker.close() == ["other", "third copy"]
 
 
 def test_what_is_denied_after_the_end_is_given_back(bench: Bench) -> None:
@@ -210,16 +241,6 @@ def test_a_job_that_waits_no_longer_leaves_the_store(bench: Bench) -> None:
     bench.wake("one")
     assert bench.store.gone == ["one", "one"], "its wake is passed on"
     assert bench.waker.close() == ["other"]
-
-
-def test_a_job_that_goes_back_to_its_framework_keeps_its_position(bench: Bench) -> None:
-    """Until its message comes back, here or elsewhere, its wakes come here, and are kept for it."""
-    bench.wait("one")
-    assert bench.waker.pass_on("one") == "one"
-    bench.wake("one")
-    bench.wait("one", "the message again")
-    wait_until(lambda: bench.started == ["the message again"], description="it was woken already")
-    assert bench.store.gone == []
 
 
 def test_the_process_says_again_that_a_thread_is_free(bench: Bench) -> None:
