@@ -13,12 +13,14 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from taskiq import AckableMessage, AsyncBroker
 from taskiq.utils import maybe_awaitable
 
 import throttlekit_lua
 from throttlekit import ConfigurationError, Limiter
+from throttlekit.adapter import Waiting
 from throttlekit.adapter.loop import HoldingStream
 
 __all__ = ["Delivered", "Holding", "check_broker"]
@@ -56,7 +58,7 @@ class Delivered(bytes):
         confirm: Acknowledges it; None: its broker knows no acknowledgements.
         since: When it came, by the loop's clock.
         stream, entry_id: Where it is in a stream; empty: its broker has no streams.
-        task_id: The id under which it waits; "": it does not.
+        task_id: Its id on waitlists; "": not known yet.
         kept: Whether it stays with this process, so that the end of its callback acknowledges nothing.
     """
 
@@ -77,6 +79,10 @@ class Delivered(bytes):
         """Whether its connection to RabbitMQ is lost: it is delivered anew, and this one is acknowledged no more."""
         channel = getattr(getattr(self.confirm, "__self__", None), "_IncomingMessage__channel", None)
         return bool(getattr(channel, "is_closed", False))
+
+    def is_copy(self, other: Delivered) -> bool:
+        """Whether a stream has delivered *other* once more."""
+        return bool(self.stream) and (self.stream, self.entry_id) == (other.stream, other.entry_id)
 
     async def ack(self) -> None:
         if not self.kept and self.confirm is not None:
@@ -105,12 +111,20 @@ class Holding(HoldingStream[_Message, Delivered]):
         self._kept: dict[str, Delivered] = {}
         self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
 
-    async def keep(self, denied: Delivered, id: str) -> None:
+    def waits(self, message: Delivered, task_id: str) -> Waiting:
+        """How *message* waits if it is denied: with an id of its own if another one with its task's id waits here."""
+        other = self._kept.get(task_id)
+        if not message.task_id:
+            is_alone = other is None or other.is_lost or other.is_copy(message)
+            message.task_id = task_id if is_alone else f"{task_id}:{uuid4().hex}"
+        return Waiting(self.waker, message, message.task_id)
+
+    async def keep(self, denied: Delivered) -> None:
         """A message was denied, and waits: here if it may, else it goes back. Its callback ends now."""
-        denied.kept, denied.task_id = True, id
-        self._kept[id] = denied
+        denied.kept = True
+        self._kept[denied.task_id] = denied
         if denied.acked or self._is_held_for_long(denied):
-            await self._pass_on(id)
+            await self._pass_on(denied.task_id)
 
     async def tend(self) -> None:
         if self._idle is not None:
