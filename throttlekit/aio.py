@@ -105,7 +105,8 @@ class AsyncLimiter:
             await asyncio.shield(self._cancel(question))
             raise
         except StoreUnavailable as error:
-            return wiring.pipeline.without_store(attempt, error)
+            # In a thread: other stores of a group may be told that the job waits for this one.
+            return await self._in_thread(partial(wiring.pipeline.without_store, attempt, error))
         decision = wiring.pipeline.conclude(attempt, verdict, wiring.pipeline.decision(attempt, verdict))
         if decision.allowed and (early := begins_in(verdict)):
             try:

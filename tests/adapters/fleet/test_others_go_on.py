@@ -31,11 +31,6 @@ _DEAD_IN_FRONT = "jobs that no worker takes keep their turns for seconds"
 _DELAYED = "RabbitMQ keeps a task until the delay of its last denial ends"
 
 FAILS: dict[tuple[str, str], str] = {
-    ("Dramatiq, Redis", "store"): _STORE,
-    ("Dramatiq, RabbitMQ", "store"): _STORE,
-    ("Celery, Redis", "store"): _STORE,
-    ("Celery, RabbitMQ", "store"): _STORE,
-    ("Celery, RabbitMQ, quorum", "store"): _STORE,
     ("RQ, ours", "pause"): _IN_TURN,
     ("RQ, ours", "undecodable"): _FAILS_IN_TURN,
     ("RQ, ours", "store"): _STORE,
@@ -46,9 +41,6 @@ FAILS: dict[tuple[str, str], str] = {
     ("RQ, stock", "store"): _STORE,
     ("RQ, stock", "queue"): _DEAD_IN_FRONT,
     ("huey", "store"): _STORE,
-    ("taskiq, list", "store"): _STORE,
-    ("taskiq, stream", "store"): _STORE,
-    ("taskiq, RabbitMQ", "store"): _STORE,
 }
 """Where the jobs behind do not go on yet, by stack and fault, and why."""
 
