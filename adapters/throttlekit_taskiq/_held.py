@@ -80,10 +80,6 @@ class Delivered(bytes):
         channel = getattr(getattr(self.confirm, "__self__", None), "_IncomingMessage__channel", None)
         return bool(getattr(channel, "is_closed", False))
 
-    def is_copy(self, other: Delivered) -> bool:
-        """Whether a stream has delivered *other* once more."""
-        return bool(self.stream) and (self.stream, self.entry_id) == (other.stream, other.entry_id)
-
     async def ack(self) -> None:
         if not self.kept and self.confirm is not None:
             self.acked = True
@@ -114,9 +110,10 @@ class Holding(HoldingStream[_Message, Delivered]):
     def waits(self, message: Delivered, task_id: str) -> Waiting:
         """How *message* waits if it is denied: with an id of its own if another one with its task's id waits here."""
         other = self._kept.get(task_id)
-        if not message.task_id:
-            is_alone = other is None or other.is_lost or other.is_copy(message)
-            message.task_id = task_id if is_alone else f"{task_id}:{uuid4().hex}"
+        # A stream may deliver an entry once more.
+        is_copy = other is not None and bool(message.stream) and message.entry_id == other.entry_id
+        is_other = other is not None and not other.is_lost and not is_copy
+        message.task_id = message.task_id or (f"{task_id}:{uuid4().hex}" if is_other else task_id)
         return Waiting(self.waker, message, message.task_id)
 
     async def keep(self, denied: Delivered) -> None:
