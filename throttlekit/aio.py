@@ -105,7 +105,9 @@ class AsyncLimiter:
             await asyncio.shield(self._cancel(question))
             raise
         except StoreUnavailable as error:
-            return wiring.pipeline.without_store(attempt, error)
+            without_store = partial(wiring.pipeline.without_store, attempt, error)
+            # In a thread where other stores of a group may be told that the job waits for this one.
+            return without_store() if call.waits is None else await self._in_thread(without_store)
         decision = wiring.pipeline.conclude(attempt, verdict, wiring.pipeline.decision(attempt, verdict))
         if decision.allowed and (early := begins_in(verdict)):
             try:

@@ -13,12 +13,14 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from taskiq import AckableMessage, AsyncBroker
 from taskiq.utils import maybe_awaitable
 
 import throttlekit_lua
 from throttlekit import ConfigurationError, Limiter
+from throttlekit.adapter import Waiting
 from throttlekit.adapter.loop import HoldingStream
 
 __all__ = ["Delivered", "Holding", "check_broker"]
@@ -56,7 +58,7 @@ class Delivered(bytes):
         confirm: Acknowledges it; None: its broker knows no acknowledgements.
         since: When it came, by the loop's clock.
         stream, entry_id: Where it is in a stream; empty: its broker has no streams.
-        task_id: The id under which it waits; "": it does not.
+        task_id: Its id on waitlists; "": not known yet.
         kept: Whether it stays with this process, so that the end of its callback acknowledges nothing.
     """
 
@@ -105,12 +107,21 @@ class Holding(HoldingStream[_Message, Delivered]):
         self._kept: dict[str, Delivered] = {}
         self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
 
-    async def keep(self, denied: Delivered, id: str) -> None:
+    def waits(self, message: Delivered, task_id: str) -> Waiting:
+        """How *message* waits if it is denied: with an id of its own if another one with its task's id waits here."""
+        other = self._kept.get(task_id)
+        # A stream may deliver an entry once more.
+        is_copy = other is not None and bool(message.stream) and message.entry_id == other.entry_id
+        is_other = other is not None and not other.is_lost and not is_copy
+        message.task_id = message.task_id or (f"{task_id}:{uuid4().hex}" if is_other else task_id)
+        return Waiting(self.waker, message, message.task_id)
+
+    async def keep(self, denied: Delivered) -> None:
         """A message was denied, and waits: here if it may, else it goes back. Its callback ends now."""
-        denied.kept, denied.task_id = True, id
-        self._kept[id] = denied
+        denied.kept = True
+        self._kept[denied.task_id] = denied
         if denied.acked or self._is_held_for_long(denied):
-            await self._pass_on(id)
+            await self._pass_on(denied.task_id)
 
     async def tend(self) -> None:
         if self._idle is not None:

@@ -26,7 +26,6 @@ from throttlekit.adapter import (
     Throttling,
     Waiting,
     WaitRules,
-    Waker,
     WhenOver,
     check_limiter,
 )
@@ -128,13 +127,13 @@ class Throttle(TaskiqMiddleware):
         callback: Any = asyncio.current_task()
         if delivered is not None:
             callback.add_done_callback(self._freed)
-            waits = Waiting(self._holding.waker, delivered)
+            waits = self._holding.waits(delivered, message.task_id)
         else:  # a broker in memory
             wake = asyncio.get_running_loop().call_soon_threadsafe
             waits = Waiting(self.limiter.waker, partial(wake, asked.woken.set))
         while isinstance(outcome := await self._throttling.admit_async(asked, waits), Deferred):
             if delivered is not None:
-                await self._holding.keep(delivered, message.task_id)
+                await self._holding.keep(delivered)
                 raise asyncio.CancelledError  # ends the callback, which is its task: nothing is run, saved or confirmed
             await asked.woken.wait()
             asked.woken.clear()
@@ -142,7 +141,7 @@ class Throttle(TaskiqMiddleware):
             return message
         asked.admitted = Admitted(self._throttling, outcome, partial(_follow, message))
         if isinstance(outcome, Run):
-            callback.add_done_callback(partial(self._over, asked, waits.waker))
+            callback.add_done_callback(partial(self._over, asked, waits))
         elif isinstance(outcome, Failed):
             _end_by(message, outcome.error)
         return message
@@ -154,12 +153,12 @@ class Throttle(TaskiqMiddleware):
         if admitted is not None and (cancel := admitted.cancel()) is not None:
             await self.limiter.threads.carry_through(cancel)
 
-    def _over(self, asked: Asked, waker: Waker[Any], _: object) -> None:
+    def _over(self, asked: Asked, waits: Waiting, _: object) -> None:
         """The callback has ended, however it did: with no body, as after another middleware's error, all is free."""
         if asked.admitted is not None and (cancel := asked.admitted.cancel()) is not None:
             self.limiter.threads.carry_through(cancel)
         if asked.delivered is None or not asked.delivered.kept:
-            waker.done(asked.message.task_id)
+            waits.waker.done(waits.id or asked.message.task_id)
 
     def _freed(self, _: object) -> None:
         self._holding.waker.freed()
@@ -174,7 +173,7 @@ class Throttle(TaskiqMiddleware):
         if not isinstance(exception, _HeldBack) or asked is None:
             return
         if asked.delivered is not None:
-            await self._holding.keep(asked.delivered, message.task_id)
+            await self._holding.keep(asked.delivered)
         else:  # a broker in memory
             await asked.woken.wait()
             kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, self.broker, dict(message.labels))

@@ -9,12 +9,18 @@ local unpacked = table.unpack or unpack
 -- The numbers in the record of a list, and what they are if they are not stored.
 local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed'}, {0, 0, 0, 0, 1, 0, 0}
 
--- What a record has: the numbers in this order, and the epoch, the slowdown and the free threads of an owner, or false.
-local function read_record(key, owner)
-  if call('EXISTS', key) == 0 then return {} end
-  local was = call('HMGET', key, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'epoch', 'slow', 'p' .. owner)
+-- What the record of claim k has: the numbers in this order, and the epoch, the slowdown and the free threads of an owner,
+-- or false. A server that evicts keys may have kept only a part of a list: then all of it is forgotten.
+local function read_record(k, owner)
+  local record, order, entries = KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
+  local there = call('EXISTS', record, order, entries)
+  if there == 0 then return {} end
+  local was =
+    call('HMGET', record, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'epoch', 'slow', 'p' .. owner)
   was.epoch, was.slow, was.free = was[8], was[9], was[10] or nil
-  return was
+  if there == (was.epoch and 3 or (was[1] or was.slow) and 1) then return was end
+  call('UNLINK', record, order, entries, KEYS[k + 5])
+  return {}
 end
 
 -- Reads so many claims, whose first argument is ARGV[at], and the records of their lists, for one owner.
@@ -27,7 +33,7 @@ local function read_claims(at, number, asker)
     found[i] = {
       key = KEYS[k + 1], of = algorithms[code], code = code, size = tonumber(ARGV[n]), a = a, b = tonumber(b), c = own,
       rest = rest, declared_a = a, record = record, order = KEYS[k + 3], entries = KEYS[k + 4], tags = KEYS[k + 5],
-      record_was = read_record(record, asker), asker = asker, own = {}, line = nil, is_read = false, turn = false, passes = now, till = now, first = true,
+      record_was = read_record(k, asker), asker = asker, own = {}, line = nil, is_read = false, turn = false, passes = now, till = now, first = true,
     }
   end
   return found

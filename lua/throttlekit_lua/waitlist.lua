@@ -112,8 +112,8 @@ local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, 
 
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
--- Whether an owner has a wake for each free thread, or leaves one unanswered. Reads how many wakes it has, and when the
--- first was for.
+-- Whether an owner has a wake for each free thread, or leaves one unanswered, or one of a clock that was wrong. Reads how
+-- many wakes it has, and when the first was for.
 local function is_skipped(list, o)
   if o.free <= 0 then return true end
   if not o.woken then
@@ -122,7 +122,8 @@ local function is_skipped(list, o)
     o.first_wake = first and tonumber(sub(first, #low, #low + 15))
     o.woken = first and count(list, low, high) or 0
   end
-  return o.woken >= o.free or o.woken > 0 and o.first_wake + PATIENCE <= now
+  if o.woken == 0 then return false end
+  return o.woken >= o.free or o.first_wake + PATIENCE <= now or o.first_wake > now + FUTURE
 end
 
 -- The owners with entries in the order before `till`, by the first of these, which is o.first.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
 
 from support.servers.processes import RedisProcess, patient
 from support.waiting import wait_until
+from support.waitlists import ask
 from throttlekit import (
     AsyncLimiter,
     Concurrency,
@@ -174,25 +176,57 @@ def test_a_job_whose_other_store_is_away_blocks_no_job() -> None:
         started: list[str] = []
         waker = limiter.make_waker(lambda: 9, lambda _, name: started.append(name))
 
-        def ask(name: str, *limits: TokenBucket) -> Decision:
+        def decide(name: str, *limits: TokenBucket) -> Decision:
             return limiter.acquire(*limits, job=Job(id=name), delivery=Delivery(waits=Waiting(waker, name)))
 
         granted = limiter.acquire(near_limit)
-        assert not ask("both", near_limit, far_limit)
-        assert not ask("one", near_limit)
+        assert not decide("both", near_limit, far_limit)
+        assert not decide("one", near_limit)
         far.is_away = True
         limiter.settle(granted, 0)
         wait_until(lambda: started == ["both"], description="the first is woken")
-        assert ask("both", near_limit, far_limit).reason == "store unavailable"
+        assert decide("both", near_limit, far_limit).reason == "store unavailable"
         wait_until(lambda: "one" in started, description="the job behind it is woken")
-        assert ask("one", near_limit)
+        assert decide("one", near_limit)
         asked = near.questions
         wait_until(lambda: started.count("both") == 2, description="the job asks again")
-        assert ask("both", near_limit, far_limit).reason == "store unavailable"
+        assert decide("both", near_limit, far_limit).reason == "store unavailable"
         assert near.questions == asked
         far.is_away = False
         wait_until(lambda: started.count("both") == 3, description="the job asks once more")
-        assert ask("both", near_limit, far_limit).limit.name == "near"
+        assert decide("both", near_limit, far_limit).limit.name == "near"
+        waker.close()
+
+
+def test_jobs_that_wait_for_a_store_that_is_away_hold_nobody_up(redis_url: str, other: RedisProcess) -> None:
+    """In a limit of another store they keep their positions, and the jobs behind them are woken."""
+    url, fast = f"{other.url}/0?socket_timeout=0.2&socket_connect_timeout=0.2", TokenBucket("fast", "50/s", burst=1)
+    with contextlib.closing(Limiter(patient(redis_url), stores={"llm-*": url})) as limiter:
+        woken, ran = SimpleQueue[str](), list[str]()
+        waker = limiter.make_waker(lambda: 1, lambda id, _: woken.put(id))
+
+        def decide(id: str) -> None:
+            limits = (fast, LLM) if id.startswith("both") else (fast,)
+            if ask(limiter, waker, *limits, job=Job(id=id)):
+                ran.append(id)
+                waker.done(id)
+
+        def all_ran() -> bool:
+            with contextlib.suppress(Empty):
+                decide(woken.get(timeout=0.1))
+            return ran == ["one0", "one1"]
+
+        limiter.pause(fast, 600)
+        for number in range(100):
+            decide(f"both{number}")
+        for number in range(2):
+            decide(f"one{number}")
+        other.hang()
+        try:
+            limiter.resume(fast)
+            wait_until(all_ran, description="those behind have run", timeout=30, every=0)
+        finally:
+            other.go_on()
         waker.close()
 
 

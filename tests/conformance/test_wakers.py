@@ -15,7 +15,7 @@ from support.waiting import wait_until
 from throttlekit import TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker
-from throttlekit._core.storage_keys import bucket_name
+from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.waker import Waker
@@ -118,6 +118,28 @@ def test_jobs_whose_messages_went_back_hold_nobody_back(
         store.pause([CLAIM], None)
         wait_until(lambda: len(ran) == 9, description="all have run", timeout=30)
     assert ran == ["0", "4", "5", "6", "7", *away, "new"]
+
+
+@pytest.mark.parametrize("part", range(3), ids=["record", "order", "entries"])
+def test_a_list_of_which_a_server_kept_only_a_part_is_forgotten(
+    start: Callable[[str, list[str]], Process], redis_url: str, part: int
+) -> None:
+    """One that evicts keys: no question fails, and the jobs that wait ask anew."""
+    ran: list[str] = []
+    process = start("first", ran)
+    with (
+        contextlib.closing(WaitlistRedisStore(redis_url, timeout=5)) as store,
+        contextlib.closing(redis.Redis.from_url(redis_url)) as client,
+    ):
+        store.pause([CLAIM], 60_000_000)
+        for number in range(20):
+            process.put(str(number))
+        wait_until(lambda: len(process.waker) == 20, description="they wait")
+        assert client.delete(wait_names(CLAIM.bucket)[part]) == 1
+        store.pause([CLAIM], None)
+        process.put("new")
+        wait_until(lambda: len(ran) == 21, description="all have run", timeout=30)
+        wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="nobody is on the list")
 
 
 def test_a_listener_hears_what_is_published_and_says_when_it_may_have_missed_something(redis_url: str) -> None:

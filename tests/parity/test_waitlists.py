@@ -126,6 +126,20 @@ def test_a_wake_that_nobody_answers_ends(redis_url: str, client: Any) -> None:
     stores.close()
 
 
+def test_a_wake_of_a_clock_that_was_set_back_holds_nobody_up(redis_url: str, client: Any) -> None:
+    """As the reference: its owner hangs, and it would be overdue in an hour only."""
+    stores = BothStores(redis_url, client)
+    claim, early_us = _claim(TokenBucket("a", "1/s", burst=1)), NOW_US - 3_600_000_000
+    for owner in ("hung", "p"):
+        stores.listen(owner)
+    for job, owner in (("one", "p"), ("two", "hung"), ("three", "hung"), ("four", "p")):
+        stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, job, owner, 3))
+    for now_us in (NOW_US + 1_000_000, early_us, early_us + 1_000_000):
+        found = stores.run("look", [claim], now_us, "p", 3, [])
+    assert [wake.id for wake in found.wakes] == ["four"]
+    stores.close()
+
+
 @pytest.fixture(params=["memory", "redis"])
 def store(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Any]:
     """Each store that has waitlists."""

@@ -454,5 +454,8 @@ class Waitlist:
 
 
 def _skipped(owner: Owner, now_us: int) -> bool:
-    """Whether an owner has a wake for each free thread, or leaves one unanswered."""
-    return len(owner.woken) >= owner.free or (bool(owner.woken) and owner.woken[0][0] + PATIENCE_US <= now_us)
+    """Whether an owner has a wake for each free thread, or leaves one unanswered, or one of a clock that was wrong."""
+    if not owner.woken:
+        return owner.free <= 0
+    first_us = owner.woken[0][0]
+    return len(owner.woken) >= owner.free or not first_us - FUTURE_US <= now_us < first_us + PATIENCE_US

@@ -213,12 +213,13 @@ class Pipeline:
     def without_store(self, attempt: Attempt, error: StoreUnavailable) -> Decision:
         """Decide by the limits' `on_store_failure`, or by a plugin's choice, and emit the events."""
         job, waiting, ticket = attempt.call.job, attempt.call.waiting, attempt.ticket
-        waits = attempt.call.waits
+        waits, id, units = attempt.call.waits, attempt.call.id, list[StoreClaim]()
         if waits is not None:
+            units = _units_of(attempt)
             # A slot that may have been granted is given back: to be granted it again would be to have none.
             again = "" if slots_of(attempt.request) else attempt.request.attempt
-            waits.waker.unanswered(attempt.call.id, _units_of(attempt), again)
-            ticket = Ticket(deferrals=waits.waker.waited(attempt.call.id).denials)
+            waits.waker.unanswered(id, units, again)
+            ticket = Ticket(deferrals=waits.waker.waited(id).denials)
         chosen = self.events.failure_policy(error, attempt.claims, job)
         outcome, decision = decide_without_store(error, attempt.claims, self._stores.in_process, chosen)
         if waiting is not None and not decision.allowed:
@@ -228,11 +229,13 @@ class Pipeline:
         self.events.store_failed(error, attempt.claims, outcome, decision, job)
         if waiting is not None and not decision.allowed:
             self.events.deferred(waiting, decision, ticket.deferrals, 0.0)
-        if waits is not None and not decision.allowed:
-            # It keeps its positions, and blocks no other job in the stores that answer.
-            in_us, how = round(decision.delay * 1_000_000), waits.waker.waited(attempt.call.id)._replace(claim=None)
-            units, ends_in_us = _units_of(attempt), _ends_in_us(attempt)
-            waits.waker.hold(attempt.call.id, waits.item, in_us, how, ends_in_us=ends_in_us, claims=units)
+        if waits is not None and decision.allowed:
+            waits.waker.leave_lists(id, units)
+        elif waits is not None:
+            # Only its positions are left: where another store answers, others pass while it waits for this one.
+            in_us, waited = round(decision.delay * 1_000_000), waits.waker.waited(id)
+            known = waited._replace(claim=None) if waited.denials else None
+            waits.waker.hold(id, waits.item, in_us, known, ends_in_us=_ends_in_us(attempt), claims=units)
         if self.events.decisions:
             self.events.decided_without_store(attempt._replace(ticket=ticket), decision, error)
         return decision

@@ -383,6 +383,7 @@ class Waker(Generic[_T]):
         here = self._here
         with here.changed:
             has_waited = here.waited_of(id).denials > 0
+            here.room.done(id)
         if has_waited:
             self._remove_all(claims, [id])
 

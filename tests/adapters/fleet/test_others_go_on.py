@@ -28,7 +28,6 @@ _STORE = "a job whose store is unavailable returns every few seconds, and is the
 _IN_TURN = "each job uses its turn in the line only to be denied by its other limit"
 _FAILS_IN_TURN = "a job whose function is gone takes a unit of its limit before it fails"
 _DEAD_IN_FRONT = "jobs that no worker takes keep their turns for seconds"
-_DELAYED = "RabbitMQ keeps a task until the delay of its last denial ends"
 
 FAILS: dict[tuple[str, str], str] = {
     ("RQ, ours", "pause"): _IN_TURN,
@@ -49,7 +48,6 @@ UNSTEADY: dict[tuple[str, str], str] = {
     ("Dramatiq, RabbitMQ", "undecodable"): _DEAD_IN_FRONT,
     ("huey", "set"): _IN_TURN,
     ("huey", "429"): _IN_TURN,
-    ("Celery, RabbitMQ, quorum", "set"): _DELAYED,
     ("RQ, ours", "429"): _IN_TURN,
     ("RQ, ours", "set"): _IN_TURN,
     ("RQ, ours", "queue"): _DEAD_IN_FRONT,

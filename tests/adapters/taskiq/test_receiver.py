@@ -57,8 +57,9 @@ class _Fleet:
             "support.taskiq.jobs:broker", *options, environment={"TK_TASKIQ": json.dumps(told)}
         )
 
-    def send(self, name: str, *args: Any, **labels: Any) -> Any:
-        return self._loop.run(self.tasks[name].kicker().with_labels(**labels).kiq(*args))
+    def send(self, name: str, *args: Any, task_id: str = "", **labels: Any) -> Any:
+        kicker = self.tasks[name].kicker().with_labels(**labels)
+        return self._loop.run((kicker.with_task_id(task_id) if task_id else kicker).kiq(*args))
 
     def result(self, sent: Any, within: float = 30.0) -> Any:
         return self._loop.run(sent.wait_result(timeout=within, check_interval=0.02))
@@ -154,6 +155,31 @@ def test_a_list_that_was_away_for_a_while_has_lost_no_task_that_waits(on_redis: 
             os.kill(site.worker.pid, signal.SIGTERM)
             assert site.worker.ends_within(30)
             assert broker.client.llen(queue) == 20
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_two_tasks_with_one_id_wait_both(kind: Kind, fleet: Any, on_redis: Servers) -> None:
+    """A sender may choose an id, and send it twice. Neither task drives the other round through the broker."""
+    site = fleet(kind)
+    site.result(site.send("denied"))  # the one that may run
+    for _ in range(2):
+        site.send("denied", task_id="same")
+    urls = on_redis.broker_url, on_redis.store_url
+    with closing(Redis.from_url(urls[0])) as broker, closing(Redis.from_url(urls[1])) as store:
+
+        def sent() -> int:
+            stats = broker.info("commandstats")
+            return sum(stats.get(f"cmdstat_{each}", {"calls": 0})["calls"] for each in ("xadd", "lpush"))
+
+        def waiting() -> int:
+            return sum(store.hlen(name) for name in store.keys(f"*{site.slow.name}*:entries1"))
+
+        wait_until(lambda: waiting() == 2, description="both wait")
+        before = sent()
+        for number in range(5):
+            assert site.result(site.send("free", number)).return_value == number
+        assert sent() - before == 5
 
 
 @pytest.mark.workers

@@ -491,6 +491,19 @@ def test_a_job_that_no_list_knows_has_waited_for_as_long_as_its_process_says(lis
     assert lists.ask("one", waited_us=SECOND, denials=2).waited == Waited(SECOND, 2, None)
 
 
+def test_an_owner_that_a_clock_woke_which_was_set_back_holds_nobody_up(lists: Lists) -> None:
+    """It hangs, and its wake would be overdue in an hour only: the others go on at once."""
+    for job, owner in (("one", "a"), ("two", "a"), ("three", "a"), ("four", "b")):
+        lists.ask(job, owner=owner)
+    lists.now += SECOND
+    lists.look("b")
+    assert lists.woken() == ["two"]
+    lists.now -= 3_600 * SECOND
+    lists.look("b")
+    lists.now += SECOND
+    assert [wake.id for wake in lists.look("b").wakes] == ["four"]
+
+
 def test_a_wait_of_more_than_the_clock_shows_began_at_its_first_instant(lists: Lists) -> None:
     """No process can claim a longer wait."""
     lists.ask("one")

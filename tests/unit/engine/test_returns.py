@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from support.waitlists import ask, held
 from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 from throttlekit._core.verdict import Verdict
+from throttlekit._core.waitlist import Wake
+from throttlekit._engine.call import Call
 from throttlekit._engine.returns import Returns, slots_of
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable
@@ -116,6 +119,31 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatc
         wait_until(lambda: Limiter(store).peek(one), description="its slot is given back")
         assert Limiter(store).acquire(one, job=Job(id="third"))
         assert not ask(limiter, waker, one, job=job)
+        waker.close()
+
+
+def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its body may take hours. Once the store is back and wakes it, another one is woken in its place."""
+    store, limit = WaitlistMemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open")
+
+    def away(*args: Any, **options: Any) -> Any:
+        raise StoreUnavailable("away", part=None)
+
+    with Limiter(store) as limiter:
+        started, [claim] = list[str](), [each.claim for each in limiter.claims(Call((limit,)))]
+        waker = limiter.make_waker(lambda: 1, lambda id, item: started.append(id))
+        assert limiter.acquire(limit)
+        for id in ("one", "two"):
+            assert not ask(limiter, waker, limit, job=Job(id=id))
+        waker.heard(claim.bucket, [Wake("one", 0)])
+        wait_until(lambda: started == ["one"], description="it asks")
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "acquire", away)
+            patched.setattr(store, "forget", away)
+            assert ask(limiter, waker, limit, job=Job(id="one"))
+        assert store.list_waiting(claim).jobs == 2
+        waker.heard(claim.bucket, [Wake("one", 0)])
+        assert store.list_waiting(claim).jobs == 1
         waker.close()
 
 
