@@ -333,7 +333,7 @@ class Waker(Generic[_T]):
             if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
                 self._look(here, claim, ())
         if has_position:
-            self._remove_all(claims, [id], keep=True)
+            self._remove_all(claims, [id], keep=True, any_owner=True)
         if closed:
             self._give_back(item)
         else:
@@ -367,13 +367,20 @@ class Waker(Generic[_T]):
         with here.changed:
             return here.pass_on(id, _now_us())
 
-    def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
-        """Let go of a job that waits no longer, also in the store. Returns what was held."""
+    def take_over(self, id: str) -> None:
+        """Note that this process has taken the message of a job that has waited in some process, and may ask for it."""
+        here = self._here
+        with here.changed:
+            if id not in here.waited:
+                here.note(id, Waited(0, 1, 0))
+
+    def leave(self, id: str, claims: Sequence[StoreClaim], *, any_owner: bool = False) -> _T | None:
+        """Let go of a job that waits no longer, also in the store. Returns what was held. *any_owner*: whoever."""
         here = self._here
         with here.changed:
             item = here.room.release(id)
             here.forget(id)
-        self._remove_all(claims, [id])
+        self._remove_all(claims, [id], any_owner=any_owner)
         return item
 
     def leave_lists(self, id: str, claims: Sequence[StoreClaim]) -> None:
@@ -382,7 +389,7 @@ class Waker(Generic[_T]):
         with here.changed:
             has_waited = here.waited_of(id).denials > 0
         if has_waited:
-            self._remove_all(claims, [id])
+            self._remove_all(claims, [id], any_owner=True)
 
     def heard(self, bucket: str, wakes: Sequence[Wake]) -> None:
         """Note wakes that another process made."""
@@ -476,9 +483,11 @@ class Waker(Generic[_T]):
         if ids:
             self._remove_all([claim], ids)
 
-    def _remove_all(self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False) -> None:
+    def _remove_all(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False, any_owner: bool = False
+    ) -> None:
         with suppress(StoreUnavailable):  # they are removed once they are woken again
-            self._store.forget(claims, ids, self._here.owner, keep=keep)
+            self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
 
 
 def _pause_s(*times_us: int | None) -> float | None:
