@@ -55,8 +55,6 @@ FAILS: dict[tuple[str, str], str] = {
 UNSTEADY: dict[tuple[str, str], str] = {
     ("Dramatiq, Redis", "undecodable"): _DEAD_IN_FRONT,
     ("Dramatiq, RabbitMQ", "undecodable"): _DEAD_IN_FRONT,
-    ("huey", "set"): _IN_TURN,
-    ("huey", "429"): _IN_TURN,
     ("Celery, RabbitMQ, quorum", "set"): _DELAYED,
     ("RQ, ours", "429"): _IN_TURN,
     ("RQ, ours", "set"): _IN_TURN,
