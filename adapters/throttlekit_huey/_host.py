@@ -38,9 +38,8 @@ def end_without_body(huey: Any, task: Any, now: Any) -> bool:
     return True
 
 
-def run(huey: Any, task: Any, now: Any, *, begins: bool = True) -> Any:
+def run(huey: Any, task: Any, now: Any) -> Any:
     """As huey's `execute` goes on with a task that it has found no reason not to run."""
-    if begins:
-        _log.info("Executing %s", task)
-        huey._emit(signals.SIGNAL_EXECUTING, task)
+    _log.info("Executing %s", task)
+    huey._emit(signals.SIGNAL_EXECUTING, task)
     return huey._execute(task, now)

@@ -71,10 +71,21 @@ def install(
     def create_consumer(**options: Any) -> Any:
         show_log("huey")
         gate.throttling.warn_in_memory()
-        return make_consumer(**options)
+        gate.waiting.begin()
+        consumer = make_consumer(**options)
+        stop = consumer.stop
+
+        def stop_consumer(graceful: bool = False) -> None:
+            consumer.stop_flag.set()
+            gate.waiting.close()
+            stop(graceful)
+
+        consumer.stop = stop_consumer
+        return consumer
 
     untyped.task_wrapper_class = throttled_wrapper(untyped.task_wrapper_class, tasks)
     untyped.create_consumer = create_consumer
+    untyped.on_shutdown("throttlekit")(gate.waiting.close_child)
     for name in ("dequeue", "execute", "read_schedule", "flush"):
         setattr(untyped, name, getattr(gate, name))
     setattr(untyped, _MARK, gate)

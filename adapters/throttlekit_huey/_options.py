@@ -15,14 +15,13 @@ from huey.api import TaskWrapper  # type: ignore[import-untyped]
 from throttlekit import Job, Limiter
 from throttlekit.adapter import OPTIONS, JobOptions, check_spelling
 
-__all__ = ["ADMITTED", "COPY", "FIELD", "TICKET", "Tasks", "carried", "carry", "throttled_wrapper"]
+__all__ = ["ADMITTED", "COPY", "FIELD", "Tasks", "carried", "carry", "throttled_wrapper"]
 
 ADMITTED = "_throttlekit_admitted"
 """The attribute of a task whose body may begin: its `Admitted`."""
 
 FIELD = "throttlekit.huey"
-"""The keyword argument in which a message carries options of its own, and its ticket. The body never gets it."""
-TICKET = "ticket"
+"""The keyword argument in which a message carries options of its own, and `COPY`. The body never gets it."""
 COPY = "copy"
 """The key in `FIELD` of a random text, which makes the message of a denied task unique."""
 _HUEYS = {"delay", "eta", "expires", "id", "priority", "retries", "retry_backoff", "retry_delay", "timeout"}
@@ -35,11 +34,11 @@ def carried(task: Any) -> Mapping[str, Any]:
     return task.kwargs.get(FIELD) or {}
 
 
-def carry(task: Any, field: Mapping[str, Any]) -> None:
-    """Let the message of *task* carry *field*."""
-    task.kwargs = {**task.kwargs, FIELD: field}
-    if not field:
-        del task.kwargs[FIELD]
+def carry(task: Any, **more: str) -> None:
+    """Let the message of *task* carry its own options and *more*, and nothing that another version wrote."""
+    field = {name: value for name, value in carried(task).items() if name in OPTIONS} | more
+    own = {name: value for name, value in task.kwargs.items() if name != FIELD}
+    task.kwargs = {**own, FIELD: field} if field else own
 
 
 class Tasks:
@@ -98,8 +97,12 @@ class Tasks:
 
     def job(self, message: Any) -> Job:
         """A task as limits see it."""
-        job = self._job(type(message), tuple(message.args), message.kwargs)
-        return replace(job, id=message.id, ticket=carried(message).get(TICKET))
+        return replace(self._job(type(message), tuple(message.args), message.kwargs), id=message.id)
+
+    def read(self, message: Any) -> Any:
+        """The task of a message as its serializer gives it, also of one that huey knows no longer; None: unknown."""
+        made = next((each for each in self._declared if _name(each) == message.name), None)
+        return made and made(message.args, message.kwargs, message.id)
 
     def _job(self, made: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Job:
         kwargs = {name: value for name, value in given.items() if name != FIELD}

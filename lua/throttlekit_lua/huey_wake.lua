@@ -1,45 +1,34 @@
 --[[
-  Let the job that waits first in a line ask now.
+  Take jobs that wait out of huey's schedule, for whichever workers are idle: in front of the queue. At most 100 a call.
 
-  One call removes 100 entries at most; call it again if it returns -2.
+  KEYS[1]  huey's schedule: sorted set
+  KEYS[2]  the jobs in workers' hands, "<hand> <job>": sorted set by when they were taken, microseconds
+  KEYS[3]  those of them that were woken, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
 
-  KEYS[1]  the waiting jobs that stand in the line: sorted set by their place
-  KEYS[2]  the waiting jobs' ids: sorted set by the instant to come back, microseconds; 0 at once
-  KEYS[3]  the bell at which idle workers listen: list; sorted set if the queue is one
-  KEYS[4]  huey's schedule: sorted set
-  KEYS[5]  the waiting jobs by their ids, "<priority> <base> <line> <job>": hash
+  ARGV[1]     "1" if the queue is a sorted set, else "0"
+  ARGV[2i]    the priority of a job
+  ARGV[2i+1]  the job
 
-  ARGV[1]  only if it is due in so many microseconds, or later
-  ARGV[2]  "1" if the queue is a sorted set, else "0"
+  Returns  how many are in a hand now, also those that were woken before; the others were flushed, or decided on
 
-  Returns  1 it asks now; 0 it is due soon anyway; -1 no job waits in the line; -2 only entries of jobs that are gone
-           were found, and there are more entries
-
-  Writes   KEYS[1] loses the entries before the first job: jobs that have ended, or that a worker has, which are added
-           again if they are denied; and jobs that were flushed from huey's schedule, which KEYS[2] and KEYS[5] lose as
-           well. KEYS[2] has the first job due at once, and KEYS[3] wakes a worker.
+  Writes   KEYS[1] loses these jobs, KEYS[2] and KEYS[3] get them: a worker that is killed with one that it has popped
+           from KEYS[3] does not lose it.
 ]]
-local MOST = 100
-local time = redis.call('TIME')
-local now, least, sorted = tonumber(time[1]) * 1000000 + tonumber(time[2]), tonumber(ARGV[1]), ARGV[2] == '1'
+local time, found = redis.call('TIME'), 0
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
-for _ = 1, MOST do
-  local id = redis.call('ZRANGE', KEYS[1], '0', '0')[1]
-  if not id then return -1 end
-  local due = tonumber(redis.call('ZSCORE', KEYS[2], id) or nil)
-  local job = due and string.match(redis.call('HGET', KEYS[5], id) or '', '^%S+ %S+ %S+ (.*)$')
-  if job and redis.call('ZSCORE', KEYS[4], job) then
-    if due < now + least then return 0 end
-    redis.call('ZADD', KEYS[2], '0', id)
-    if sorted then redis.call('ZADD', KEYS[3], '0', '1')
-    elseif redis.call('LLEN', KEYS[3]) == 0 then redis.call('LPUSH', KEYS[3], '1') end
-    redis.call('PEXPIRE', KEYS[3], '60000')
-    return 1
-  end
-  redis.call('ZREM', KEYS[1], id)
-  if due then
-    redis.call('ZREM', KEYS[2], id)
-    redis.call('HDEL', KEYS[5], id)
+for i = 1, (#ARGV - 1) / 2 do
+  local job = ARGV[2 * i + 1]
+  local note = string.sub(redis.sha1hex(job), 1, 16) .. ' ' .. job
+  if redis.call('ZREM', KEYS[1], job) == 1 then
+    redis.call('ZADD', KEYS[2], string.format('%.0f', now), note)
+    note = string.format('%016.0f', now + found) .. ' ' .. note
+    if ARGV[1] == '1' then redis.call('ZADD', KEYS[3], string.format('%.17g', -tonumber(ARGV[2 * i])), note)
+    else redis.call('LPUSH', KEYS[3], note) end
+    found = found + 1
+  elseif redis.call('ZSCORE', KEYS[2], note) then
+    found = found + 1
   end
 end
-return -2
+redis.call('PEXPIRE', KEYS[3], '60000')
+return found

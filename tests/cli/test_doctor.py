@@ -368,13 +368,17 @@ def test_findings_about_a_huey(tmp_path: Path, redis_base: str, change: tuple[st
 
 
 def test_huey_jobs_that_no_worker_brings_back_are_a_warning(tmp_path: Path, redis_base: str) -> None:
-    """A job that is overdue; a huey that is none; one whose Redis does not answer."""
+    """A job that is overdue, or was woken long ago; a huey that is none; one whose Redis does not answer."""
     folder = _module(tmp_path, SOUND_HUEY, ("URL", redis_base))
     client: Any = redis.Redis.from_url(f"{redis_base}/0")
-    client.zadd("throttlekit:huey:shop:due", {"0 job": (time.time() - 60) * 1e6})
-    code, found, _ = doctor("--huey", "shop:queue", folder=folder)
-    assert (code, "should have come back" in graded(found, "warning")) == (0, True)
-    client.delete("throttlekit:huey:shop:due")
+    for key, at in (
+        ("huey.schedule.shop", time.time() - 60),
+        ("throttlekit:huey:shop:in-hand", (time.time() - 60) * 1e6),
+    ):
+        client.zadd(key, {"0 job": at})
+        code, found, _ = doctor("--huey", "shop:queue", folder=folder)
+        assert (code, "should have come back" in graded(found, "warning")) == (0, True)
+        client.delete(key)
     client.close()
     assert "is not a huey" in doctor("--huey", "shop.call", folder=folder)[2]
     away = _module(tmp_path, SOUND_HUEY, ("URL", "redis://localhost:1"))

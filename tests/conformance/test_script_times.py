@@ -290,64 +290,47 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
 
 
 def _of_huey(filled: Filled) -> dict[str, Case]:
-    """huey's scripts, with jobs that wait in one line."""
+    """huey's scripts, with jobs that wait, or that were woken and that no worker takes."""
     keys = {
-        "huey_take": ["queue", "schedule", "due", "in-hand", "leader", "bell", "waiting", "late"],
-        "huey_defer": ["in-hand", "schedule", "due", "lane:l", "lanes", "waiting", "late"],
-        "huey_wake": ["lane:l", "due", "bell", "schedule", "waiting"],
-        "huey_keep": ["schedule", "due"],
+        "huey_take": ["queue", "in-hand", "woken"],
+        "huey_defer": ["in-hand", "schedule"],
+        "huey_wake": ["schedule", "in-hand", "woken"],
     }
-    hour_us = 3_600_000_000
 
-    def now_us() -> int:
-        seconds, micros = filled.client.time()
-        return int(seconds) * 1_000_000 + int(micros)
+    def job(n: int) -> str:
+        return f"job{n}" + "x" * 300
+
+    def held(n: int) -> str:
+        return f"{hashlib.sha1(job(n).encode()).hexdigest()[:16]} {job(n)}"
 
     def write(pipe: Any, part: range) -> None:
-        due_us = now_us() - 100_000_000
-        jobs = {n: f"job{n}" + "x" * 300 for n in part}
-        ids = {n: hashlib.sha1(job.encode()).hexdigest() for n, job in jobs.items()}
-        pipe.zadd("schedule", dict.fromkeys(jobs.values(), due_us / 1000000))
-        pipe.zadd("due", dict.fromkeys(ids.values(), due_us))
-        pipe.zadd("lane:l", {each: n for n, each in ids.items()})
-        pipe.hset("waiting", mapping={ids[n]: f"0 {due_us} l {job}" for n, job in jobs.items()})
+        seconds = filled.client.time()[0]
+        pipe.zadd("schedule", {job(n): seconds + 60 for n in part})
+        pipe.zadd("in-hand", {held(n): seconds * 1e6 for n in part})
+        pipe.lpush("woken", *(f"{n:016} {held(n)}" for n in part))
 
     @filled.once
-    def all_overdue() -> None:
+    def all_woken() -> None:
         filled.in_pieces(write)
-        filled.client.zadd("lanes", {"l": 0})
-        filled.client.hset("late", "l", 0)
 
     def without(*names: str) -> Callable[[], None]:
         def prepare() -> None:
-            all_overdue()
+            all_woken()
             filled.client.delete(*names)
 
         return prepare
 
-    def line_is_late() -> None:
-        all_overdue()
-        filled.client.hset("late", "l", hour_us)
-
-    def user_jobs() -> None:
-        filled.sorted("schedule", "job{}", lambda _: 1.0)
-
     def case(script: str, prepare: Callable[[], object], *args: Any) -> Case:
         return Case(script, prepare, lambda: filled.script(script, keys[script], args))
 
-    keep = "huey_keep", "9999999999.0", "9999999999.5", 0
-    wake = "huey_wake", 0, "0"
-    take = "huey_take", "0", "me", 10_000_000, "", "0123456789abcdef", "text"
-    defer = "huey_defer", "", "new" + "x" * 300, 1, 1_000_000, 0, MANY + 1, "l", 1
+    jobs = [part for n in range(100) for part in (0, job(n))]
+    take = "huey_take", "0", 10_000_000, "0123456789abcdef", "", "text"
     return {
-        "huey_keep: all are overdue": case(keep[0], all_overdue, *keep[1:]),
-        "huey_keep: jobs of the user's own": case(keep[0], user_jobs, *keep[1:]),
-        "huey_wake: all were flushed": case(wake[0], without("schedule"), *wake[1:]),
-        "huey_wake: all have been taken": case(wake[0], without("due"), *wake[1:]),
-        "huey_take: all are overdue": case(take[0], all_overdue, *take[1:]),
-        "huey_take: all were flushed": case(take[0], without("schedule"), *take[1:]),
-        "huey_take: the line is late": case(take[0], line_is_late, *take[1:]),
-        "huey_defer: all in front have gone": case(defer[0], without("waiting"), *defer[1:]),
+        "huey_take: all are woken": case(take[0], all_woken, *take[1:]),
+        "huey_take: all were flushed": case(take[0], without("in-hand"), *take[1:]),
+        "huey_defer": case("huey_defer", all_woken, held(0), "new" + "x" * 300, "9999999999.5"),
+        "huey_wake": case("huey_wake", without("in-hand", "woken"), "0", *jobs),
+        "huey_wake: all are woken": case("huey_wake", without("schedule"), "0", *jobs),
     }
 
 

@@ -172,9 +172,8 @@ def test_headers_of_celerys_messages() -> None:
 
 
 def test_what_hueys_messages_carry() -> None:
-    """The keyword argument and what is in it; the keys beside huey's; and a waiting job as it stands there."""
+    """The keyword argument and what is in it, and the keys beside huey's."""
     assert constant("throttlekit_huey", "FIELD") == "throttlekit.huey"
-    assert constant("throttlekit_huey", "TICKET") == "ticket"
     assert constant("throttlekit_huey", "COPY") == "copy"
     assert constant("throttlekit_huey", "PREFIX") == "throttlekit:huey:"
 

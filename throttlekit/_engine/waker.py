@@ -164,9 +164,12 @@ class _Here(Generic[_T]):
         stop = self.stops.get(bucket)
         return 0 if stop is not None and stop.positions else free
 
-    def pass_on(self, id: str, now_us: int) -> _T | None:
+    def pass_on(self, id: str, now_us: int, *, asks: bool) -> _T | None:
         item = self.room.release(id)
-        self.room.done(id)
+        if asks:
+            self.room.asks(id)
+        else:
+            self.room.done(id)
         self.leave_stop(id)
         for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added, so none accumulate
             if until_us <= now_us:
@@ -333,7 +336,7 @@ class Waker(Generic[_T]):
             if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
                 self._look(here, claim, ())
         if has_position:
-            self._remove_all(claims, [id], keep=True)
+            self._remove_all(claims, [id], keep=True, any_owner=True)
         if closed:
             self._give_back(item)
             return
@@ -359,23 +362,33 @@ class Waker(Generic[_T]):
             here.told_full.clear()
             here.changed.notify()
 
-    def pass_on(self, id: str) -> _T | None:
+    def pass_on(self, id: str, *, asks: bool = False) -> _T | None:
         """
         Note that a job that waits goes back to its framework. It keeps its position: the process that takes its message
         next asks for it, and holds it from then on. If it is woken before that, others pass meanwhile. Returns what was
         held.
+
+        Args:
+            asks: The job was woken, and a worker takes it at once: its wake counts until then.
         """
         here = self._here
         with here.changed:
-            return here.pass_on(id, _now_us())
+            return here.pass_on(id, _now_us(), asks=asks)
 
-    def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
-        """Let go of a job that waits no longer, also in the store. Returns what was held."""
+    def take_over(self, id: str) -> None:
+        """Note that this process has taken the message of a job that has waited in some process, and may ask for it."""
+        here = self._here
+        with here.changed:
+            if id not in here.waited:
+                here.note(id, Waited(0, 1, 0))
+
+    def leave(self, id: str, claims: Sequence[StoreClaim], *, any_owner: bool = False) -> _T | None:
+        """Let go of a job that waits no longer, also in the store. Returns what was held. *any_owner*: whoever."""
         here = self._here
         with here.changed:
             item = here.room.release(id)
             here.forget(id)
-        self._remove_all(claims, [id])
+        self._remove_all(claims, [id], any_owner=any_owner)
         return item
 
     def leave_lists(self, id: str, claims: Sequence[StoreClaim]) -> None:
@@ -385,7 +398,7 @@ class Waker(Generic[_T]):
             has_waited = here.waited_of(id).denials > 0
             here.room.done(id)
         if has_waited:
-            self._remove_all(claims, [id])
+            self._remove_all(claims, [id], any_owner=True)
 
     def heard(self, bucket: str, wakes: Sequence[Wake]) -> None:
         """Note wakes that another process made."""
@@ -484,9 +497,11 @@ class Waker(Generic[_T]):
             if those := [id for id in ids if (id in passed_on) is keep]:
                 self._remove_all([claim], those, keep=keep)
 
-    def _remove_all(self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False) -> None:
+    def _remove_all(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False, any_owner: bool = False
+    ) -> None:
         with suppress(StoreUnavailable):  # they are removed once they are woken again
-            self._store.forget(claims, ids, self._here.owner, keep=keep)
+            self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
 
 
 def _pause_s(*times_us: int | None) -> float | None:

@@ -17,7 +17,7 @@ from throttlekit_huey._schedule import PREFIX
 
 __all__ = ["examine_huey"]
 
-_MAX_OVERDUE_S = 5.0
+_MAX_OVERDUE_S, _IN_HAND_S = 5.0, 10.0
 _fault = partial(Finding, "fault", "huey")
 _warning = partial(Finding, "warning", "huey")
 
@@ -62,18 +62,25 @@ def examine_huey(where: str, url: str | None) -> Iterator[Finding]:
 def _waiting(huey: Any) -> Iterator[Finding]:
     redis_errors: Any = importlib.import_module("redis").RedisError
     try:
-        late = _overdue_s(huey.storage)
+        late = _overdue_s(huey)
     except redis_errors as error:
         raise ExaminationError(f"huey's Redis does not answer: {type(error).__name__}") from None
     if late > _MAX_OVERDUE_S:
         yield _warning(
-            f"Denied jobs should have come back {late:.0f} s ago.",
+            f"Jobs in huey's schedule, such as denied ones, should have come back {late:.0f} s ago.",
             "no consumer runs, or all of its workers are busy: start one, or add workers",
         )
 
 
-def _overdue_s(storage: Any) -> float:
-    """How many seconds ago the first waiting job was due; negative: it will be. 0 if no job waits."""
-    first = storage.conn.zrangebyscore(f"{PREFIX}{storage.name}:due", 1, "+inf", 0, 1, withscores=True)
-    seconds, micros = storage.conn.time()
-    return float(seconds + (micros - first[0][1]) / 1_000_000) if first else 0.0
+def _overdue_s(huey: Any) -> float:
+    """
+    How many seconds ago a consumer should have taken the first job that is due, or that was woken; 0 or less: it has
+    time.
+    """
+    storage = huey.storage
+    conn, now = storage.conn, storage.convert_ts(huey._get_timestamp())
+    due = conn.zrange(storage.schedule_key, 0, 0, withscores=True)
+    seconds, _ = conn.time()
+    in_hand = conn.zrange(f"{PREFIX}{storage.name}:in-hand", 0, 0, withscores=True)
+    late = [now - at for _, at in due] + [seconds - at / 1e6 - _IN_HAND_S for _, at in in_hand]
+    return float(max(late, default=0.0))

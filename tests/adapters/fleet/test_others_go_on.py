@@ -39,15 +39,12 @@ FAILS: dict[tuple[str, str], str] = {
     ("RQ, stock", "undecodable"): _FAILS_IN_TURN,
     ("RQ, stock", "store"): _STORE,
     ("RQ, stock", "queue"): _DEAD_IN_FRONT,
-    ("huey", "store"): _STORE,
 }
 """Where the jobs behind do not go on yet, by stack and fault, and why."""
 
 UNSTEADY: dict[tuple[str, str], str] = {
     ("Dramatiq, Redis", "undecodable"): _DEAD_IN_FRONT,
     ("Dramatiq, RabbitMQ", "undecodable"): _DEAD_IN_FRONT,
-    ("huey", "set"): _IN_TURN,
-    ("huey", "429"): _IN_TURN,
     ("RQ, ours", "429"): _IN_TURN,
     ("RQ, ours", "set"): _IN_TURN,
     ("RQ, ours", "queue"): _DEAD_IN_FRONT,

@@ -31,6 +31,8 @@ def _hand(kind: Any, url: str) -> Iterator[Hand]:
     huey: Any = kind(f"hand{next(_NUMBERS)}", url=url, read_timeout=0.2)
     limiter = Limiter("memory://")
     install(huey, limiter)
-    yield Hand(huey, limiter)
+    hand = Hand(huey, limiter)
+    yield hand
+    hand.gate.waiting.close()
     limiter.close()
     huey.storage.pool.disconnect()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from throttlekit_huey import install
 
 KINDS = (RedisHuey, PriorityRedisHuey)
 SLOW = TokenBucket("slow", "1/hour", burst=1)
+WIDE = TokenBucket("wide", "1000/s", burst=100)
 
 
 def test_a_denied_job_waits_in_hueys_schedule(hand: Hand) -> None:
@@ -43,22 +43,23 @@ def test_jobs_come_back_in_order_and_once(hand: Hand) -> None:
     for n in range(5):
         task(n)
     assert hand.until(5) == [0, 1, 2, 3, 4]
-    assert hand.huey.scheduled_count() == hand.redis.zcard(hand.key("due")) == hand.in_hand == 0
+    assert hand.huey.scheduled_count() == hand.in_hand == 0
+    assert hand.redis.keys(hand.key("*")) == []
 
 
-def test_a_due_job_goes_before_newer_ones(hand: Hand) -> None:
+def test_a_woken_job_goes_before_newer_ones(hand: Hand) -> None:
     """A job whose turn has come is taken before one that came after it."""
     task, free = hand.task(), hand.task(throttle=None)
-    hand.deny(0.5)
+    hand.deny(0.1)
     task("first")
     hand.step()
-    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="the pause is over")
+    wait_until(lambda: hand.in_hand, description="it is woken")
     free("second")
     assert hand.until(2) == ["first", "second"]
 
 
-def test_a_line_that_becomes_later_is_asked_for_once(hand: Hand) -> None:
-    """The answer to the job that stands first makes those behind it due as much later: they do not ask themselves."""
+def test_a_prolonged_pause_costs_few_questions(hand: Hand) -> None:
+    """Jobs that wait through it are woken when it is over, and not when it was to be over."""
     task = hand.task()
     hand.deny(0.5)
     for n in range(10):
@@ -77,18 +78,21 @@ def test_a_line_that_becomes_later_is_asked_for_once(hand: Hand) -> None:
     assert taken < 10 + 6
 
 
-def test_a_higher_priority_goes_before_a_due_job(hand: Hand) -> None:
-    """On a queue with priorities a due job is taken in its place among them."""
+def test_a_woken_job_stands_among_the_priorities(hand: Hand) -> None:
+    """It goes behind a higher priority, before others of its own, and in the order in which jobs were woken."""
     if not hand.huey.storage.priority:
         pytest.skip("the queue has no priorities")
-    task, free = hand.task(), hand.task(throttle=None)
-    hand.deny(0.5)
-    task("due", priority=5)
-    hand.step()
-    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="the pause is over")
-    free("high", priority=9)
+    task, free = hand.task(throttle=WIDE), hand.task(throttle=None)
+    hand.limiter.pause(WIDE, 0.1)
+    for what in ("first", "second"):
+        task(what, priority=5)
+        hand.step()
+    free("same", priority=5)
     free("low", priority=1)
-    assert hand.until(3) == ["high", "due", "low"]
+    free("high", priority=9)
+    hand.gate.waiting._free = lambda: 2
+    wait_until(lambda: hand.in_hand == 2, description="both are woken")
+    assert hand.until(5) == ["high", "first", "second", "same", "low"]
 
 
 def test_a_job_in_the_hands_of_a_dead_worker_is_anothers(hand: Hand) -> None:
@@ -139,7 +143,10 @@ def test_a_task_object_that_is_enqueued_twice_waits_twice_for_a_store(redis_url:
     hand.work_until(lambda: not huey.pending_count(), "both have been denied")
     assert huey.scheduled_count() == 2
     store.away = False
+    assert hand.until(1) == ["x"]
+    huey.read_schedule(huey._get_timestamp() + datetime.timedelta(minutes=1))  # of two, one waits until it is due
     assert hand.until(2) == ["x", "x"]
+    hand.gate.waiting.close()
     limiter.close()
     huey.storage.pool.disconnect()
 
@@ -186,10 +193,10 @@ def test_a_lost_answer_loses_no_granted_job(hand: Hand) -> None:
     """The worker finds that the job is in no worker's hand, as it has let it go itself a moment ago: it runs it."""
     hand.task()("x")
     task = hand.huey.dequeue()
-    hand.gate_schedule._conn = _Breaking(hand.redis, "zrem")
+    hand.gate.schedule._conn = _Breaking(hand.redis, "zrem")
     hand.huey.execute(task)
     assert hand.ran == ["x"]
-    assert (hand.gate_schedule._conn.lost, hand.in_hand) == (2, 0)
+    assert (hand.gate.schedule._conn.lost, hand.in_hand) == (2, 0)
 
 
 def test_a_lost_answer_loses_no_job_that_heard_a_429(hand: Hand) -> None:
@@ -203,7 +210,7 @@ def test_a_lost_answer_loses_no_job_that_heard_a_429(hand: Hand) -> None:
 
     angry()
     task = hand.huey.dequeue()
-    hand.gate_schedule._defer = _Breaking(hand.gate_schedule._defer, "")
+    hand.gate.schedule._defer = _Breaking(hand.gate.schedule._defer, "")
     hand.huey.execute(task)
     assert hand.huey.scheduled_count() == 1
     assert hand.until(2) == ["ran", "ran"]
@@ -212,7 +219,7 @@ def test_a_lost_answer_loses_no_job_that_heard_a_429(hand: Hand) -> None:
 def test_a_lost_connection_loses_no_job_that_came_while_a_worker_listened(hand: Hand) -> None:
     """It is in no list of Redis as the worker asks to have it in hand: the worker keeps it, and asks again."""
     task, sender = hand.task(), threading.Timer(0.05, lambda: task("x"))
-    hand.gate_schedule._take = take = _Breaking(hand.gate_schedule._take, "", done=False)
+    hand.gate.schedule._take = take = _Breaking(hand.gate.schedule._take, "", done=False)
     take.lost = -1  # the first call finds nothing, and the worker listens
     sender.start()
     with pytest.raises(RedisConnectionError):
@@ -223,6 +230,7 @@ def test_a_lost_connection_loses_no_job_that_came_while_a_worker_listened(hand: 
 
 def test_jobs_without_limits_are_hueys_own(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that names no limit is in no list of ours, and no command more is sent for it."""
+    assert not hand.step()  # the server knows the script
     hand.task(throttle=None)("x")
     hand.task()  # there are others
     sent: list[tuple[int, str]] = []
@@ -245,13 +253,13 @@ def test_a_job_that_comes_to_an_idle_worker(hand: Hand, limited: bool) -> None:
     """A worker that listens takes it at once; one that may be limited is in its hand, and any other is not."""
     task = hand.task(throttle=RATE if limited else None)
     listening = threading.Event()
-    listen = hand.gate_schedule._listen
+    listen = hand.gate.schedule._listen
 
     def listened(seconds: float) -> bytes:
         listening.set()
         return listen(seconds)
 
-    hand.gate_schedule._listen = listened
+    hand.gate.schedule._listen = listened
     taken: list[Any] = []
     worker = threading.Thread(target=lambda: taken.append(hand.huey.dequeue()))
     worker.start()
@@ -264,32 +272,6 @@ def test_a_job_that_comes_to_an_idle_worker(hand: Hand, limited: bool) -> None:
     assert hand.in_hand == limited
     hand.huey.execute(taken[-1])
     assert (hand.ran, hand.in_hand) == (["x"], 0)
-
-
-def test_one_idle_worker_keeps_the_time(hand: Hand) -> None:
-    """Of idle workers one leads while a job is due soon; another one looks a little later, and the rest listen."""
-    task = hand.task()
-    hand.deny(0.5)
-    for n in range(2):
-        task(n)
-        hand.step()
-
-    def leads() -> bool:
-        return bool(hand.take("first")[2])
-
-    wait_until(leads, description="the first job is due soon", every=0.005)
-    first, second, third = (hand.take(name) for name in ("first", "second", "third"))
-    assert (first[0], first[2]) == (None, 1)
-    assert (second[0], second[2]) == (None, 0)
-    assert second[1] > first[1]
-    assert third == [None, -1, 0]
-
-    def taken() -> Any:
-        return hand.take("first")[0]
-
-    wait_until(taken, description="the first job is due")
-    assert hand.redis.exists(hand.key("bell")) == 1
-    wait_until(lambda: hand.take("second")[0] or hand.take("second")[2], description="the other one leads, or has it")
 
 
 def test_compressed_messages_are_safe_as_well(redis_url: str) -> None:
@@ -310,22 +292,28 @@ def test_compressed_messages_are_safe_as_well(redis_url: str) -> None:
     huey.storage.pool.disconnect()
 
 
-def test_hueys_scheduler_leaves_waiting_jobs(hand: Hand) -> None:
-    """After an outage of all workers it takes only what the user scheduled, and the workers bring back what waits."""
+def test_a_job_that_nobody_wakes_comes_back(hand: Hand) -> None:
+    """Its process was killed: ten seconds after its turn the scheduler of any consumer hands it to a worker."""
     task = hand.task()
     hand.deny(0.5)
     task("waiting")
     hand.step()
+    hand.gate.waiting.waker.close()  # as if it was killed
     task.schedule(("scheduled",), delay=60)
     hand.step()
-    later = hand.huey._get_timestamp() + datetime.timedelta(minutes=5)
-    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="it is due")
-    assert [each.args for each in hand.huey.read_schedule(later)] == [("scheduled",)]
+    now = hand.huey._get_timestamp()
+    assert hand.huey.read_schedule(now + datetime.timedelta(seconds=9)) == []
+    assert hand.in_hand == 0
+    assert hand.huey.read_schedule(now + datetime.timedelta(seconds=11)) == []
+    assert (hand.in_hand, hand.huey.scheduled_count()) == (1, 1)
+    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="the pause is over")
+    hand.gate.waiting.close()
+    hand.gate.waiting.begin()  # another process
     assert hand.until(1) == ["waiting"]
 
 
-def test_hueys_scheduler_leaves_hundreds_of_waiting_jobs(plain: Hand) -> None:
-    """More than one call of the script looks at, between as many jobs that the user scheduled for earlier."""
+def test_hundreds_of_jobs_that_nobody_wakes_come_back(plain: Hand) -> None:
+    """More than one call of the script moves, between as many jobs that the user scheduled."""
     task = plain.task()
     plain.deny(600)
     for n in range(120):
@@ -333,23 +321,53 @@ def test_hueys_scheduler_leaves_hundreds_of_waiting_jobs(plain: Hand) -> None:
         task("waiting")
     for _ in range(240):
         plain.step()
-    assert plain.redis.zcard(plain.key("due")) == 120
     later = plain.huey._get_timestamp() + datetime.timedelta(hours=1)
     assert sorted(each.args[0] for each in plain.huey.read_schedule(later)) == list(range(120))
-    assert plain.huey.scheduled_count() == 120
+    assert (plain.in_hand, plain.huey.scheduled_count()) == (120, 0)
 
 
 def test_without_workers_of_ours_huey_brings_a_job_back(plain: Hand) -> None:
-    """A minute after its turn huey's own scheduler takes a waiting job, if this adapter was removed meanwhile."""
+    """Ten seconds after its turn huey's own scheduler takes a waiting job, if this adapter was removed meanwhile."""
     task = plain.task()
     plain.deny(0.5)
     task("waiting")
     plain.step()
     stock: Any = RedisHuey(plain.huey.name, connection_pool=plain.huey.storage.pool)
-    later = stock._get_timestamp() + datetime.timedelta(seconds=70)
+    later = stock._get_timestamp() + datetime.timedelta(seconds=11)
     assert len(stock.storage.read_schedule(later)) == 1
-    plain.work_until(lambda: plain.redis.zcard(plain.key("due")) == 0, "what has gone is forgotten")
+    wait_until(lambda: not len(plain.gate.waiting.waker), description="it is woken, and found to be gone")
     assert plain.ran == []
+
+
+def test_a_job_that_another_version_denied_runs(hand: Hand) -> None:
+    """It has a ticket in its message, which is ignored, and huey's schedule has it for a minute after its turn."""
+    task = hand.task()
+    made = task.s("x")
+    made.kwargs["throttlekit.huey"] = {"ticket": {"anything": 1}, "copy": "0123456789abcdef"}
+    hand.huey.storage.add_to_schedule(hand.huey.serialize_task(made), hand.huey._get_timestamp())
+    hand.deny(0.2)
+    assert hand.huey.read_schedule() == []
+    hand.step()
+    (waiting,) = hand.huey.scheduled()
+    assert set(waiting.kwargs["throttlekit.huey"]) == {"copy"}
+    assert hand.until(1) == ["x"]
+
+
+def test_a_process_that_stops_gives_its_jobs_to_others(hand: Hand) -> None:
+    """Workers take them at once, in their order; so it is with one that is denied later."""
+    task = hand.task()
+    hand.deny(600)
+    for n in range(250):
+        task(n)
+    for _ in range(249):
+        hand.step()
+    hand.gate.waiting.close()
+    assert (hand.in_hand, hand.huey.scheduled_count()) == (249, 0)
+    taken = [hand.huey.dequeue() for _ in range(249)]
+    assert [each.args[0] for each in taken] == list(range(249))
+    late = hand.huey.dequeue()
+    hand.huey.execute(late)
+    assert (hand.huey.dequeue().args, hand.huey.scheduled_count()) == ((249,), 0)
 
 
 def test_revoke_restore_and_expiry(hand: Hand) -> None:
@@ -559,8 +577,7 @@ def test_flush_leaves_no_job(hand: Hand) -> None:
     task("in hand")
     taken = hand.huey.dequeue()
     hand.huey.flush()
-    left = [key for key in hand.redis.keys(hand.key("*")) if not key.endswith((b":leader", b":bell", b"-priority"))]
-    assert left == []
+    assert hand.redis.keys(hand.key("*")) == []
     hand.huey.execute(taken)
     assert not hand.step()
     assert (hand.ran, hand.huey.pending_count(), hand.huey.scheduled_count()) == ([], 0, 0)
@@ -568,34 +585,31 @@ def test_flush_leaves_no_job(hand: Hand) -> None:
     assert hand.until(1) == ["new"]
 
 
-def test_a_look_steps_over_all_jobs_that_were_flushed(hand: Hand) -> None:
+def test_jobs_that_were_flushed_hold_up_no_other(hand: Hand) -> None:
     """However many there are whose schedule was emptied by other means than `huey.flush()`."""
-    task = hand.task()
-    hand.deny()
+    task, held = hand.task(throttle=SLOW), hand.limiter.acquire(SLOW)
     for n in range(300):
         task(n)
         hand.step()
     hand.huey.storage.flush_schedule()
     task("new")
     hand.step()
-    (lane,) = hand.redis.zrange(hand.key("lanes"), 0, -1)
-    assert hand.gate_schedule.wake(lane.decode())
-    assert hand.redis.zcard(hand.key("due")) == hand.redis.hlen(hand.key("waiting")) == 1
-    assert hand.redis.zrange(hand.key("due"), 0, -1, withscores=True)[0][1] == 0
+    hand.limiter.settle(held, actual=0)
+    assert hand.until(1) == ["new"]
 
 
-def test_a_worker_goes_on_behind_hundreds_of_flushed_jobs_that_are_due(hand: Hand) -> None:
-    """It drops some of them with each look, and takes the job behind them at once."""
+def test_a_worker_steps_over_hundreds_of_woken_jobs_that_were_flushed(hand: Hand) -> None:
+    """A worker drops those that it finds, and takes the job behind them."""
     task = hand.task()
     hand.deny(600)
     for n in range(250):
         task(n)
         hand.step()
-    hand.huey.storage.flush_schedule()
-    hand.redis.zunionstore(hand.key("due"), {hand.key("due"): 0})  # all of them are due
+    hand.huey.read_schedule(hand.huey._get_timestamp() + datetime.timedelta(hours=1))
+    assert hand.in_hand == 250
+    hand.redis.delete(hand.key("in-hand"))
     hand.task(throttle=None)("new")
     assert hand.until(1) == ["new"]
-    wait_until(lambda: not hand.step() and hand.redis.zcard(hand.key("due")) == 0, description="all are dropped")
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["until", "once"])
@@ -609,82 +623,62 @@ def test_a_revocation_that_has_ended_is_deleted(hand: Hand, once: bool) -> None:
     assert not [key for key in hand.huey.all_results() if key.startswith("rt:")]
 
 
-def test_the_next_job_asks_as_a_waiting_job_ends_unrun(hand: Hand) -> None:
-    """Revoked jobs do not hold up those behind them until each is due: they end one after the other, long before."""
-    task = hand.task()
-    hand.deny(600)
+def test_revoked_jobs_hold_up_no_other(hand: Hand) -> None:
+    """They are woken one after the other, and none of them takes a unit."""
+    task = hand.task(throttle=SLOW)
+    held = hand.limiter.acquire(SLOW)
     for n in range(30):
         task(n)
         hand.step()
+    other = hand.task(throttle=SLOW)
+    other("other")
+    hand.step()
     task.revoke()
-    (lane,) = hand.redis.zrange(hand.key("lanes"), 0, -1)
-    assert hand.gate_schedule.wake(lane.decode())
-    hand.gate_schedule._look_at = time.monotonic() + 3_600  # no look at the lines
-    hand.work_until(lambda: [name for name, _ in hand.signals].count("revoked") == 30, "all of them have ended")
-    assert hand.huey.scheduled_count() == 0
+    hand.limiter.settle(held, actual=0)
+    assert hand.until(1) == ["other"]
+    assert [name for name, _ in hand.signals].count("revoked") == 30
 
 
 def test_a_huey_may_get_priorities_while_jobs_wait(redis_url: str) -> None:
-    """Of the list's huey the bell is left, which is a list: no job is lost, and the waiting ones run."""
+    """What the list's huey has woken is in a list: no job is lost."""
     limiter = Limiter("memory://")
     before, after = (Hand(kind("grows", url=redis_url, read_timeout=0.2), limiter) for kind in KINDS)
     for each in (before, after):
         install(each.huey, limiter)
     first, second, free = before.task(name="job"), after.task(name="job"), after.task(name="free", throttle=None)
     assert first.task_class.__name__ == second.task_class.__name__
-    before.deny(0.3)
+    before.deny(0.1)
     for n in range(3):
         first(n)
         before.step()
-    (lane,) = before.redis.zrange(before.key("lanes"), 0, -1)
-    assert before.gate_schedule.wake(lane.decode())
-    assert before.redis.type(before.key("bell")) == b"list"
+    wait_until(lambda: before.in_hand, description="one is woken")
+    assert before.redis.type(before.key("woken")) == b"list"
+    before.gate.waiting.close()
     for n in range(3, 6):
         free(n)
+    after.until(3)
+    _age(after)
     assert sorted(after.until(6)) == list(range(6))
+    after.gate.waiting.close()
     for each in (before, after):
         each.huey.storage.pool.disconnect()
 
 
-def test_a_bell_of_another_type_loses_no_job(hand: Hand) -> None:
-    """What fails, fails before the job is removed from the queue."""
+def test_a_key_of_another_type_loses_no_job(hand: Hand) -> None:
+    """What fails, fails before the job is removed."""
     task, free = hand.task(), hand.task(throttle=None)
-    hand.deny()
+    hand.deny(0.2)
     task("waits")
     hand.step()
     free("x")
-    (waiting,) = hand.redis.zrange(hand.key("due"), 0, -1)
-    hand.redis.set(hand.key("bell"), "x")
-    hand.redis.zadd(hand.key("due"), {waiting: (time.time() + 0.12) * 1_000_000})  # so the bell is to ring
+    hand.redis.set(hand.key("woken"), "x")
+    wait_until(lambda: hand.in_hand, description="the other job is woken")
     with pytest.raises(ResponseError):
         hand.huey.dequeue()
     assert hand.huey.pending_count() == 1
-    hand.redis.delete(hand.key("bell"))
-    assert hand.until(1) == ["x"]
-
-
-def _first_of_a_line_may_run(hand: Hand, task: Any, jobs: int) -> None:
-    """Send jobs of `SLOW` that are denied, and give the unit back: the first one is woken, long before it was due."""
-    held = hand.limiter.acquire(SLOW)
-    for n in range(jobs):
-        task(n)
-        hand.step()
-    hand.limiter.settle(held, actual=0)
-    (lane,) = hand.redis.zrange(hand.key("lanes"), 0, -1)
-    assert hand.gate_schedule.wake(lane.decode())
-    hand.gate_schedule._look_at = time.monotonic() + 3_600  # no look at the lines
-
-
-def test_a_lost_connection_at_a_wake_loses_no_granted_job(hand: Hand) -> None:
-    """The job behind is woken while the granted job is in hand."""
-    _first_of_a_line_may_run(hand, hand.task(throttle=SLOW), 2)
-    granted = hand.huey.dequeue()
-    hand.gate_schedule.wake = wake = _Breaking(hand.gate_schedule.wake, "", done=False)
-    with pytest.raises(RedisConnectionError):
-        hand.huey.execute(granted)
-    assert (wake.lost, hand.ran, hand.in_hand) == (1, [], 1)
+    hand.redis.delete(hand.key("woken"))
     _age(hand)
-    assert hand.until(1) == [0]
+    assert sorted(hand.until(2)) == ["waits", "x"]
 
 
 def test_a_unit_that_a_body_gives_back_is_used_at_once(hand: Hand) -> None:
@@ -692,8 +686,50 @@ def test_a_unit_that_a_body_gives_back_is_used_at_once(hand: Hand) -> None:
 
     def give_back(what: int) -> None:
         hand.ran.append(what)
-        hand.step()  # the job behind, which was woken at the grant, is denied
         current().settle(0)
 
-    _first_of_a_line_may_run(hand, hand.huey.task(throttle=SLOW, name="gives back")(give_back), 3)
+    held, task = hand.limiter.acquire(SLOW), hand.huey.task(throttle=SLOW, name="gives back")(give_back)
+    for n in range(3):
+        task(n)
+        hand.step()
+    hand.limiter.settle(held, actual=0)
     assert hand.until(3) == [0, 1, 2]
+
+
+def test_a_lost_answer_at_a_wake_loses_no_position(hand: Hand) -> None:
+    """The job was woken all the same. It is woken again, and found in hand: it asks in its turn."""
+    held, task = hand.limiter.acquire(SLOW), hand.task(throttle=SLOW)
+    for n in range(2):
+        task(n)
+        hand.step()
+    hand.gate.schedule._wake = wake = _Breaking(hand.gate.schedule._wake, "")
+    hand.limiter.settle(held, actual=0)
+    wait_until(lambda: wake.lost == 2, description="it was woken twice")
+    assert hand.in_hand == 1
+    assert hand.until(1) == [0]
+
+
+def test_jobs_that_end_in_another_process_leave_the_waitlist(redis_url: str) -> None:
+    """They waited in one process, and another one found that they were revoked: the next job is woken at once."""
+    limiter = Limiter(redis_url)
+    one, two = (Hand(RedisHuey("shared", url=redis_url, read_timeout=0.2), limiter) for _ in range(2))
+    for each in (one, two):
+        install(each.huey, limiter)
+    task, other = (one.task(name=name, throttle=SLOW) for name in ("job", "other"))
+    for name in ("job", "other"):
+        two.task(name=name, throttle=SLOW)
+    held = limiter.acquire(SLOW)
+    for n in range(5):
+        task(n)
+        one.step()
+    other("other")
+    one.step()
+    task.revoke()
+    limiter.settle(held, actual=0)
+    assert two.until(1) == ["other"]
+    assert [name for name, _ in two.signals].count("revoked") == 5
+    assert not [key for key in one.redis.keys("tk1:{slow:}*") if b"entries" in key]
+    for each in (one, two):
+        each.gate.waiting.close()
+        each.huey.storage.pool.disconnect()
+    limiter.close()

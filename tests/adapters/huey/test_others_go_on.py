@@ -133,11 +133,6 @@ def test_others_go_on_while_a_groups_store_is_away(redis_url: str, a_first: bool
 
 
 @pytest.mark.parametrize("fault", ["paused key", "429", "renamed task"])
-@pytest.mark.xfail(
-    strict=True,
-    reason="A stopped job keeps its position in the line of the shared limit, and the jobs behind it come when they "
-    "were due: as many units as the stopped jobs would take are lost.",
-)
 def test_others_use_the_whole_limit(fleet: Fleet, fault: str) -> None:
     """The units that stopped jobs do not take go to the others."""
     a, b, strike = FAULTS[fault]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from throttlekit import Limiter, TokenBucket
 __all__ = ["RATE", "Hand"]
 
 _NUMBERS = itertools.count(1)
-_KEYS = ("due", "in-hand", "leader", "bell", "waiting", "late")
 RATE = TokenBucket("hand", "20/s", burst=1)
 
 
@@ -66,19 +64,14 @@ class Hand:
         wait_until(stepped, description=description)
 
     def key(self, name: str) -> str:
-        if name == "bell" and self.huey.storage.priority:
-            name = "bell-by-priority"
+        if name == "woken" and self.huey.storage.priority:
+            name = "woken-by-priority"
         return f"throttlekit:huey:{self.huey.storage.name}:{name}"
 
     @property
-    def gate_schedule(self) -> Any:
-        return self.huey._throttlekit_gate._schedule
-
-    def take(self, worker: str) -> Any:
-        """What an idle worker of that id gets of huey_take.lua: a job; how long to wait; whether it leads."""
-        schedule, storage = self.gate_schedule, self.huey.storage
-        keys = [storage.queue_key, storage.schedule_key, *map(self.key, _KEYS)]
-        return schedule._take(keys=keys, args=[int(storage.priority), worker, 10_000_000, "", os.urandom(8).hex(), ""])
+    def gate(self) -> Any:
+        """What the huey does in place of its own methods."""
+        return self.huey._throttlekit_gate
 
     @property
     def redis(self) -> Any:
