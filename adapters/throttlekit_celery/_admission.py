@@ -264,7 +264,12 @@ class Gate:
     def _put_back(self, tasks: HeldTasks, held: HeldTask) -> None:
         """Put *held*, which is held, back into its queue. It is held until the broker has confirmed the copy."""
         if tasks.requeue(held) and not self._copy(held) and held.state is State.REQUEUEING:
-            tasks.hold_again(held, _RETRY_COPY_AFTER)
+            self._stay(tasks, held)
+
+    def _stay(self, tasks: HeldTasks, held: HeldTask) -> None:
+        """*held* could not be put back: it asks before it is tried again."""
+        held.stays_until = time.monotonic() + 2 * _RETRY_COPY_AFTER
+        tasks.hold_again(held, _RETRY_COPY_AFTER)
 
     def _copy(self, held: HeldTask) -> bool:
         try:
@@ -291,8 +296,7 @@ class Gate:
                 request.message.ack_log_error(_log, held.consumer.connection_errors)
                 request.acknowledged = True
         elif not self._stopping:
-            held.stays_until = time.monotonic() + 2 * _RETRY_COPY_AFTER
-            tasks.hold_again(held, _RETRY_COPY_AFTER)
+            self._stay(tasks, held)
 
     def _leave(self, tasks: HeldTasks, held: HeldTask) -> None:
         """*held* was revoked, or has expired: it waits no longer, in the store either."""
