@@ -133,12 +133,13 @@ class Wired:
     def make_waker(
         self,
         free: Callable[[], int],
-        start: Callable[[str, _T], None],
+        start: Callable[[str, _T], object],
         *,
         give_back: Callable[[_T], None] = lambda _: None,
+        roams: bool = False,
     ) -> Waker[_T]:
         """For adapters: what holds, and wakes, the jobs of this process that wait; see `throttlekit.adapter.Waker`."""
-        waker = Waker(self._wiring.stores, free, start, give_back=give_back)
+        waker = Waker(self._wiring.stores, free, start, give_back=give_back, roams=roams)
         if self.fleet is not None:
             self.fleet.on_change(waker.limits_changed)
         return waker

@@ -14,12 +14,13 @@ from huey.storage import ConnectionError, TimeoutError  # type: ignore[import-un
 
 import throttlekit_lua
 
-__all__ = ["PREFIX", "Schedule", "Taken"]
+__all__ = ["ANOTHERS_AFTER_S", "PREFIX", "Schedule", "Taken"]
 
 PREFIX = "throttlekit:huey:"
 """What our keys beside huey's begin with; the huey's name in Redis follows."""
 
-_ANOTHERS_AFTER_US = 10_000_000
+ANOTHERS_AFTER_S = 10
+"""Seconds after which a job that is in a worker's hand is another worker's."""
 _INSIST_S, _ASK_AGAIN_S = 8.0, 0.1
 """For how long, once a job is in hand, a lost connection is waited for: less than until the job is another's."""
 _PIECE = 100
@@ -73,7 +74,7 @@ class Schedule:
         with suppress(IndexError):
             got, hand = self._listened.popleft()
         while True:
-            args, since = [int(self._sorted), _ANOTHERS_AFTER_US, hand, got, *texts], time.monotonic()
+            args, since = [int(self._sorted), ANOTHERS_AFTER_S * 1_000_000, hand, got, *texts], time.monotonic()
             try:
                 found = self._take(keys=keys, args=args)
             except BaseException:
