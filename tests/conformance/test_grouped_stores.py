@@ -154,15 +154,16 @@ def test_a_store_that_is_away_stops_its_own_limits_only(redis_url: str, other: R
 
 
 class _Away(WaitlistMemoryStore):
-    """A store that can be away."""
+    """A store that can be away: it answers no question then, also none of the waker's."""
 
     is_away, questions = False, 0
 
-    def ask(self, *args: Any, **options: Any) -> Any:
-        self.questions += 1
-        if self.is_away:
-            raise StoreUnavailable("away", part="")
-        return super().ask(*args, **options)
+    def __getattribute__(self, name: str) -> Any:
+        if name in {"ask", "return_units", "look", "own", "forget", "wake", "where"}:
+            if self.is_away:
+                raise StoreUnavailable("away", part="")
+            self.questions += name == "ask"
+        return super().__getattribute__(name)
 
 
 def test_a_job_whose_other_store_is_away_blocks_no_job() -> None:

@@ -21,7 +21,7 @@ RATE = 20
 SHARED = TokenBucket("shared", (RATE, 1), burst=1)
 ACCOUNT = TokenBucket("account", "1000/s", burst=1000, key="{who}")
 SECOND = TokenBucket("x-second", "1000/s", burst=1000)
-JOBS = 100
+JOBS = 150
 
 
 class Fleet:
@@ -138,11 +138,16 @@ def test_others_use_the_whole_limit(fleet: Fleet, fault: str) -> None:
     a, b, strike = FAULTS[fault]
     fleet.start(getattr(fleet, a), getattr(fleet, b), a_first=False)
     strike(fleet)
-    settled = fleet.count("b") + 5
-    wait_until(lambda: fleet.count("b") >= settled, description="the jobs of the other kind go on")
-    began = time.monotonic()
-    wait_until(lambda: fleet.count("b") >= settled + 2 * RATE, description="two seconds' units are used")
-    assert time.monotonic() - began < 2.8
+    started = [(fleet.count("b"), time.monotonic())]
+
+    def is_limit_used() -> bool:
+        """Two seconds' units took no longer than 2.8 s, at some point: the machine may be busy with others for a while."""
+        count, now = fleet.count("b"), time.monotonic()
+        if count > started[-1][0]:
+            started.append((count, now))
+        return any(count >= then + 2 * RATE and now - began < 2.8 for then, began in started)
+
+    wait_until(is_limit_used, description="the others use the limit")
 
 
 def test_jobs_of_a_key_go_on_when_it_is_resumed(fleet: Fleet) -> None:
