@@ -133,7 +133,7 @@ class Wired:
     def make_waker(
         self,
         free: Callable[[], int],
-        start: Callable[[str, _T], None],
+        start: Callable[[str, _T], object],
         *,
         give_back: Callable[[_T], None] = lambda _: None,
     ) -> Waker[_T]:

@@ -21,6 +21,7 @@ from throttlekit.adapter import (
     Run,
     Throttling,
     Ticket,
+    Waiting,
     once_in_fleet,
 )
 from throttlekit.errors import WaitedTooLong
@@ -62,7 +63,7 @@ By RQ's own scheduler: it looks once a second, and takes what was due by the las
 to two seconds late, and about half of all jobs more than one.
 """
 
-BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.015, held=True), newcomer=0.0, returning=0.05)
+BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.0, held=True), newcomer=0.0, returning=0.0)
 """
 By a worker of ours, while it has no job to run. The answer to a job that stands first in its line counts for all that
 stand behind it, so the job goes back rather than wait in place.
@@ -151,16 +152,19 @@ def admit(
     redelivery: Redelivery,
     expires_in: float,
     patience: Patience | None = None,
+    waits: Callable[[Any, Limiter], Waiting] | None = None,
 ) -> Grant | Deferred | Failed | Dropped:
     """
     Ask for *job*. What denials left on it, its *record*, is undone if it may run.
 
     Args:
-        expires_in: In how many seconds its ttl ends.
+        expires_in: In how many seconds its ttl ends. If that is over, it is not asked for.
         patience: What is left of it is used up over several calls. None: that of one call.
+        waits: How a job waits, for which a limiter is asked, if it is denied. None: its ticket says how it has waited.
     """
     try:
-        throttling = throttling_of(job, declared, record.ticket, redelivery, expires_in, patience)
+        ticket = record.ticket if waits is None else None
+        throttling = throttling_of(job, declared, ticket, redelivery, expires_in, patience)
     except ConfigurationError as error:
         return Failed(error)
     if throttling.limiter.in_memory and _memory_warning.due():
@@ -169,7 +173,11 @@ def admit(
             'its job is done. Name a store: Limiter("redis://…").',
             job.func_name,
         )
-    outcome = throttling.admit(job)
+    waiting = None if waits is None else waits(job, throttling.limiter)
+    if expires_in < 0:
+        throttling.leave(job, waiting)
+        return Deferred(0.0, record.ticket, None)
+    outcome = throttling.admit(job, waiting)
     if not isinstance(outcome, Run):
         return outcome
     grant = Grant(throttling, outcome, record.expires_ms)

@@ -23,6 +23,7 @@ from throttlekit_rq._wire import (
     FIELD,
     LINE,
     Record,
+    idle_key,
     lane_key,
     lanes_key,
     late_key,
@@ -32,11 +33,12 @@ from throttlekit_rq._wire import (
 )
 
 __all__ = [
-    "SOON", "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "line_up", "look",
-    "promote", "promoted_by", "read_record", "wake", "wake_lanes",
+    "SOON", "announce", "cancel", "clear_deferral", "come_back_at", "deny", "expires_in", "is_first_to_log", "line_up",
+    "look", "others_are_idle", "promote", "promoted_by", "put_new_first", "read_record", "start", "wake", "wake_lanes",
 ]  # fmt: skip
 
 _PROMOTER_LIVES_MS = 5_000
+_IDLE_MS = 600
 _MOST_PROMOTED = 32
 
 SOON = 0.03
@@ -45,7 +47,9 @@ SOON = 0.03
 _DENY = throttlekit_lua.script("rq_deny")
 _FIRST = throttlekit_lua.script("rq_first")
 _LINE_UP = throttlekit_lua.script("rq_line_up")
+_NEW_FIRST = throttlekit_lua.script("rq_new_first")
 _PROMOTE = throttlekit_lua.script("rq_promote")
+_START = throttlekit_lua.script("rq_start")
 
 
 def read_record(job: Any) -> Record:
@@ -91,6 +95,7 @@ def deny(
     at_end: bool,
     in_queue: int | None = None,
     slack: float = 0.0,
+    shown: Mapping[str, Any] | None = None,
     pipeline: Any = None,
 ) -> None:
     """
@@ -102,6 +107,7 @@ def deny(
         in_queue: Put it into its queue, among the others of its line, behind so many jobs that no limit has denied.
             It needs a place and a *pipeline*.
         slack: How many seconds later than *outcome* tells it may come back, because its line has become later.
+        shown: What its meta shows of its wait, if it carries no ticket.
         pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
             back at once.
     """
@@ -130,7 +136,7 @@ def deny(
         _enqueued_ms(job) or "",
         "1" if by_ticks else "0",
         stands.start + stands.number if lane else "",  # without shares all starts are the same
-        _meta(job, outcome.ticket),
+        _meta(job, shown or meta_of(outcome.ticket)),
         lane,
         f"{sooner:.3f}" if sooner > SOON else "",
         "1" if record.ticket is not None and outcome.is_answered else "0",
@@ -179,12 +185,11 @@ def _in_line(job: Any, stands: Lane, every: float, units: int, early: float, new
     return [len(keys), *keys, RqJob.key_for(""), place, f"{every:.6f}", units, early, new]
 
 
-def _meta(job: Any, ticket: Mapping[str, Any] | None) -> Any:
+def _meta(job: Any, shown: Mapping[str, Any] | None) -> Any:
     """The job's meta with what it waits for, where every list of jobs shows it; "" leaves the meta as it is."""
-    shown = meta_of(ticket)
     if shown is None or not hasattr(job.meta, "items"):
         return ""
-    return job.serializer.dumps({**job.meta, FIELD: shown})
+    return job.serializer.dumps({**job.meta, FIELD: dict(shown)})
 
 
 def cancel(job: Any, pipeline: Any = None) -> None:
@@ -239,6 +244,11 @@ def announce(connection: Any, queues: Sequence[str]) -> None:
         pipeline.execute()
 
 
+def others_are_idle(connection: Any, queues: Sequence[str]) -> bool:
+    """Whether each of *queues* has had a worker of ours without a job a moment ago."""
+    return int(connection.exists(*map(idle_key, queues))) == len(queues)
+
+
 def is_first_to_log(connection: Any, what: str, seconds: int) -> bool:
     """Whether no process of the fleet has logged *what* for so long: a work-horse has no memory of earlier ones."""
     return bool(connection.set(logged_key(what), 1, nx=True, ex=seconds))
@@ -260,17 +270,25 @@ class _Look:
     scheduler: bool
 
 
-def look(connection: Any, queues: Sequence[str]) -> list[_Look]:
-    """Look at the first scheduled jobs of *queues*, by the server's clock: one round trip."""
+def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[_Look]:
+    """
+    Look at the first scheduled jobs of *queues*, by the server's clock: one round trip.
+
+    Args:
+        idle: A worker of ours has no job: the others learn it.
+    """
     with connection.pipeline(transaction=False) as pipeline:
         pipeline.time()
         for queue in queues:
             pipeline.exists(lock_key(queue))
             pipeline.zrange(scheduled_key(queue), 0, _MOST_PROMOTED - 1, withscores=True)
+            if idle:
+                pipeline.set(idle_key(queue), 1, px=_IDLE_MS)
         (seconds, micros), *found = pipeline.execute()
     now = seconds + micros / 1_000_000
     looks: list[_Look] = []
-    for locked, jobs in zip(found[::2], found[1::2], strict=True):
+    step = 3 if idle else 2
+    for locked, jobs in zip(found[::step], found[1::step], strict=True):
         due = [job_id for job_id, score in jobs if score <= now]
         next_in = next((score - now for _, score in jobs if score > now), None)
         looks.append(_Look(due, next_in, bool(locked)))
@@ -293,6 +311,33 @@ def promote(connection: Any, queue: str, due: Sequence[bytes], *, lane: str = ""
     keys += [RqJob.key_for(job_id) for job_id in ids]
     now = utcformat(datetime.now(timezone.utc))
     return int(script(keys=keys, args=[now, lane, "" if least is None else least, *ids]))
+
+
+def start(connection: Any, queue: str, ids: Sequence[str]) -> tuple[int, int]:
+    """
+    Put scheduled jobs to the front of *queue*, due or not, the first of *ids* first.
+
+    Returns:
+        How many there were; and how many nobody will ask for: they are gone, cancelled, or have begun.
+    """
+    script = connection.register_script(_START)
+    keys = [lock_key(queue), scheduled_key(queue), Queue(queue, connection=connection).key]
+    keys += [RqJob.key_for(job_id) for job_id in ids]
+    started, gone = script(keys=keys, args=[utcformat(datetime.now(timezone.utc)), *ids])
+    return int(started), int(gone)
+
+
+def put_new_first(connection: Any, queues: Sequence[str]) -> None:
+    """Put a job that no limit has denied to the front of the first of *queues* that has one."""
+    script = connection.register_script(_NEW_FIRST)
+    for queue in queues:
+        if script(keys=[Queue(queue, connection=connection).key], args=[RqJob.key_for("")]):
+            return
+
+
+def come_back_at(connection: Any, queue: str, due: Mapping[str, float]) -> None:
+    """Let scheduled jobs of *queue* come back at these times; those that are not scheduled any more stay away."""
+    connection.zadd(scheduled_key(queue), dict(due), xx=True)
 
 
 def wake_lanes(connection: Any, queue: str, every: float) -> int:

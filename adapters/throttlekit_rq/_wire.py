@@ -20,8 +20,8 @@ from throttlekit import ConfigurationError
 from throttlekit.adapter import Ticket
 
 __all__ = [
-    "ADMITTED", "EARLY", "EXPIRES", "FIELD", "LINE", "RUN", "Carried", "Given", "Record", "ask_with", "imported",
-    "lane_key", "lanes_key", "late_key", "logged_key", "meta_of", "promoter_key",
+    "ADMITTED", "EARLY", "EXPIRES", "FIELD", "LINE", "RUN", "Carried", "Given", "Record", "ask_with", "idle_key",
+    "imported", "lane_key", "lanes_key", "late_key", "logged_key", "meta_of", "promoter_key",
 ]  # fmt: skip
 
 RUN = "throttlekit_rq.run"
@@ -46,6 +46,11 @@ _RECORD_VERSION = 1
 def promoter_key(queue: str) -> str:
     """Exists while a worker of ours brings back the jobs of *queue*."""
     return f"throttlekit:rq:promoter:{queue}"
+
+
+def idle_key(queue: str) -> str:
+    """Exists while a worker of ours has no job of *queue* to run, and for a moment after."""
+    return f"throttlekit:rq:idle:{queue}"
 
 
 def lane_key(queue: str, lane: str) -> str:

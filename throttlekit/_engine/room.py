@@ -169,14 +169,18 @@ class Room(Generic[_T]):
         self._lists.clear()
         return items
 
-    def take_ready(self, now_us: int) -> tuple[str, _T] | None:
-        """The first job that may ask now, which is held no longer; None: there is none."""
+    def take_ready(self, now_us: int) -> tuple[str, _T, StoreClaim | None] | None:
+        """
+        The first job that may ask now, which is held no longer, with the claim, of one unit, of the list on which it
+        waited; None: there is none.
+        """
         while self._ready and self._ready[0][0] <= now_us:
             at_us, _, held = heapq.heappop(self._ready)
             if self._held.get(held.id) is held and held.due_us == at_us:
+                unit = self.unit_of(held.bucket)
                 self.release(held.id)
                 self.asks(held.id)
-                return held.id, held.item
+                return held.id, held.item, unit
         return None
 
     # Wakes and looks

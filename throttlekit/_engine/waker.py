@@ -183,8 +183,8 @@ class Waker(Generic[_T]):
 
     Args:
         free: How many threads have nothing to do.
-        start: Called in the waker's thread with a job that may ask now. It returns at once. If it raises, the job is
-            tried again.
+        start: Called in the waker's thread with a job that may ask now. It returns at once; False if the job does not
+            exist any more. If it raises, the job is tried again.
         give_back: Called with a job that waits and is not held: an older copy of its message, or any after `close`. It
             goes back to its framework.
     """
@@ -193,7 +193,7 @@ class Waker(Generic[_T]):
         self,
         store: WaitlistStore,
         free: Callable[[], int],
-        start: Callable[[str, _T], None],
+        start: Callable[[str, _T], object],
         *,
         give_back: Callable[[_T], None] = lambda _: None,
     ) -> None:
@@ -425,15 +425,15 @@ class Waker(Generic[_T]):
             with here.changed:
                 if here.closed:
                     return
-                now_us, ready = _now_us(), list[tuple[str, _T]]()
+                now_us, ready = _now_us(), list[tuple[str, _T, StoreClaim | None]]()
                 free = self._free()
                 while len(ready) < free and (one := here.room.take_ready(now_us)) is not None:
                     ready.append(one)
                 due = here.room.due(now_us)
                 if not ready and not due:
                     here.changed.wait(_pause_s(here.room.next_us(with_ready=free > 0), listens_us))
-            for id, item in ready:
-                self._start_one(here, id, item)
+            for id, item, unit in ready:
+                self._start_one(here, id, item, unit)
             for each in due:
                 self._look(here, each.claim, each.ids)
 
@@ -447,13 +447,19 @@ class Waker(Generic[_T]):
             return False
         return True
 
-    def _start_one(self, here: _Here[_T], id: str, item: _T) -> None:
+    def _start_one(self, here: _Here[_T], id: str, item: _T, unit: StoreClaim | None) -> None:
         try:
-            self._start(id, item)
+            if self._start(id, item) is not False:
+                return
         except Exception:
             _LOG.exception("Job %s could not be started; it is tried again.", id)
             with here.changed:
                 here.room.hold_ready(id, item, _now_us() + _RETRY_US)
+            return
+        with here.changed:
+            here.forget(id)
+        if unit is not None:
+            self._remove(unit, [id])
 
     def _look(self, here: _Here[_T], claim: StoreClaim, ids: Sequence[str]) -> None:
         free = here.free_for(claim.bucket, self._free())

@@ -1,0 +1,147 @@
+"""
+The jobs that one of our workers holds: denied, among the scheduled jobs of their queue, until the store wakes them.
+
+A woken job goes to the front of its queue, where any worker takes it and asks. If this worker is killed, its jobs come
+back by themselves, `GRACE_S` after their turn.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from throttlekit import Limiter
+from throttlekit.adapter import Waiting, Waker
+from throttlekit_rq._waiting import come_back_at, others_are_idle, start
+
+__all__ = ["GRACE_S", "Holding", "Item"]
+
+GRACE_S = 10.0
+"""Seconds after its turn at which a denied job comes back that nobody has woken."""
+
+_SHORT_S = 0.1
+"""Of a worker whose bodies are shorter the next job may be at the front of the queue before the last one has ended."""
+
+_ASK_S = 0.25
+"""How often a busy worker asks whether another one is idle."""
+
+_AT_ONCE = 100
+
+
+@dataclass(eq=False, slots=True)
+class Item:
+    """
+    A job that may wait.
+
+    Attributes:
+        turn_at: About when it passes, by this process's clock.
+        scheduled: Whether it is among the scheduled jobs.
+        woken: Whether the store has woken it.
+    """
+
+    id: str
+    queue: str
+    turn_at: float = 0.0
+    scheduled: bool = False
+    woken: bool = False
+
+
+class Holding:
+    """
+    What one worker holds, with one waker for each limiter.
+
+    Args:
+        connection: The Redis of the queues.
+        queues: Their names.
+    """
+
+    def __init__(self, connection: Any, queues: Callable[[], Sequence[str]]) -> None:
+        self._connection, self._queues = connection, queues
+        self._wakers: dict[Limiter, Waker[Item]] = {}
+        self._lock = threading.Lock()
+        self._since: float | None = None
+        self._is_short = True
+        self._others_idle, self._asked_at = False, 0.0
+
+    def waits(self, job: Any, limiter: Limiter) -> Waiting:
+        """How *job*, for which *limiter* is asked, waits if it is denied."""
+        waker = self._wakers.get(limiter)
+        if waker is None:
+            waker = self._wakers[limiter] = limiter.make_waker(self._free, partial(self._start, limiter))
+        return Waiting(waker, Item(job.id, job.origin), job.id)
+
+    def scheduled(self, item: Item, turn_in: float) -> None:
+        """*item* was denied, and is among the scheduled jobs now."""
+        with self._lock:
+            item.turn_at, item.scheduled, woken = time.time() + turn_in, True, item.woken
+        if woken:
+            start(self._connection, item.queue, [item.id])
+
+    # What the worker does
+
+    def busy(self) -> None:
+        """The worker has taken a job."""
+        self._since = time.monotonic()
+
+    def idle(self) -> None:
+        """The worker looks for a job."""
+        self._since = None
+        for waker in self._wakers.values():
+            waker.freed()
+
+    def ran(self, job: Any) -> None:
+        """The worker has run *job*, or failed it."""
+        if self._since is not None:
+            self._is_short = time.monotonic() - self._since < _SHORT_S
+        for waker in self._wakers.values():
+            waker.done(job.id)
+
+    def close(self, *, in_queue: bool) -> None:
+        """
+        The worker ends.
+
+        Args:
+            in_queue: Put what it holds to the front of its queues, where other workers ask for it at once. Otherwise
+                it comes back at its turn.
+        """
+        for waker in self._wakers.values():
+            queues: dict[str, list[Item]] = {}
+            for item in waker.close():
+                queues.setdefault(item.queue, []).append(item)
+            for queue, items in queues.items():
+                parts = [items[n : n + _AT_ONCE] for n in range(0, len(items), _AT_ONCE)]
+                for part in reversed(parts):  # each goes before the last one
+                    if in_queue:
+                        start(self._connection, queue, [item.id for item in part])
+                    else:
+                        come_back_at(self._connection, queue, {item.id: item.turn_at for item in part})
+
+    # Called in any thread
+
+    def _free(self) -> int:
+        since = self._since
+        if since is None:
+            return 1
+        now = time.monotonic()
+        if now - since < _SHORT_S:
+            return int(self._is_short)
+        if now - self._asked_at > _ASK_S:
+            self._asked_at = now
+            with suppress(Exception):
+                self._others_idle = others_are_idle(self._connection, self._queues())
+        return int(self._others_idle)
+
+    def _start(self, limiter: Limiter, id_: str, item: Item) -> bool:
+        """The store has woken *item*. Returns whether somebody is going to ask for it."""
+        with self._lock:
+            item.woken, scheduled = True, item.scheduled
+        self._wakers[limiter].pass_on(id_)
+        if not scheduled:
+            return True  # `scheduled` starts it
+        _, gone = start(self._connection, item.queue, [id_])
+        return not gone
