@@ -17,15 +17,16 @@ from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import Deferred, JobOptions, Waiting, flush, show_log
+from throttlekit.adapter import Deferred, Delivery, JobOptions, Waiting, flush, show_log
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude, delivery_of
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
+from throttlekit_rq._heard import Heard
 from throttlekit_rq._holding import GRACE_S, Holding
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import announce, deny, expires_in, look, promote, put_new_first, read_record
+from throttlekit_rq._waiting import announce, come_back_at, deny, expires_in, look, promote, put_new_first, read_record
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
@@ -103,9 +104,15 @@ class _Dispatcher:
     def ended(self, job: Any) -> None:
         """The execution of *job* has ended: release the slots that it still holds, unless its work-horse runs."""
         grant: Grant | None = getattr(job, GRANT, None)
-        if grant is not None and not self.horse_runs:
-            grant.release()
-        self._holding.ran(job)
+        seconds = None
+        if grant is not None:
+            if not self.horse_runs:
+                grant.release()
+            seconds = None if grant.heard is None else grant.heard.take()
+        if grant is None or seconds is None:
+            self._holding.ran(job)
+        else:
+            self._wait_again(job, grant, seconds)
 
     def report(self) -> None:
         """The worker ends: let go of what it holds, and report what it decided for the bodies that it ran itself."""
@@ -185,6 +192,7 @@ class _Dispatcher:
         lives = expires_in(job, record)
         outcome = admit(job, declared, record, BY_WORKER, lives, waits=waits)
         if isinstance(outcome, Grant):
+            outcome.heard = Heard()
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
             in_place = isinstance(self._worker, SimpleWorker)
@@ -206,10 +214,10 @@ class _Dispatcher:
     def _put_back(
         self, job: Any, declared: Declared, record: Record, outcome: Deferred, waiting: Waiting, lives: float
     ) -> None:
+        """Put a job that was denied among the scheduled ones, to come back by itself some time after its turn."""
         waited = waiting.waker.waited(job.id)
         delivery = delivery_of(job, BY_WORKER, declared.options.max_wait, lives)
-        left = delivery.max_wait - waited.for_us / 1_000_000
-        turn_in = max(0.0, min(outcome.delay, delivery.longest, left, lives))
+        turn_in = _turn_in(outcome, delivery, waited.for_us)
         comes = replace(outcome, delay=max(0.0, min(turn_in + GRACE_S, lives)), ticket=None)
         shown = None
         if outcome.decision is not None:
@@ -218,6 +226,22 @@ class _Dispatcher:
             shown = {"limit": limit, "since": since, "slot": now + outcome.delay, "deferrals": waited.denials}
         deny(job, record, comes, by_ticks=False, at_end=False, shown=shown)
         self._holding.scheduled(waiting.item, turn_in)
+
+    def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
+        """The body of *job* heard a 429, and the job is among the scheduled ones: hold it."""
+        waiting = self._holding.waits(job, grant.throttling.limiter)
+        outcome = grant.throttling.wait_again(job, waiting, seconds, stored=False)
+        turn_in = 0.0
+        if isinstance(outcome, Deferred):
+            turn_in = _turn_in(outcome, grant.run.delivery, waiting.waker.waited(job.id).for_us)
+        come_back_at(job.connection, job.origin, {job.id: time.time() + turn_in + GRACE_S})
+        self._holding.scheduled(waiting.item, turn_in)
+
+
+def _turn_in(outcome: Deferred, delivery: Delivery, waited_us: int) -> float:
+    """In how many seconds a job passes, or waits no longer."""
+    left = delivery.max_wait - waited_us / 1_000_000
+    return max(0.0, min(outcome.delay, delivery.longest, left, delivery.expires_in))
 
 
 class _AsksFirst:
