@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from throttlekit import Limiter
@@ -31,6 +32,9 @@ _ASK_S = 0.25
 """How often a busy worker asks whether another one is idle."""
 
 _AT_ONCE = 100
+
+_ASKED_S = 0.3
+"""A job that was woken, and has not been asked for within so long, does not keep the others of its worker waiting."""
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +68,7 @@ class Holding:
         self._connection, self._queues = connection, queues
         self._wakers: dict[Limiter, Waker[Item]] = {}
         self._lock = threading.Lock()
+        self._started: dict[str, tuple[float, Waker[Item]]] = {}
         self._since: float | None = None
         self._is_short = True
         self._others_idle, self._asked_at = False, 0.0
@@ -73,14 +78,17 @@ class Holding:
         waker = self._wakers.get(limiter)
         if waker is None:
             waker = self._wakers[limiter] = limiter.make_waker(self._free, partial(self._start, limiter))
+        with self._lock:
+            self._started.pop(job.id, None)
         return Waiting(waker, Item(job.id, job.origin), job.id)
 
-    def scheduled(self, item: Item, turn_in: float) -> None:
-        """*item* was denied, and is among the scheduled jobs now."""
+    def scheduled(self, waiting: Waiting, turn_in: float) -> None:
+        """A job was denied, and is among the scheduled jobs now."""
+        item: Item = waiting.item
         with self._lock:
             item.turn_at, item.scheduled, woken = time.time() + turn_in, True, item.woken
         if woken:
-            start(self._connection, item.queue, [item.id])
+            self._put_first(waiting.waker, item)
 
     # What the worker does
 
@@ -100,6 +108,16 @@ class Holding:
             self._is_short = time.monotonic() - self._since < _SHORT_S
         for waker in self._wakers.values():
             waker.done(job.id)
+
+    def let_go(self) -> None:
+        """Forget jobs that were woken a while ago: other processes have taken them, or no worker is free."""
+        before = time.monotonic() - _ASKED_S
+        with self._lock:
+            late = [each for each in islice(self._started.items(), 2 * _AT_ONCE) if each[1][0] < before]
+            for id_, _ in late:
+                del self._started[id_]
+        for id_, (_, waker) in late:
+            waker.pass_on(id_)
 
     def close(self, *, in_queue: bool) -> None:
         """
@@ -140,8 +158,12 @@ class Holding:
         """The store has woken *item*. Returns whether somebody is going to ask for it."""
         with self._lock:
             item.woken, scheduled = True, item.scheduled
-        self._wakers[limiter].pass_on(id_)
-        if not scheduled:
-            return True  # `scheduled` starts it
-        _, gone = start(self._connection, item.queue, [id_])
+        return not scheduled or self._put_first(self._wakers[limiter], item)
+
+    def _put_first(self, waker: Waker[Item], item: Item) -> bool:
+        """Put *item* to the front of its queue. Returns whether somebody is going to ask for it."""
+        with self._lock:
+            self._started[item.id] = time.monotonic(), waker
+        self.let_go()
+        _, gone = start(self._connection, item.queue, [item.id])
         return not gone

@@ -140,6 +140,7 @@ class _Dispatcher:
         now, connection = time.monotonic(), self._worker.connection
         if now < self._look_at:
             return
+        self._holding.let_go()
         if now >= self._announce_at:
             show_log("rq.worker")
             announce(connection, names)
@@ -225,7 +226,7 @@ class _Dispatcher:
             limit, since = outcome.decision.limit.name, now - waited.for_us / 1_000_000
             shown = {"limit": limit, "since": since, "slot": now + outcome.delay, "deferrals": waited.denials}
         deny(job, record, comes, by_ticks=False, at_end=False, shown=shown)
-        self._holding.scheduled(waiting.item, turn_in)
+        self._holding.scheduled(waiting, turn_in)
 
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
         """The body of *job* heard a 429, and the job is among the scheduled ones: hold it."""
@@ -235,7 +236,7 @@ class _Dispatcher:
         if isinstance(outcome, Deferred):
             turn_in = _turn_in(outcome, grant.run.delivery, waiting.waker.waited(job.id).for_us)
         come_back_at(job.connection, job.origin, {job.id: time.time() + turn_in + GRACE_S})
-        self._holding.scheduled(waiting.item, turn_in)
+        self._holding.scheduled(waiting, turn_in)
 
 
 def _turn_in(outcome: Deferred, delivery: Delivery, waited_us: int) -> float:
