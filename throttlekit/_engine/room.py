@@ -260,10 +260,10 @@ class Room(Generic[_T]):
         return min((*ready, *(each.look_us for each in self._lists.values())), default=None)
 
     def _note_epoch(self, known: _List, epoch: str, now_us: int) -> None:
-        """All jobs ask anew where the list is another one than before: the store has lost its state."""
-        if epoch and known.epoch not in ("", epoch):
+        """All jobs ask anew where the list is another one than before, or none: the store has lost its state."""
+        if known.epoch not in ("", epoch):
             self._ask_anew(known.ids, now_us)
-        known.epoch = epoch or known.epoch
+        known.epoch = epoch
 
     def _ask_anew(self, ids: Sequence[str] | dict[str, None], now_us: int) -> None:
         for id in ids:

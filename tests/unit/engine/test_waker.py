@@ -105,6 +105,16 @@ def test_the_first_job_of_each_list_asks_after_a_change_of_the_rules() -> None:
     assert room.take_ready(1) is None
 
 
+@pytest.mark.parametrize("epoch", ["", "another"])
+def test_all_jobs_ask_anew_once_their_list_is_gone(epoch: str) -> None:
+    """The store has lost its state. A look names eight of them: the others must not wait for the next ones."""
+    room, ids = Room[str](), [str(number) for number in range(20)]
+    for id in ids:
+        room.hold(id, id, UNIT, "e", 0)
+    room.looked(UNIT, Look(epoch, again=tuple(ids[:8])), 1)
+    assert [room.take_ready(1) for _ in ids] == [(id, id) for id in ids]
+
+
 def test_a_woken_job_is_started(bench: Bench) -> None:
     """Once a thread is free. Who is woken here and is not known here leaves the list."""
     bench.free = 0
