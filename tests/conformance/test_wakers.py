@@ -17,7 +17,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.verdict import Caller, Reason
-from throttlekit._core.waitlist import Wake
+from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.waker import Waker
 from throttlekit.stores.bells import Listener
 from throttlekit.stores.redis_waitlists import WaitlistRedisStore
@@ -89,6 +89,35 @@ def test_jobs_of_several_processes_run_in_the_order_in_which_they_asked(
         wait_until(lambda: len(ran) == 20, description="all have run", timeout=30)
         assert ran == sorted(ran)
         wait_until(lambda: not client.keys(f"{CLAIM.bucket}:*1"), description="nobody is on the list")
+
+
+def test_jobs_whose_messages_went_back_hold_nobody_back(
+    start: Callable[[str, list[str]], Process], redis_url: str
+) -> None:
+    """The other jobs of their process are woken in their place. Once their messages are back, they are first again."""
+    ran: list[str] = []
+    process, away = start("first", ran), ["1", "2", "3"]
+
+    def put(ids: Sequence[str]) -> None:
+        for id in ids:
+            before = len(process.waker)
+            process.put(id)
+            wait_until(lambda before=before: len(process.waker) > before, description="it waits")
+
+    with contextlib.closing(WaitlistRedisStore(redis_url, timeout=5)) as store:
+        store.pause([CLAIM], 60_000_000)
+        put([str(number) for number in range(8)])
+        for id in away:
+            process.waker.pass_on(id)
+        store.pause([CLAIM], None)
+        wait_until(lambda: len(ran) == 5, description="the others have run", timeout=30)
+        places = [store.where([CLAIM], id) for id in away]
+        assert [place and place.state for place in places] == [State.KEPT] * 3, "nobody waits for them to ask"
+        store.pause([CLAIM], 60_000_000)
+        put(["new", *reversed(away)])
+        store.pause([CLAIM], None)
+        wait_until(lambda: len(ran) == 9, description="all have run", timeout=30)
+    assert ran == ["0", "4", "5", "6", "7", *away, "new"]
 
 
 def test_a_listener_hears_what_is_published_and_says_when_it_may_have_missed_something(redis_url: str) -> None:

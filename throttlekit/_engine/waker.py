@@ -166,8 +166,8 @@ class _Here(Generic[_T]):
 
     def pass_on(self, id: str, now_us: int) -> _T | None:
         item = self.room.release(id)
+        self.room.done(id)
         self.leave_stop(id)
-        self.room.asks(id)
         for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added, so none accumulate
             if until_us <= now_us:
                 self.forget(other)
@@ -360,8 +360,8 @@ class Waker(Generic[_T]):
     def pass_on(self, id: str) -> _T | None:
         """
         Note that a job that waits goes back to its framework. It keeps its position: the process that takes its message
-        next asks for it, and holds it from then on. If it is woken before that, and within a minute, the wake counts.
-        Returns what was held.
+        next asks for it, and holds it from then on. If it is woken before that, others pass meanwhile. Returns what was
+        held.
         """
         here = self._here
         with here.changed:
@@ -479,8 +479,11 @@ class Waker(Generic[_T]):
         self._remove(claim, unknown)
 
     def _remove(self, claim: StoreClaim, ids: Sequence[str]) -> None:
-        if ids:
-            self._remove_all([claim], ids)
+        """Jobs were woken that are not here: others pass meanwhile. Those that were passed on keep their positions."""
+        passed_on = self._here.passed_on
+        for keep in (False, True):
+            if those := [id for id in ids if (id in passed_on) is keep]:
+                self._remove_all([claim], those, keep=keep)
 
     def _remove_all(self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False) -> None:
         with suppress(StoreUnavailable):  # they are removed once they are woken again

@@ -224,16 +224,6 @@ def test_a_job_that_waits_no_longer_leaves_the_store(bench: Bench) -> None:
     assert bench.waker.close() == ["other"]
 
 
-def test_a_job_that_goes_back_to_its_framework_keeps_its_position(bench: Bench) -> None:
-    """Until its message comes back, here or elsewhere, its wakes come here, and are kept for it."""
-    bench.wait("one")
-    assert bench.waker.pass_on("one") == "one"
-    bench.wake("one")
-    bench.wait("one", "the message again")
-    wait_until(lambda: bench.started == ["the message again"], description="it was woken already")
-    assert bench.store.gone == []
-
-
 def test_the_process_says_again_that_a_thread_is_free(bench: Bench) -> None:
     """The store was told that none was, and wakes none of its jobs until it hears otherwise."""
     bench.free = 0
