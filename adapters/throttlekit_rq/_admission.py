@@ -212,14 +212,13 @@ def conclude(
     *,
     by_ticks: bool = False,
     at_end: bool = False,
-    in_queue: int | None = None,
     shown: Mapping[str, Any] | None = None,
 ) -> Callable[[Any], None]:
     """
     Conclude an *outcome* by which *job* does not run now.
 
     Args:
-        by_ticks, at_end, in_queue, shown: How it goes back, as for `deny`.
+        by_ticks, at_end, shown: How it goes back, as for `deny`.
 
     Returns:
         What puts the job back or cancels it: call it with the transaction that ends the job's execution, or with None
@@ -231,7 +230,7 @@ def conclude(
     """
     if isinstance(outcome, Deferred):
         return lambda pipeline: deny(
-            job, record, outcome, by_ticks=by_ticks, at_end=at_end, in_queue=in_queue, shown=shown, pipeline=pipeline
+            job, record, outcome, by_ticks=by_ticks, at_end=at_end, shown=shown, pipeline=pipeline
         )
     if isinstance(outcome, Dropped):
         clear_deferral(job, record)

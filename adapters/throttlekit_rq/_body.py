@@ -8,14 +8,14 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rq.timeouts import BaseTimeoutException
 
 from throttlekit import RateLimited
-from throttlekit.adapter import Deferred, Run, Running, decision_from_receipt, flush, receipt, running
+from throttlekit.adapter import Deferred, Run, decision_from_receipt, flush, receipt, running
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
@@ -29,7 +29,7 @@ from throttlekit_rq._heard import Heard
 from throttlekit_rq._holding import GRACE_S
 from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
-from throttlekit_rq._waiting import expires_in, promoted_by, wake
+from throttlekit_rq._waiting import expires_in, promoted_by
 from throttlekit_rq._wire import ADMITTED, Record, meta_of
 
 __all__ = ["GRANT", "UNTHROTTLED", "Body", "guarded", "read_admission", "running_body", "within", "write_admission"]
@@ -100,7 +100,7 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
     setattr(job, GRANT, grant)
     body = Body()
     try:
-        with _slots(job, grant):
+        with _slots(grant):
             try:
                 yield body
             except RateLimited as error:
@@ -115,30 +115,21 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
 
 
 @contextmanager
-def _slots(job: Any, grant: Grant) -> Generator[None, None, None]:
+def _slots(grant: Grant) -> Generator[None, None, None]:
     if grant.run.decision is None:
         yield
         return
-    body: Running | None = None
     try:
-        with running(grant.throttling.limiter, grant.run.decision, grant.run.job) as body:
+        with running(grant.throttling.limiter, grant.run.decision, grant.run.job):
             yield
     except BaseTimeoutException:
         # The alarm may have rung while the slots were being released, or before that could begin.
         grant.release()
         raise
     except Exception:
-        _ended(job, grant, body)
+        grant.ended = True
         raise
-    _ended(job, grant, body)
-
-
-def _ended(job: Any, grant: Grant, body: Running | None) -> None:
     grant.ended = True
-    with suppress(Exception):  # the body has ended, well or not; a job that is not woken comes when it is due
-        returned = () if body is None else grant.run.returned_lanes(body.decision)
-        for lane in (*grant.run.lanes, *returned):
-            wake(job.connection, job.origin, lane)
 
 
 def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:

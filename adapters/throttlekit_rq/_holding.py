@@ -18,7 +18,7 @@ from typing import Any
 
 from throttlekit import Limiter
 from throttlekit.adapter import Waiting, Waker
-from throttlekit_rq._waiting import come_back_at, others_are_idle, start
+from throttlekit_rq._waiting import come_back_at, others_are_idle, wake
 
 __all__ = ["GRACE_S", "Holding", "Item"]
 
@@ -135,7 +135,7 @@ class Holding:
                 parts = [items[n : n + _AT_ONCE] for n in range(0, len(items), _AT_ONCE)]
                 for part in reversed(parts):  # each goes before the last one
                     if in_queue:
-                        start(self._connection, queue, [item.id for item in part])
+                        wake(self._connection, queue, [item.id for item in part])
                     else:
                         come_back_at(self._connection, queue, {item.id: item.turn_at for item in part})
 
@@ -165,5 +165,4 @@ class Holding:
         with self._lock:
             self._started[item.id] = time.monotonic(), waker
         self.let_go()
-        _, gone = start(self._connection, item.queue, [item.id])
-        return not gone
+        return not wake(self._connection, item.queue, [item.id])

@@ -225,7 +225,7 @@ class _Dispatcher:
             now = time.time()
             limit, since = outcome.decision.limit.name, now - waited.for_us / 1_000_000
             shown = {"limit": limit, "since": since, "slot": now + outcome.delay, "deferrals": waited.denials}
-        deny(job, record, comes, by_ticks=False, at_end=False, shown=shown)
+        deny(job, record, comes, shown=shown)
         self._holding.scheduled(waiting, turn_in)
 
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
