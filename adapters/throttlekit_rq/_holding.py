@@ -69,6 +69,7 @@ class Holding:
         self._wakers: dict[Limiter, Waker[Item]] = {}
         self._lock = threading.Lock()
         self._started: dict[str, tuple[float, Waker[Item]]] = {}
+        self._last = "-"
         self._since: float | None = None
         self._is_short = True
         self._others_idle, self._asked_at = False, 0.0
@@ -163,6 +164,7 @@ class Holding:
     def _put_first(self, waker: Waker[Item], item: Item) -> bool:
         """Put *item* to the front of its queue. Returns whether somebody is going to ask for it."""
         with self._lock:
+            before, self._last = self._last, item.id
             self._started[item.id] = time.monotonic(), waker
         self.let_go()
-        return not wake(self._connection, item.queue, [item.id])
+        return not wake(self._connection, item.queue, [item.id], before)

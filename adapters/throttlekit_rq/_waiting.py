@@ -230,22 +230,22 @@ def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[
 
 def promote(connection: Any, queue: str, due: Sequence[bytes]) -> int:
     """Put jobs of *due* into *queue*, and of those that a limit denied the first; return how many."""
-    return _promote(connection, queue, [job_id.decode() for job_id in due], woken=False)[0]
+    return _promote(connection, queue, [job_id.decode() for job_id in due], "")[0]
 
 
-def wake(connection: Any, queue: str, ids: Sequence[str]) -> int:
+def wake(connection: Any, queue: str, ids: Sequence[str], before: str = "-") -> int:
     """
-    Put scheduled jobs to the front of *queue*, due or not, the first of *ids* first. Return how many nobody will ask
-    for: they are gone, cancelled, or have begun.
+    Put scheduled jobs to the front of *queue*, due or not, the first of *ids* first, but behind the job *before*. Return
+    how many nobody will ask for: they are gone, cancelled, or have begun.
     """
-    return _promote(connection, queue, ids, woken=True)[1]
+    return _promote(connection, queue, ids, before)[1]
 
 
-def _promote(connection: Any, queue: str, ids: Sequence[str], *, woken: bool) -> list[int]:
+def _promote(connection: Any, queue: str, ids: Sequence[str], before: str) -> list[int]:
     script = connection.register_script(_PROMOTE)
     keys = [lock_key(queue), scheduled_key(queue), Queue(queue, connection=connection).key]
     keys += [RqJob.key_for(job_id) for job_id in ids]
-    found: list[int] = script(keys=keys, args=[utcformat(datetime.now(timezone.utc)), int(woken), *ids])
+    found: list[int] = script(keys=keys, args=[utcformat(datetime.now(timezone.utc)), before, *ids])
     return found
 
 

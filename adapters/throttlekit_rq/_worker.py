@@ -72,8 +72,13 @@ class _Dispatcher:
         self._in_burst = timeout is None
         holding.idle()
         while True:
-            self._promote_due(names)
             now = time.monotonic()
+            if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
+                self._returning_since = None
+                put_new_first(worker.connection, names)
+            else:
+                self._promote_due(names)
+                now = time.monotonic()
             if end is not None and now >= end:
                 raise DequeueTimeout(timeout, names)
             # A signal that finds a worker idle ends it at once, and strands the job that it is being handed.
@@ -83,7 +88,7 @@ class _Dispatcher:
                 popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._look_at) - now))
                 if popped is not None:
                     holding.busy()
-                    self._note_turn(popped[0], names, time.monotonic() - now)
+                    self._note_turn(popped[0], time.monotonic() - now)
                     if self._admits(popped[0]):
                         self._release(popped[0], len(names))
                         return popped
@@ -125,16 +130,12 @@ class _Dispatcher:
         if queues > 1:
             job.connection.lrem(intermediate_key(job.origin), 1, job.id)
 
-    def _note_turn(self, job: Any, names: Sequence[str], waited: float) -> None:
+    def _note_turn(self, job: Any, waited: float) -> None:
         """*job* was taken, after so many seconds without one."""
-        now = time.monotonic()
-        if not job.enqueue_at_front or waited > _IDLE:
+        if not job.enqueue_at_front:
             self._returning_since = None
-        elif self._returning_since is None:
-            self._returning_since = now
-        elif now - self._returning_since > _NEW_EVERY:
-            self._returning_since = None
-            put_new_first(self._worker.connection, names)
+        elif self._returning_since is None or waited > _IDLE:
+            self._returning_since = time.monotonic()
 
     def _promote_due(self, names: Sequence[str]) -> None:
         now, connection = time.monotonic(), self._worker.connection

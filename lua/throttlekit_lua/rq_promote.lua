@@ -7,7 +7,9 @@
   KEYS[3+i]  job i: hash
 
   ARGV[1]    now, as RQ writes times: text
-  ARGV[2]    "1" if the jobs were woken: they go to the front, due or not; "0" if only those go that are due
+  ARGV[2]    "" if only jobs that are due go into the queue. Otherwise the jobs were woken, and go to its front, due or
+             not: the id of the job that was woken before them, or "-". If that is among the first MOST of the queue, they
+             go behind it
   ARGV[2+i]  job i: its id; the first one is to run first
 
   Returns    how many were put into the queue, and how many nobody will ask for: they are gone, cancelled, or have begun
@@ -21,10 +23,10 @@
              A job with RQ's own limit takes a slot of it, or goes to those that wait for one, in RQ's own keys: the
              set rq:rl-keys, the hash rq:rl:<key>, the sorted sets rq:rl:<key>:allowed and rq:rl:<key>:rate_limited.
 ]]
-local SOON = 2
+local SOON, MOST = 2, 64
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local woken, has_scheduler = ARGV[2] == '1', redis.call('EXISTS', KEYS[1]) == 1
+local woken, has_scheduler = ARGV[2] ~= '', redis.call('EXISTS', KEYS[1]) == 1
 if has_scheduler and not woken then return {0, 0} end
 
 -- RQ's own limit, `rate_limit=`: a job that comes back needs a slot of it again, and may have to wait for it.
@@ -46,6 +48,12 @@ local function waits_for_rq(key, id)
   return true
 end
 
+local before = false
+if woken then
+  for _, id in ipairs(redis.call('LRANGE', KEYS[3], '0', string.format('%.0f', MOST - 1))) do
+    before = before or id == ARGV[2]
+  end
+end
 local count, gone = 0, 0
 
 local function put_in(i, front)
@@ -53,7 +61,9 @@ local function put_in(i, front)
   redis.call('ZREM', KEYS[2], id)
   if waits_for_rq(KEYS[3 + i], id) then return false end
   redis.call('HSET', KEYS[3 + i], 'status', 'queued', 'enqueued_at', ARGV[1])
-  if front then redis.call('LPUSH', KEYS[3], id) else redis.call('RPUSH', KEYS[3], id) end
+  if before then redis.call('LINSERT', KEYS[3], 'AFTER', ARGV[2], id)
+  elseif front then redis.call('LPUSH', KEYS[3], id)
+  else redis.call('RPUSH', KEYS[3], id) end
   count = count + 1
   return true
 end

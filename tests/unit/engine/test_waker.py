@@ -112,7 +112,8 @@ def test_all_jobs_ask_anew_once_their_list_is_gone(epoch: str) -> None:
     for id in ids:
         room.hold(id, id, UNIT, "e", 0)
     room.looked(UNIT, Look(epoch, again=tuple(ids[:8])), 1)
-    assert [room.take_ready(1) for _ in ids] == [(id, id) for id in ids]
+    ready = [room.take_ready(1) for _ in ids]
+    assert [None if each is None else each[0] for each in ready] == ids
 
 
 def test_a_woken_job_is_started(bench: Bench) -> None:
