@@ -235,8 +235,10 @@ def promote(connection: Any, queue: str, due: Sequence[bytes]) -> int:
 
 def wake(connection: Any, queue: str, ids: Sequence[str], before: str = "-") -> int:
     """
-    Put scheduled jobs to the front of *queue*, due or not, the first of *ids* first, but behind the job *before*. Return
-    how many nobody will ask for: they are gone, cancelled, or have begun.
+    Put scheduled jobs to the front of *queue*, due or not, the first of *ids* first, but behind the job *before*.
+
+    Returns:
+        How many nobody will ask for: they are gone, cancelled, or have begun.
     """
     return _promote(connection, queue, ids, before)[1]
 
