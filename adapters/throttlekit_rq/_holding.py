@@ -18,7 +18,7 @@ from typing import Any
 
 from throttlekit import Limiter
 from throttlekit.adapter import Waiting, Waker
-from throttlekit_rq._waiting import come_back_at, others_are_idle, wake
+from throttlekit_rq._waiting import come_back_sooner, others_are_idle, wake
 
 __all__ = ["GRACE_S", "Holding", "Item"]
 
@@ -30,6 +30,9 @@ _SHORT_S = 0.1
 
 _ASK_S = 0.25
 """How often a busy worker asks whether another one is idle."""
+
+_FREED_S = 1.0
+"""So long after a worker was full its wakers look again whenever it is idle: the store's answer may come later."""
 
 _AT_ONCE = 100
 
@@ -43,14 +46,12 @@ class Item:
     A job that may wait.
 
     Attributes:
-        turn_at: About when it passes, by this process's clock.
         scheduled: Whether it is among the scheduled jobs.
         woken: Whether the store has woken it.
     """
 
     id: str
     queue: str
-    turn_at: float = 0.0
     scheduled: bool = False
     woken: bool = False
 
@@ -71,7 +72,7 @@ class Holding:
         self._started: dict[str, tuple[float, Waker[Item]]] = {}
         self._last = "-"
         self._since: float | None = None
-        self._is_short = True
+        self._is_short, self._was_full_until = True, 0.0
         self._others_idle, self._asked_at = False, 0.0
 
     def waits(self, job: Any, limiter: Limiter) -> Waiting:
@@ -83,11 +84,11 @@ class Holding:
             self._started.pop(job.id, None)
         return Waiting(waker, Item(job.id, job.origin), job.id)
 
-    def scheduled(self, waiting: Waiting, turn_in: float) -> None:
+    def scheduled(self, waiting: Waiting) -> None:
         """A job was denied, and is among the scheduled jobs now."""
         item: Item = waiting.item
         with self._lock:
-            item.turn_at, item.scheduled, woken = time.time() + turn_in, True, item.woken
+            item.scheduled, woken = True, item.woken
         if woken:
             self._put_first(waiting.waker, item)
 
@@ -100,8 +101,9 @@ class Holding:
     def idle(self) -> None:
         """The worker looks for a job."""
         self._since = None
-        for waker in self._wakers.values():
-            waker.freed()
+        if time.monotonic() < self._was_full_until:
+            for waker in self._wakers.values():
+                waker.freed()
 
     def ran(self, job: Any) -> None:
         """The worker has run *job*, or failed it."""
@@ -128,32 +130,37 @@ class Holding:
             in_queue: Put what it holds to the front of its queues, where other workers ask for it at once. Otherwise
                 it comes back at its turn.
         """
+        queues: dict[str, list[str]] = {}
         for waker in self._wakers.values():
-            queues: dict[str, list[Item]] = {}
             for item in waker.close():
-                queues.setdefault(item.queue, []).append(item)
-            for queue, items in queues.items():
-                parts = [items[n : n + _AT_ONCE] for n in range(0, len(items), _AT_ONCE)]
-                for part in reversed(parts):  # each goes before the last one
-                    if in_queue:
-                        wake(self._connection, queue, [item.id for item in part])
-                    else:
-                        come_back_at(self._connection, queue, {item.id: item.turn_at for item in part})
+                queues.setdefault(item.queue, []).append(item.id)
+        for queue, ids in queues.items():
+            for n in reversed(range(0, len(ids), _AT_ONCE)):  # each part goes before the last one
+                if in_queue:
+                    wake(self._connection, queue, ids[n : n + _AT_ONCE])
+                else:
+                    come_back_sooner(self._connection, queue, ids[n : n + _AT_ONCE], GRACE_S)
 
     # Called in any thread
 
     def _free(self) -> int:
-        since = self._since
-        if since is None:
+        if self._is_free():
             return 1
-        now = time.monotonic()
+        self._was_full_until = time.monotonic() + _FREED_S
+        return 0
+
+    def _is_free(self) -> bool:
+        """Whether this worker, or another one, is about to take a job."""
+        since, now = self._since, time.monotonic()
+        if since is None:
+            return True
         if now - since < _SHORT_S:
-            return int(self._is_short)
+            return self._is_short
         if now - self._asked_at > _ASK_S:
             self._asked_at = now
             with suppress(Exception):
                 self._others_idle = others_are_idle(self._connection, self._queues())
-        return int(self._others_idle)
+        return self._others_idle
 
     def _start(self, limiter: Limiter, id_: str, item: Item) -> bool:
         """The store has woken *item*. Returns whether somebody is going to ask for it."""

@@ -20,7 +20,7 @@ from throttlekit_rq._rq_slots import cancelled_with, give_slot_back, has_rq_limi
 from throttlekit_rq._wire import EXPIRES, FIELD, OF_LINES, Record, idle_key, logged_key, meta_of, promoter_key
 
 __all__ = [
-    "announce", "cancel", "clear_deferral", "come_back_at", "deny", "expires_in", "is_first_to_log", "look",
+    "announce", "cancel", "clear_deferral", "come_back_sooner", "deny", "expires_in", "is_first_to_log", "look",
     "others_are_idle", "promote", "promoted_by", "put_new_first", "read_record", "wake",
 ]  # fmt: skip
 
@@ -259,6 +259,9 @@ def put_new_first(connection: Any, queues: Sequence[str]) -> None:
             return
 
 
-def come_back_at(connection: Any, queue: str, due: Mapping[str, float]) -> None:
-    """Let scheduled jobs of *queue* come back at these times; those that are not scheduled any more stay away."""
-    connection.zadd(scheduled_key(queue), dict(due), xx=True)
+def come_back_sooner(connection: Any, queue: str, ids: Sequence[str], seconds: float) -> None:
+    """Let scheduled jobs of *queue* come back sooner by so many seconds; others stay as they are."""
+    with connection.pipeline(transaction=False) as pipeline:
+        for job_id in ids:
+            pipeline.zadd(scheduled_key(queue), {job_id: -seconds}, xx=True, incr=True)
+        pipeline.execute()

@@ -17,7 +17,7 @@ from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import Deferred, Delivery, JobOptions, Waiting, flush, show_log
+from throttlekit.adapter import Deferred, JobOptions, Waiting, flush, show_log
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude, delivery_of
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
@@ -26,7 +26,7 @@ from throttlekit_rq._holding import GRACE_S, Holding
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import announce, come_back_at, deny, expires_in, look, promote, put_new_first, read_record
+from throttlekit_rq._waiting import announce, deny, expires_in, look, promote, put_new_first, read_record, wake
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
@@ -70,8 +70,8 @@ class _Dispatcher:
         names = [queue.name for queue in queues]
         end = None if timeout is None else time.monotonic() + timeout
         self._in_burst = timeout is None
-        holding.idle()
         while True:
+            holding.idle()
             now = time.monotonic()
             if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
                 self._returning_since = None
@@ -92,7 +92,6 @@ class _Dispatcher:
                     if self._admits(popped[0]):
                         self._release(popped[0], len(names))
                         return popped
-                    holding.idle()
             except DequeueTimeout:
                 pass
             except BaseException:
@@ -219,7 +218,8 @@ class _Dispatcher:
         """Put a job that was denied among the scheduled ones, to come back by itself some time after its turn."""
         waited = waiting.waker.waited(job.id)
         delivery = delivery_of(job, BY_WORKER, declared.options.max_wait, lives)
-        turn_in = _turn_in(outcome, delivery, waited.for_us)
+        left = delivery.max_wait - waited.for_us / 1_000_000
+        turn_in = max(0.0, min(outcome.delay, delivery.longest, left, lives))
         comes = replace(outcome, delay=max(0.0, min(turn_in + GRACE_S, lives)), ticket=None)
         shown = None
         if outcome.decision is not None:
@@ -227,23 +227,16 @@ class _Dispatcher:
             limit, since = outcome.decision.limit.name, now - waited.for_us / 1_000_000
             shown = {"limit": limit, "since": since, "slot": now + outcome.delay, "deferrals": waited.denials}
         deny(job, record, comes, shown=shown)
-        self._holding.scheduled(waiting, turn_in)
+        self._holding.scheduled(waiting)
 
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
         """The body of *job* heard a 429, and the job is among the scheduled ones: hold it."""
         waiting = self._holding.waits(job, grant.throttling.limiter)
         outcome = grant.throttling.wait_again(job, waiting, seconds, stored=False)
-        turn_in = 0.0
         if isinstance(outcome, Deferred):
-            turn_in = _turn_in(outcome, grant.run.delivery, waiting.waker.waited(job.id).for_us)
-        come_back_at(job.connection, job.origin, {job.id: time.time() + turn_in + GRACE_S})
-        self._holding.scheduled(waiting, turn_in)
-
-
-def _turn_in(outcome: Deferred, delivery: Delivery, waited_us: int) -> float:
-    """In how many seconds a job passes, or waits no longer."""
-    left = delivery.max_wait - waited_us / 1_000_000
-    return max(0.0, min(outcome.delay, delivery.longest, left, delivery.expires_in))
+            self._holding.scheduled(waiting)
+        else:
+            wake(job.connection, job.origin, [job.id])  # it is over meanwhile, and asks once more
 
 
 class _AsksFirst:
