@@ -18,6 +18,7 @@ from throttlekit._core.storage_keys import parts_of
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.room import AHEAD_US, Room
+from throttlekit._engine.stop import Stop
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 
@@ -66,32 +67,6 @@ class Waiting(NamedTuple):
     id: str = ""
 
 
-class _Stop:
-    """
-    A list whose jobs something holds back that the store does not know, like an operator's pause.
-
-    Attributes:
-        at_us: When the jobs that it holds back ask again.
-        ids: These jobs, in the order in which they asked first, and whether they have positions.
-        positions: How many have. If one has, the store is told that no thread is free for the list; then those without
-            ask later than those with, as they would pass before all that wait.
-    """
-
-    __slots__ = ("at_us", "ids", "positions")
-
-    def __init__(self, at_us: int) -> None:
-        self.at_us = at_us
-        self.ids: dict[str, bool] = {}
-        self.positions = 0
-
-    def add(self, id: str, *, has_position: bool) -> None:
-        self.ids[id] = has_position
-        self.positions += has_position
-
-    def remove(self, id: str) -> None:
-        self.positions -= self.ids.pop(id, False)
-
-
 class _Here(Generic[_T]):
     """What a waker has in one process; a forked child begins with nothing."""
 
@@ -103,7 +78,7 @@ class _Here(Generic[_T]):
         """Of jobs whose question was not answered: it is the same attempt when they ask again."""
         self.waited: dict[str, tuple[int, Waited]] = {}
         """How the jobs of this process have waited that have not ended, and when they began to."""
-        self.stops: dict[str, _Stop] = {}
+        self.stops: dict[str, Stop] = {}
         self.stopped: dict[str, str] = {}
         """The bucket of the stop that holds a job back."""
         self.passed_on: dict[str, int] = {}
@@ -133,7 +108,7 @@ class _Here(Generic[_T]):
         known = self.stops.get(bucket)
         has_position = has_position or (known is not None and known.ids.get(id, False))
         self.leave_stop(id)
-        stop = self.stops.setdefault(bucket, _Stop(at_us))
+        stop = self.stops.setdefault(bucket, Stop(at_us))
         if stop.at_us <= _now_us():
             stop.at_us = at_us
         stop.add(id, has_position=has_position)
