@@ -138,9 +138,10 @@ class Wired:
         *,
         give_back: Callable[[_T], None] = lambda _: None,
         ahead_us: int = AHEAD_US,
+        roams: bool = False,
     ) -> Waker[_T]:
         """For adapters: what holds, and wakes, the jobs of this process that wait; see `throttlekit.adapter.Waker`."""
-        waker = Waker(self._wiring.stores, free, start, give_back=give_back, ahead_us=ahead_us)
+        waker = Waker(self._wiring.stores, free, start, give_back=give_back, ahead_us=ahead_us, roams=roams)
         if self.fleet is not None:
             self.fleet.on_change(waker.limits_changed)
         return waker

@@ -86,7 +86,7 @@ class Holding:
         waker = self._wakers.get(limiter)
         if waker is None:
             waker = self._wakers[limiter] = limiter.make_waker(
-                self._free, partial(self._start, limiter), ahead_us=_AHEAD_US
+                self._free, partial(self._start, limiter), ahead_us=_AHEAD_US, roams=True
             )
         with self._lock:
             self._started.pop(job.id, None)

@@ -165,6 +165,8 @@ class Waker(Generic[_T]):
             goes back to its framework.
         ahead_us: How long before the time for which it was woken a job is started: about as long as it takes until it
             asks. At most `EARLY_US`.
+        roams: Whether any process may take a job that this one holds. Then this process may not know of a job that it
+            has waited, and its entries may have another owner.
     """
 
     def __init__(
@@ -175,7 +177,9 @@ class Waker(Generic[_T]):
         *,
         give_back: Callable[[_T], None] = lambda _: None,
         ahead_us: int = AHEAD_US,
+        roams: bool = False,
     ) -> None:
+        self._roams = roams
         self._store, self._free, self._start, self._give_back = store, free, start, give_back
         self._here: _Here[_T] = _Here(ahead_us)
         renew_lock_after_fork(self, "_here", partial(_Here, ahead_us))
@@ -297,7 +301,7 @@ class Waker(Generic[_T]):
         """
         here = self._here
         with here.changed:
-            has_position = here.waited_of(id).claim is not None
+            has_position = self._roams or here.waited_of(id).claim is not None
             if waited is not None:
                 here.note(id, waited)
             closed, stop = here.closed, here.stops.get(stops)
@@ -312,7 +316,7 @@ class Waker(Generic[_T]):
             if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
                 self._look(here, claim, ())
         if has_position:
-            self._remove_all(claims, [id], keep=True)
+            self._remove_all(claims, [id], keep=True, any_owner=self._roams)
         if closed:
             self._give_back(item)
         else:
@@ -352,16 +356,16 @@ class Waker(Generic[_T]):
         with here.changed:
             item = here.room.release(id)
             here.forget(id)
-        self._remove_all(claims, [id])
+        self._remove_all(claims, [id], any_owner=self._roams)
         return item
 
     def leave_lists(self, id: str, claims: Sequence[StoreClaim]) -> None:
         """Remove a job from the lists of *claims*, if it has waited: it passed them without the store."""
         here = self._here
         with here.changed:
-            has_waited = here.waited_of(id).denials > 0
+            has_waited = self._roams or here.waited_of(id).denials > 0
         if has_waited:
-            self._remove_all(claims, [id])
+            self._remove_all(claims, [id], any_owner=self._roams)
 
     def heard(self, bucket: str, wakes: Sequence[Wake]) -> None:
         """Note wakes that another process made."""
@@ -464,9 +468,11 @@ class Waker(Generic[_T]):
             if those := [id for id in ids if (id in passed_on) is keep]:
                 self._remove_all([claim], those, keep=keep)
 
-    def _remove_all(self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False) -> None:
+    def _remove_all(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False, any_owner: bool = False
+    ) -> None:
         with suppress(StoreUnavailable):  # they are removed once they are woken again
-            self._store.forget(claims, ids, self._here.owner, keep=keep)
+            self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
 
 
 def _pause_s(*times_us: int | None) -> float | None:
