@@ -7,7 +7,6 @@ import math
 import os
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from huey.signals import SIGNAL_CANCELED  # type: ignore[import-untyped]
@@ -57,7 +56,7 @@ class Gate:
         self._dequeue, self._execute = huey.dequeue, huey.execute
         self._read_schedule, self._flush = huey.read_schedule, huey.flush
         self._schedule_in_use: Schedule | None = None
-        self.waiting = WaitingTasks(limiter, lambda: self.schedule, partial(self._leave, any_owner=False))
+        self.waiting = WaitingTasks(limiter, lambda: self.schedule)
 
     @property
     def schedule(self) -> Schedule:
@@ -130,9 +129,8 @@ class Gate:
                 self._leave(taken.message)
                 self.schedule.let_go(taken)
                 return None
-            if COPY in carried(task):
-                self.waiting.waker.take_over(task.id)
-            outcome = self.throttling.admit(task, Waiting(self.waiting.waker, item))
+            waits = Waiting(self.waiting.waker, item, denied=COPY in carried(task))
+            outcome = self.throttling.admit(task, waits)
             if not isinstance(outcome, Run):
                 return self._follow(task, outcome, taken, item)
             admitted = Admitted(self.throttling, outcome, _end_run)
@@ -185,10 +183,10 @@ class Gate:
             message = self._huey.serializer.deserialize(data)
             return message if COPY in message.kwargs.get(FIELD, ()) else None
 
-    def _leave(self, data: bytes, *, any_owner: bool = True) -> bool:
+    def _leave(self, data: bytes) -> bool:
         """A task ends that may have waited, and that huey may know no longer. Returns whether it has."""
         message = self._read(data)
         task = message and self._tasks.read(message)
         if task is not None:
-            self.throttling.leave(task, Waiting(self.waiting.waker, None), any_owner=any_owner)
+            self.throttling.leave(task, Waiting(self.waiting.waker, None))
         return message is not None

@@ -41,18 +41,19 @@ class WaitingTasks:
 
     Args:
         schedule: Returns where tasks wait.
-        gone: Called with the message of a task that was woken, and is neither in the schedule nor in a worker's hand.
     """
 
-    def __init__(self, limiter: Limiter, schedule: Callable[[], Schedule], gone: Callable[[bytes], object]) -> None:
-        self._limiter, self._schedule, self._gone = limiter, schedule, gone
+    def __init__(self, limiter: Limiter, schedule: Callable[[], Schedule]) -> None:
+        self._limiter, self._schedule = limiter, schedule
         self._idle: set[int] = set()
         self.begin()
 
     def begin(self) -> None:
         """A consumer is made."""
         self._pid = os.getpid()
-        self.waker: Waker[Item] = self._limiter.make_waker(self._free, self._start, give_back=self._give_back)
+        self.waker: Waker[Item] = self._limiter.make_waker(
+            self._free, self._start, give_back=self._give_back, roams=True
+        )
 
     def close(self) -> None:
         """The workers of this process stop: its tasks ask in other processes."""
@@ -93,19 +94,17 @@ class WaitingTasks:
     def _free(self) -> int:
         return len(self._idle)
 
-    def _start(self, id: str, item: Item) -> None:
-        """The waker has woken a task."""
+    def _start(self, id: str, item: Item) -> bool:
+        """The waker has woken a task. Returns whether it is in the schedule, or in a worker's hand."""
         item.woken = True
         if not item.message:
-            return  # `is_stored` goes on
+            return True  # `is_stored` goes on
         self.waker.pass_on(id, asks=True)
         try:
-            found = self._schedule().wake([(item.priority, item.message)])
+            return self._schedule().wake([(item.priority, item.message)]) > 0
         except (ConnectionError, TimeoutError):
             self.waker.hold(id, item, _RETRY_US)
-        else:
-            if not found:
-                self._gone(item.message)
+            return True
 
     def _give_back(self, item: Item) -> None:
         """This process stops. Or the waker holds another message of the same id, and this one comes back when due."""

@@ -244,6 +244,8 @@ def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Reques
         buckets = [each.bucket for each in asked]
         ends_in_us = delivery.ends_in_us(call.waits.waker.waited(call.id).for_us)
         asker, attempt = call.waits.waker.asks(call.id, buckets, caller, ends_in_us)
+        if call.waits.denied:
+            asker = asker._replace(denials=max(1, asker.denials))
         # A store of the user's own reads `max_wait_us`, and no asker.
         return Request(asked, caller, max_wait_us=ends_in_us, asker=asker, attempt=attempt)
     if call.job is None and not call.peek:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -16,7 +17,8 @@ from throttlekit._core.decide import Answer, Asker, Look, Waited
 from throttlekit._core.storage_keys import parts_of
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import Wake
-from throttlekit._engine.room import Room
+from throttlekit._engine.room import AHEAD_US, Room
+from throttlekit._engine.stop import Stop
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 
@@ -58,51 +60,28 @@ class Waiting(NamedTuple):
         waker: Holds it.
         item: What the waker starts.
         id: The job's id on the waitlists, if it has none of its own.
+        denied: Whether its message shows that it was denied before, maybe in another process: a full queue does not
+            refuse it then, even if the store has lost its state.
     """
 
     waker: Waker[Any]
     item: Any
     id: str = ""
-
-
-class _Stop:
-    """
-    A list whose jobs something holds back that the store does not know, like an operator's pause.
-
-    Attributes:
-        at_us: When the jobs that it holds back ask again.
-        ids: These jobs, in the order in which they asked first, and whether they have positions.
-        positions: How many have. If one has, the store is told that no thread is free for the list; then those without
-            ask later than those with, as they would pass before all that wait.
-    """
-
-    __slots__ = ("at_us", "ids", "positions")
-
-    def __init__(self, at_us: int) -> None:
-        self.at_us = at_us
-        self.ids: dict[str, bool] = {}
-        self.positions = 0
-
-    def add(self, id: str, *, has_position: bool) -> None:
-        self.ids[id] = has_position
-        self.positions += has_position
-
-    def remove(self, id: str) -> None:
-        self.positions -= self.ids.pop(id, False)
+    denied: bool = False
 
 
 class _Here(Generic[_T]):
     """What a waker has in one process; a forked child begins with nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead_us: int = AHEAD_US) -> None:
         self.owner = os.urandom(6).hex()
-        self.room: Room[_T] = Room()
+        self.room: Room[_T] = Room(ahead_us)
         self.told_full: set[str] = set()
         self.attempts: dict[str, str] = {}
         """Of jobs whose question was not answered: it is the same attempt when they ask again."""
         self.waited: dict[str, tuple[int, Waited]] = {}
         """How the jobs of this process have waited that have not ended, and when they began to."""
-        self.stops: dict[str, _Stop] = {}
+        self.stops: dict[str, Stop] = {}
         self.stopped: dict[str, str] = {}
         """The bucket of the stop that holds a job back."""
         self.passed_on: dict[str, int] = {}
@@ -132,7 +111,7 @@ class _Here(Generic[_T]):
         known = self.stops.get(bucket)
         has_position = has_position or (known is not None and known.ids.get(id, False))
         self.leave_stop(id)
-        stop = self.stops.setdefault(bucket, _Stop(at_us))
+        stop = self.stops.setdefault(bucket, Stop(at_us))
         if stop.at_us <= _now_us():
             stop.at_us = at_us
         stop.add(id, has_position=has_position)
@@ -186,23 +165,30 @@ class Waker(Generic[_T]):
 
     Args:
         free: How many threads have nothing to do.
-        start: Called in the waker's thread with a job that may ask now. It returns at once. If it raises, the job is
-            tried again.
+        start: Called in the waker's thread with a job that may ask now. It returns at once; False if the job does not
+            exist any more. If it raises, the job is tried again.
         give_back: Called with a job that waits and is not held: an older copy of its message, or any after `close`. It
             goes back to its framework.
+        ahead_us: How long before the time for which it was woken a job is started: about as long as it takes until it
+            asks. At most `EARLY_US`.
+        roams: Whether any process may take a job that this one holds. Then this process may not know of a job that it
+            has waited, and its entries may have another owner.
     """
 
     def __init__(
         self,
         store: WaitlistStore,
         free: Callable[[], int],
-        start: Callable[[str, _T], None],
+        start: Callable[[str, _T], object],
         *,
         give_back: Callable[[_T], None] = lambda _: None,
+        ahead_us: int = AHEAD_US,
+        roams: bool = False,
     ) -> None:
+        self._roams = roams
         self._store, self._free, self._start, self._give_back = store, free, start, give_back
-        self._here: _Here[_T] = _Here()
-        renew_lock_after_fork(self, "_here", _Here)
+        self._here: _Here[_T] = _Here(ahead_us)
+        renew_lock_after_fork(self, "_here", partial(_Here, ahead_us))
 
     def __len__(self) -> int:
         """How many jobs the process holds."""
@@ -321,7 +307,7 @@ class Waker(Generic[_T]):
         """
         here = self._here
         with here.changed:
-            has_position = here.waited_of(id).claim is not None
+            has_position = self._roams or here.waited_of(id).claim is not None
             if waited is not None:
                 here.note(id, waited)
             closed, stop, before = here.closed, here.stops.get(stops), None
@@ -336,7 +322,7 @@ class Waker(Generic[_T]):
             if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
                 self._look(here, claim, ())
         if has_position:
-            self._remove_all(claims, [id], keep=True, any_owner=True)
+            self._remove_all(claims, [id], keep=True, any_owner=self._roams)
         if closed:
             self._give_back(item)
             return
@@ -375,30 +361,23 @@ class Waker(Generic[_T]):
         with here.changed:
             return here.pass_on(id, _now_us(), asks=asks)
 
-    def take_over(self, id: str) -> None:
-        """Note that this process has taken the message of a job that has waited in some process, and may ask for it."""
-        here = self._here
-        with here.changed:
-            if id not in here.waited:
-                here.note(id, Waited(0, 1, 0))
-
-    def leave(self, id: str, claims: Sequence[StoreClaim], *, any_owner: bool = False) -> _T | None:
-        """Let go of a job that waits no longer, also in the store. Returns what was held. *any_owner*: whoever."""
+    def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
+        """Let go of a job that waits no longer, also in the store. Returns what was held."""
         here = self._here
         with here.changed:
             item = here.room.release(id)
             here.forget(id)
-        self._remove_all(claims, [id], any_owner=any_owner)
+        self._remove_all(claims, [id], any_owner=self._roams)
         return item
 
     def leave_lists(self, id: str, claims: Sequence[StoreClaim]) -> None:
         """Remove a job from the lists of *claims*, if it has waited: it passed them without the store."""
         here = self._here
         with here.changed:
-            has_waited = here.waited_of(id).denials > 0
+            has_waited = self._roams or here.waited_of(id).denials > 0
             here.room.done(id)
         if has_waited:
-            self._remove_all(claims, [id], any_owner=True)
+            self._remove_all(claims, [id], any_owner=self._roams)
 
     def heard(self, bucket: str, wakes: Sequence[Wake]) -> None:
         """Note wakes that another process made."""
@@ -441,15 +420,15 @@ class Waker(Generic[_T]):
             with here.changed:
                 if here.closed:
                     return
-                now_us, ready = _now_us(), list[tuple[str, _T]]()
+                now_us, ready = _now_us(), list[tuple[str, _T, StoreClaim | None]]()
                 free = self._free()
                 while len(ready) < free and (one := here.room.take_ready(now_us)) is not None:
                     ready.append(one)
                 due = here.room.due(now_us)
                 if not ready and not due:
                     here.changed.wait(_pause_s(here.room.next_us(with_ready=free > 0), listens_us))
-            for id, item in ready:
-                self._start_one(here, id, item)
+            for id, item, unit in ready:
+                self._start_one(here, id, item, unit)
             for each in due:
                 self._look(here, each.claim, each.ids)
 
@@ -463,15 +442,21 @@ class Waker(Generic[_T]):
             return False
         return True
 
-    def _start_one(self, here: _Here[_T], id: str, item: _T) -> None:
+    def _start_one(self, here: _Here[_T], id: str, item: _T, unit: StoreClaim | None) -> None:
         try:
-            self._start(id, item)
+            if self._start(id, item) is not False:
+                return
         except Exception:
             _LOG.exception("Job %s could not be started; it is tried again.", id)
             with here.changed:
                 before = here.room.hold_ready(id, item, _now_us() + _RETRY_US)
             if before is not None:
                 self._give_back(before)
+            return
+        with here.changed:
+            here.forget(id)
+        if unit is not None:
+            self._remove(unit, [id])
 
     def _look(self, here: _Here[_T], claim: StoreClaim, ids: Sequence[str]) -> None:
         free = here.free_for(claim.bucket, self._free())

@@ -119,7 +119,7 @@ class Throttling(Generic[_M]):
             return self._undecided(asked.job, error, waits)
         return self._outcome(decision, asked)
 
-    def leave(self, message: _M, waits: Waiting | None = None, *, any_owner: bool = False) -> None:
+    def leave(self, message: _M, waits: Waiting | None = None) -> None:
         """
         Take the job of *message* out of the lines in which it stands, as it ends without running: the next one gets
         its turn at once, and not once its units have lain there for a while. Never raises. Without a place, no round
@@ -127,14 +127,13 @@ class Throttling(Generic[_M]):
 
         Args:
             waits: How it waits on waitlists; then it always takes a round trip.
-            any_owner: It may have waited in another process, and its message was taken over from there.
         """
         try:
             job = self._host.job(message)
             if waits is not None:
                 call = Call(self.limits(self._host.options(message), job), job)
                 units = [each.claim for each in self.limiter.claims(call)]
-                waits.waker.leave(waits.id or job.id, units, any_owner=any_owner)
+                waits.waker.leave(waits.id or job.id, units)
                 return
             ticket = Ticket.read(job.ticket)
             if not ticket.places:

@@ -99,7 +99,9 @@ def test_the_first_job_of_each_list_asks_after_a_change_of_the_rules() -> None:
         room.hold(id, id, UNIT, "e", 0)
     assert room.take_ready(1) is None
     room.ask_first(1, ())
-    assert room.take_ready(1) == ("one", "one")
+    ready = room.take_ready(1)
+    assert ready is not None
+    assert ready[:2] == ("one", "one")
     assert room.take_ready(1) is None
 
 
@@ -110,7 +112,38 @@ def test_all_jobs_ask_anew_once_their_list_is_gone(epoch: str) -> None:
     for id in ids:
         room.hold(id, id, UNIT, "e", 0)
     room.looked(UNIT, Look(epoch, again=tuple(ids[:8])), 1)
-    assert [room.take_ready(1) for _ in ids] == [(id, id) for id in ids]
+    ready = [room.take_ready(1) for _ in ids]
+    assert [None if each is None else each[0] for each in ready] == ids
+
+
+@pytest.mark.parametrize(("ahead_us", "at_us"), [(2_000, 8_000), (5_000, 5_000)])
+def test_a_job_is_started_ahead(ahead_us: int, at_us: int) -> None:
+    """By as long as it takes until it asks, which differs between frameworks."""
+    room = Room[str](ahead_us)
+    room.hold("one", "one", UNIT, "e", 0)
+    room.woken([Wake("one", 10_000)], 0)
+    assert room.take_ready(at_us - 1) is None
+    assert room.take_ready(at_us) is not None
+
+
+def test_a_job_that_does_not_exist_any_more_leaves_its_list(bench: Bench) -> None:
+    """Also if it was the only one of this process there."""
+    bench.start = lambda *_: False
+    bench.wait("one")
+    bench.wake("one")
+    wait_until(lambda: bench.store.gone == ["one"], description="it leaves")
+    assert len(bench.waker) == 0
+
+
+@pytest.mark.parametrize("roams", [False, True])
+def test_a_job_that_any_process_may_take_is_kept_whoever_owns_it(roams: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule holds it back in a process that does not know whether it waits on a list, and in which process."""
+    store, kept = Store(), list[tuple[str, bool]]()
+    monkeypatch.setattr(store, "forget", lambda claims, ids, owner, *, keep: kept.append((owner, keep)))
+    waker: Waker[str] = Waker(store, lambda: 1, lambda *_: None, roams=roams)
+    waker.hold("one", "one", 60_000_000, claims=[UNIT], stops=UNIT.bucket)
+    waker.close()
+    assert kept == ([("", True)] if roams else [])
 
 
 def test_a_woken_job_is_started(bench: Bench) -> None:
