@@ -22,6 +22,7 @@ from throttlekit._engine.pipeline import Pipeline
 from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of, with_groups
 from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
 from throttlekit._engine.registry import LimitRegistry
+from throttlekit._engine.room import AHEAD_US
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
 from throttlekit._engine.threads import Threads
@@ -136,10 +137,11 @@ class Wired:
         start: Callable[[str, _T], object],
         *,
         give_back: Callable[[_T], None] = lambda _: None,
+        ahead_us: int = AHEAD_US,
         roams: bool = False,
     ) -> Waker[_T]:
         """For adapters: what holds, and wakes, the jobs of this process that wait; see `throttlekit.adapter.Waker`."""
-        waker = Waker(self._wiring.stores, free, start, give_back=give_back, roams=roams)
+        waker = Waker(self._wiring.stores, free, start, give_back=give_back, ahead_us=ahead_us, roams=roams)
         if self.fleet is not None:
             self.fleet.on_change(waker.limits_changed)
         return waker

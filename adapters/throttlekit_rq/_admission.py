@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from throttlekit import ConfigurationError, Delivery, Job, Limiter
@@ -21,9 +21,11 @@ from throttlekit.adapter import (
     Run,
     Throttling,
     Ticket,
+    Waiting,
     once_in_fleet,
 )
 from throttlekit.errors import WaitedTooLong
+from throttlekit_rq._heard import Heard
 from throttlekit_rq._options import Declared, describe
 from throttlekit_rq._settings import limiter_for, settings
 from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_log
@@ -31,7 +33,7 @@ from throttlekit_rq._wire import Record
 
 __all__ = [
     "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "Patience", "Redelivery", "admit", "conclude", "delivery_of",
-    "limiter_of", "log_once", "slack_of", "throttling_of",
+    "limiter_of", "log_once", "throttling_of",
 ]  # fmt: skip
 
 _LOG_EVERY = 30
@@ -62,7 +64,7 @@ By RQ's own scheduler: it looks once a second, and takes what was due by the las
 to two seconds late, and about half of all jobs more than one.
 """
 
-BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.015, held=True), newcomer=0.0, returning=0.05)
+BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.0, held=True), newcomer=0.0, returning=0.0)
 """
 By a worker of ours, while it has no job to run. The answer to a job that stands first in its line counts for all that
 stand behind it, so the job goes back rather than wait in place.
@@ -124,12 +126,14 @@ class Grant:
     Attributes:
         run: Its decision is None where another process holds all that it charged.
         expires_ms: When the job's ttl ends; None: it has none, or was never denied.
+        heard: How its worker learns of a 429 of its body; None: it is a stock worker.
         ended: Whether the body has run in this process, and its slots are released.
     """
 
     throttling: Throttling[Any]
     run: Run
     expires_ms: int | None
+    heard: Heard | None = None
     ended: bool = False
 
     def keep(self) -> None:
@@ -151,16 +155,19 @@ def admit(
     redelivery: Redelivery,
     expires_in: float,
     patience: Patience | None = None,
+    waits: Callable[[Any, Limiter], Waiting] | None = None,
 ) -> Grant | Deferred | Failed | Dropped:
     """
     Ask for *job*. What denials left on it, its *record*, is undone if it may run.
 
     Args:
-        expires_in: In how many seconds its ttl ends.
+        expires_in: In how many seconds its ttl ends. If that is over, it is not asked for.
         patience: What is left of it is used up over several calls. None: that of one call.
+        waits: How a job waits, for which a limiter is asked, if it is denied. None: its ticket says how it has waited.
     """
     try:
-        throttling = throttling_of(job, declared, record.ticket, redelivery, expires_in, patience)
+        ticket = record.ticket if waits is None else None
+        throttling = throttling_of(job, declared, ticket, redelivery, expires_in, patience)
     except ConfigurationError as error:
         return Failed(error)
     if throttling.limiter.in_memory and _memory_warning.due():
@@ -169,9 +176,18 @@ def admit(
             'its job is done. Name a store: Limiter("redis://…").',
             job.func_name,
         )
-    outcome = throttling.admit(job)
+    waiting = None if waits is None else waits(job, throttling.limiter)
+    if expires_in < 0:
+        throttling.leave(job, waiting)
+        return Deferred(0.0, record.ticket, None)
+    outcome = throttling.admit(job, waiting)
     if not isinstance(outcome, Run):
         return outcome
+    if waiting is not None:
+        ticket = _ticket_of(waiting.waker.waited(job.id), outcome)
+        outcome = replace(
+            outcome, job=replace(outcome.job, ticket=ticket), delivery=replace(outcome.delivery, waits=None)
+        )
     grant = Grant(throttling, outcome, record.expires_ms)
     try:
         clear_deferral(job, record)
@@ -181,6 +197,14 @@ def admit(
     return grant
 
 
+def _ticket_of(waited: Any, run: Run) -> Mapping[str, Any] | None:
+    """How a job has waited that may run, for a process that has no waker."""
+    if not waited.denials or run.decision is None or not run.decision.charged:
+        return None
+    since_us = run.decision.charged[0].at_us - waited.for_us
+    return Ticket(deferrals=waited.denials, since_us=max(1, since_us)).write()
+
+
 def conclude(
     job: Any,
     record: Record,
@@ -188,14 +212,13 @@ def conclude(
     *,
     by_ticks: bool = False,
     at_end: bool = False,
-    in_queue: int | None = None,
-    slack: float = 0.0,
+    shown: Mapping[str, Any] | None = None,
 ) -> Callable[[Any], None]:
     """
     Conclude an *outcome* by which *job* does not run now.
 
     Args:
-        by_ticks, at_end, in_queue, slack: How it goes back, as for `deny`.
+        by_ticks, at_end, shown: How it goes back, as for `deny`.
 
     Returns:
         What puts the job back or cancels it: call it with the transaction that ends the job's execution, or with None
@@ -207,7 +230,7 @@ def conclude(
     """
     if isinstance(outcome, Deferred):
         return lambda pipeline: deny(
-            job, record, outcome, by_ticks=by_ticks, at_end=at_end, in_queue=in_queue, slack=slack, pipeline=pipeline
+            job, record, outcome, by_ticks=by_ticks, at_end=at_end, shown=shown, pipeline=pipeline
         )
     if isinstance(outcome, Dropped):
         clear_deferral(job, record)
@@ -217,17 +240,6 @@ def conclude(
     clear_deferral(job, record)  # if it is requeued it begins anew
     job.retries_left = None
     raise WaitedTooLong(f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room")
-
-
-def slack_of(job: Any, declared: Declared, outcome: Deferred, expires_in: float) -> float:
-    """
-    How many seconds later than *outcome* tells *job* may be asked for by a worker of ours, though its line is later:
-    its wait and its ttl end when they do, and no delay is longer than ten minutes.
-    """
-    delivery = delivery_of(job, BY_WORKER, declared.options.max_wait, expires_in)
-    ticket = Ticket.read(outcome.ticket)
-    waits = delivery.max_wait - (ticket.due_us - ticket.since_us) / 1_000_000
-    return max(0.0, min(delivery.longest, waits, expires_in - outcome.delay - 2 * delivery.lateness))
 
 
 def throttling_of(

@@ -8,14 +8,14 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rq.timeouts import BaseTimeoutException
 
 from throttlekit import RateLimited
-from throttlekit.adapter import Run, Running, decision_from_receipt, flush, receipt, running
+from throttlekit.adapter import Deferred, Run, decision_from_receipt, flush, receipt, running
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
@@ -25,10 +25,12 @@ from throttlekit_rq._admission import (
     log_once,
     throttling_of,
 )
+from throttlekit_rq._heard import Heard
+from throttlekit_rq._holding import GRACE_S
 from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
-from throttlekit_rq._waiting import expires_in, promoted_by, wake
-from throttlekit_rq._wire import ADMITTED, Record
+from throttlekit_rq._waiting import expires_in, promoted_by
+from throttlekit_rq._wire import ADMITTED, Record, meta_of
 
 __all__ = ["GRANT", "UNTHROTTLED", "Body", "guarded", "read_admission", "running_body", "within", "write_admission"]
 
@@ -98,7 +100,7 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
     setattr(job, GRANT, grant)
     body = Body()
     try:
-        with _slots(job, grant):
+        with _slots(grant):
             try:
                 yield body
             except RateLimited as error:
@@ -113,34 +115,27 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
 
 
 @contextmanager
-def _slots(job: Any, grant: Grant) -> Generator[None, None, None]:
+def _slots(grant: Grant) -> Generator[None, None, None]:
     if grant.run.decision is None:
         yield
         return
-    body: Running | None = None
     try:
-        with running(grant.throttling.limiter, grant.run.decision, grant.run.job) as body:
+        with running(grant.throttling.limiter, grant.run.decision, grant.run.job):
             yield
     except BaseTimeoutException:
         # The alarm may have rung while the slots were being released, or before that could begin.
         grant.release()
         raise
     except Exception:
-        _ended(job, grant, body)
+        grant.ended = True
         raise
-    _ended(job, grant, body)
-
-
-def _ended(job: Any, grant: Grant, body: Running | None) -> None:
     grant.ended = True
-    with suppress(Exception):  # the body has ended, well or not; a job that is not woken comes when it is due
-        returned = () if body is None else grant.run.returned_lanes(body.decision)
-        for lane in (*grant.run.lanes, *returned):
-            wake(job.connection, job.origin, lane)
 
 
 def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     """Pause what *error* means, and put *job* back behind the pause; None: it may wait no longer, and fails with it."""
+    if grant.heard is not None:
+        return _held_by_worker(job, grant, grant.heard, error)
     scheduler, ours = promoted_by(job.connection, job.origin)
     redelivery = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
     record = Record(grant.run.job.ticket, job.enqueue_at_front, grant.expires_ms)
@@ -153,6 +148,22 @@ def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, at_end=not (scheduler or ours)))
 
 
+def _held_by_worker(job: Any, grant: Grant, heard: Heard, error: RateLimited) -> Denied | None:
+    with log_once(job.connection):
+        outcome = grant.throttling.rate_limited(grant.run, error, release=grant.release)
+    if isinstance(outcome, Run):
+        return None
+    shown = None
+    if isinstance(outcome, Deferred):
+        shown = meta_of(outcome.ticket)
+        outcome = replace(outcome, delay=outcome.delay + GRACE_S, ticket=None)
+    record = Record(None, job.enqueue_at_front, grant.expires_ms)
+    denied = end_with(job, conclude(job, record, outcome, shown=shown))
+    if isinstance(outcome, Deferred):
+        heard.put(error.retry_after)
+    return denied
+
+
 def write_admission(job: Any) -> str:
     """For the process that is spawned for *job*: that it was admitted. Its own slots stay with this one."""
     grant: Grant | None = getattr(job, GRANT)
@@ -161,7 +172,9 @@ def write_admission(job: Any) -> str:
     decision = grant.run.decision
     rates = tuple(each for each in decision.charged if not each.holder or each.stays)
     charged = receipt(replace(decision, charged=rates)) if rates else None
-    admission = {"limits": True, "charged": charged, "waited": grant.run.job.ticket, "expires": grant.expires_ms}
+    heard = None if grant.heard is None else grant.heard.into
+    waited, expires = grant.run.job.ticket, grant.expires_ms
+    admission = {"limits": True, "charged": charged, "waited": waited, "expires": expires, "heard": heard}
     return json.dumps({"job": job.id, **admission})
 
 
@@ -182,4 +195,5 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
         delivery_of(job, BY_RQ_SCHEDULER, declared.options.max_wait),
         declared.options.on_429,
     )
-    return True, Grant(throttling, run, expires_ms)
+    heard = written.get("heard")
+    return True, Grant(throttling, run, expires_ms, None if heard is None else Heard(heard))

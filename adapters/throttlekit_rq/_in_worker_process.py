@@ -11,11 +11,10 @@ from typing import Any
 
 from throttlekit import ConfigurationError
 from throttlekit.adapter import Deferred, flush, show_log
-from throttlekit_rq._admission import BY_RQ_SCHEDULER, Grant, admit, conclude, limiter_of, log_once
+from throttlekit_rq._admission import BY_RQ_SCHEDULER, Grant, Patience, admit, conclude, limiter_of, log_once
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, guarded, read_admission, running_body
 from throttlekit_rq._host import Denied, current_job, end_with
 from throttlekit_rq._options import Declared, options_of
-from throttlekit_rq._ticks import TickPatience, bring_next
 from throttlekit_rq._waiting import expires_in, is_first_to_log, look, promote, promoted_by, read_record
 from throttlekit_rq._wire import ask_with, imported
 
@@ -114,24 +113,17 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
     lives = expires_in(job, record)
     if lives < 0:
         return end_with(job, conclude(job, record, Deferred(0.0, record.ticket, None)))
-    patience, left = TickPatience(job, record), _LONGEST_IN_PLACE
-    patience.wait_until_due()
+    patience, left = Patience(job), _LONGEST_IN_PLACE
     while True:
         with log_once(job.connection):
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER, lives, patience)
         if isinstance(outcome, Grant):
-            try:
-                bring_next(job, record, outcome.run)
-            except BaseException:
-                outcome.release()
-                raise
             return outcome
         if not isinstance(outcome, Deferred):
             return end_with(job, conclude(job, record, outcome))
         scheduler, ours = promoted_by(job.connection, job.origin)
         if scheduler or ours:
-            in_queue = patience.stays_behind(outcome) if scheduler else None
-            return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, in_queue=in_queue))
+            return end_with(job, conclude(job, record, outcome, by_ticks=scheduler))
         _warn_of_no_promoter(job)
         _promote_due(job)
         if outcome.delay > min(left, patience.left, lives):  # past its ttl it must not run

@@ -1,4 +1,4 @@
-"""The jobs that wait, in RQ's own Redis data: how a job goes back, who brings it again, and what its start undoes."""
+"""The jobs that wait, in RQ's own Redis data: how a job goes back, what brings it again, and what its start undoes."""
 
 from __future__ import annotations
 
@@ -14,37 +14,22 @@ from rq.queue import Queue
 from rq.utils import utcformat
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred, Lane, lane_in, look_at_lanes
+from throttlekit.adapter import Deferred
 from throttlekit_rq._host import created, intermediate_key, lock_key, mark_denied, scheduled_key, worker_key
 from throttlekit_rq._rq_slots import cancelled_with, give_slot_back, has_rq_limit, keeps_slot
-from throttlekit_rq._wire import (
-    EARLY,
-    EXPIRES,
-    FIELD,
-    LINE,
-    Record,
-    lane_key,
-    lanes_key,
-    late_key,
-    logged_key,
-    meta_of,
-    promoter_key,
-)
+from throttlekit_rq._wire import EXPIRES, FIELD, OF_LINES, Record, idle_key, logged_key, meta_of, promoter_key
 
 __all__ = [
-    "SOON", "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "line_up", "look",
-    "promote", "promoted_by", "read_record", "wake", "wake_lanes",
+    "announce", "cancel", "clear_deferral", "come_back_sooner", "deny", "expires_in", "is_first_to_log", "look",
+    "others_are_idle", "promote", "promoted_by", "put_new_first", "read_record", "wake",
 ]  # fmt: skip
 
 _PROMOTER_LIVES_MS = 5_000
+_IDLE_MS = 600
 _MOST_PROMOTED = 32
 
-SOON = 0.03
-"""Seconds. A job that comes no sooner than this is on time: it says nothing of those that stand behind it."""
-
 _DENY = throttlekit_lua.script("rq_deny")
-_FIRST = throttlekit_lua.script("rq_first")
-_LINE_UP = throttlekit_lua.script("rq_line_up")
+_NEW_FIRST = throttlekit_lua.script("rq_new_first")
 _PROMOTE = throttlekit_lua.script("rq_promote")
 
 
@@ -52,8 +37,8 @@ def read_record(job: Any) -> Record:
     """What *job* carries from denials since it was enqueued."""
     record = None
     if job.enqueue_at_front:  # a denial sets it, so most jobs cost no round trip here
-        text, expires, early = job.connection.hmget(job.key, FIELD, EXPIRES, EARLY)
-        record = Record.read(text, expires, created(job), early)
+        text, expires = job.connection.hmget(job.key, FIELD, EXPIRES)
+        record = Record.read(text, expires, created(job))
     return record or Record(None, job.enqueue_at_front)
 
 
@@ -87,10 +72,9 @@ def deny(
     record: Record,
     outcome: Deferred,
     *,
-    by_ticks: bool,
-    at_end: bool,
-    in_queue: int | None = None,
-    slack: float = 0.0,
+    by_ticks: bool = False,
+    at_end: bool = False,
+    shown: Mapping[str, Any] | None = None,
     pipeline: Any = None,
 ) -> None:
     """
@@ -99,14 +83,10 @@ def deny(
     Args:
         by_ticks: One of RQ's schedulers brings it back, which looks once a second.
         at_end: Put it at the end of its queue, whatever the delay.
-        in_queue: Put it into its queue, among the others of its line, behind so many jobs that no limit has denied.
-            It needs a place and a *pipeline*.
-        slack: How many seconds later than *outcome* tells it may come back, because its line has become later.
+        shown: What its meta shows of its wait, if it carries no ticket.
         pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
             back at once.
     """
-    stands = lane_in(outcome.ticket)
-    lane = stands.name if stands.start else ""  # one that cannot wait so long has no place
     queue = Queue(job.origin, connection=job.connection)
     keys = [
         job.key,
@@ -115,12 +95,7 @@ def deny(
         queue.key,
         Queue.redis_queues_keys,
         worker_key(job.worker_name),
-        lane_key(job.origin, lane),
-        lanes_key(job.origin),
-        late_key(job.origin),
-        lane_key(job.origin, lane_in(record.ticket).name),
     ]
-    sooner = record.early - outcome.delay
     arguments = [
         job.id,
         "" if at_end else round(outcome.delay * 1_000_000),
@@ -129,18 +104,12 @@ def deny(
         "" if record.expires_ms is None else record.expires_ms,
         _enqueued_ms(job) or "",
         "1" if by_ticks else "0",
-        stands.start + stands.number if lane else "",  # without shares all starts are the same
-        _meta(job, outcome.ticket),
-        lane,
-        f"{sooner:.3f}" if sooner > SOON else "",
-        "1" if record.ticket is not None and outcome.is_answered else "0",
-        f"{slack:.6f}",
-        "0" if in_queue is None else "1",
+        _meta(job, shown or meta_of(outcome.ticket)),
     ]
     if has_rq_limit(job):
         with nullcontext(pipeline) if pipeline is not None else job.connection.pipeline() as together:
             together.eval(_DENY, len(keys), *keys, *arguments)
-            if not at_end and in_queue is None:
+            if not at_end:
                 give_slot_back(job, together)
             if pipeline is None:
                 together.execute()
@@ -149,42 +118,14 @@ def deny(
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:
         pipeline.eval(_DENY, len(keys), *keys, *arguments)  # in full: a transaction cannot answer NOSCRIPT
-        mark_denied(job, queued=at_end or in_queue is not None)
-    if in_queue is not None and pipeline is not None:
-        pipeline.eval(_LINE_UP, *_in_line(job, stands, 0.0, 0, 0.0, in_queue))
+        mark_denied(job, queued=at_end)
 
 
-def line_up(job: Any, stands: Lane, every: float, *, units: int = 0, early: float = 0.0, new: int = 0) -> int:
-    """
-    Put the queue of *job* in order, if one of RQ's schedulers has it; return how many jobs stand before it there, of
-    its line. See rq_line_up.lua.
-
-    Args:
-        stands: Where it stands.
-        every: How often its limit lets a job pass, in seconds; 0: not at a steady pace.
-        units: How many more jobs may pass by now. 0: *job* has to wait.
-        early: How many seconds before its turn a job is to come.
-        new: How many jobs that no limit has denied may go to the front of the queue.
-    """
-    count, *arguments = _in_line(job, stands, every, units, early, new)
-    script = job.connection.register_script(_LINE_UP)
-    return int(script(keys=arguments[:count], args=arguments[count:]))
-
-
-def _in_line(job: Any, stands: Lane, every: float, units: int, early: float, new: int) -> list[Any]:
-    """The count of keys, the keys and the arguments of rq_line_up.lua."""
-    queue = Queue(job.origin, connection=job.connection).key
-    keys = [lock_key(job.origin), queue, lane_key(job.origin, stands.name), scheduled_key(job.origin)]
-    place = stands.start + stands.number
-    return [len(keys), *keys, RqJob.key_for(""), place, f"{every:.6f}", units, early, new]
-
-
-def _meta(job: Any, ticket: Mapping[str, Any] | None) -> Any:
+def _meta(job: Any, shown: Mapping[str, Any] | None) -> Any:
     """The job's meta with what it waits for, where every list of jobs shows it; "" leaves the meta as it is."""
-    shown = meta_of(ticket)
     if shown is None or not hasattr(job.meta, "items"):
         return ""
-    return job.serializer.dumps({**job.meta, FIELD: shown})
+    return job.serializer.dumps({**job.meta, FIELD: dict(shown)})
 
 
 def cancel(job: Any, pipeline: Any = None) -> None:
@@ -208,10 +149,7 @@ def clear_deferral(job: Any, record: Record) -> None:
     job.enqueue_at_front = record.front
     with job.connection.pipeline() as pipeline:
         pipeline.zrem(scheduled_key(job.origin), job.id)
-        stands = lane_in(record.ticket)
-        if stands.name:
-            pipeline.zrem(lane_key(job.origin, stands.name), job.id)
-        pipeline.hdel(job.key, FIELD, EXPIRES, EARLY, LINE)
+        pipeline.hdel(job.key, FIELD, EXPIRES, *OF_LINES)
         if hasattr(job.meta, "items") and FIELD in job.meta:
             del job.meta[FIELD]
             pipeline.hset(job.key, "meta", job.serializer.dumps(job.meta))
@@ -239,6 +177,11 @@ def announce(connection: Any, queues: Sequence[str]) -> None:
         pipeline.execute()
 
 
+def others_are_idle(connection: Any, queues: Sequence[str]) -> bool:
+    """Whether each of *queues* has had a worker of ours without a job a moment ago."""
+    return int(connection.exists(*map(idle_key, queues))) == len(queues)
+
+
 def is_first_to_log(connection: Any, what: str, seconds: int) -> bool:
     """Whether no process of the fleet has logged *what* for so long: a work-horse has no memory of earlier ones."""
     return bool(connection.set(logged_key(what), 1, nx=True, ex=seconds))
@@ -260,61 +203,65 @@ class _Look:
     scheduler: bool
 
 
-def look(connection: Any, queues: Sequence[str]) -> list[_Look]:
-    """Look at the first scheduled jobs of *queues*, by the server's clock: one round trip."""
+def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[_Look]:
+    """
+    Look at the first scheduled jobs of *queues*, by the server's clock: one round trip.
+
+    Args:
+        idle: A worker of ours has no job: the others learn it.
+    """
     with connection.pipeline(transaction=False) as pipeline:
         pipeline.time()
         for queue in queues:
             pipeline.exists(lock_key(queue))
             pipeline.zrange(scheduled_key(queue), 0, _MOST_PROMOTED - 1, withscores=True)
+            if idle:
+                pipeline.set(idle_key(queue), 1, px=_IDLE_MS)
         (seconds, micros), *found = pipeline.execute()
     now = seconds + micros / 1_000_000
     looks: list[_Look] = []
-    for locked, jobs in zip(found[::2], found[1::2], strict=True):
+    step = 3 if idle else 2
+    for locked, jobs in zip(found[::step], found[1::step], strict=True):
         due = [job_id for job_id, score in jobs if score <= now]
         next_in = next((score - now for _, score in jobs if score > now), None)
         looks.append(_Look(due, next_in, bool(locked)))
     return looks
 
 
-def promote(connection: Any, queue: str, due: Sequence[bytes], *, lane: str = "", least: float | None = None) -> int:
-    """
-    Put jobs of *due* into *queue*, and of those that a limit denied the first in its line; return how many. Those whose
-    line has become later since they were denied wait on.
+def promote(connection: Any, queue: str, due: Sequence[bytes]) -> int:
+    """Put jobs of *due* into *queue*, and of those that a limit denied the first; return how many."""
+    return _promote(connection, queue, [job_id.decode() for job_id in due], "")[0]
 
-    Args:
-        lane: Promote only the jobs that wait in this lane, due or not.
-        least: Of these only those that are due in so many seconds, or later. None: any.
+
+def wake(connection: Any, queue: str, ids: Sequence[str], before: str = "-") -> int:
     """
+    Put scheduled jobs to the front of *queue*, due or not, the first of *ids* first, but behind the job *before*.
+
+    Returns:
+        How many nobody will ask for: they are gone, cancelled, or have begun.
+    """
+    return _promote(connection, queue, ids, before)[1]
+
+
+def _promote(connection: Any, queue: str, ids: Sequence[str], before: str) -> list[int]:
     script = connection.register_script(_PROMOTE)
-    ids = [job_id.decode() for job_id in due]
-    queue_key = Queue(queue, connection=connection).key
-    keys = [lock_key(queue), scheduled_key(queue), queue_key, late_key(queue)]
+    keys = [lock_key(queue), scheduled_key(queue), Queue(queue, connection=connection).key]
     keys += [RqJob.key_for(job_id) for job_id in ids]
-    now = utcformat(datetime.now(timezone.utc))
-    return int(script(keys=keys, args=[now, lane, "" if least is None else least, *ids]))
+    found: list[int] = script(keys=keys, args=[utcformat(datetime.now(timezone.utc)), before, *ids])
+    return found
 
 
-def wake_lanes(connection: Any, queue: str, every: float) -> int:
-    """
-    Put the job that stands first in each line of *queue* into it, to ask: once in *every* seconds for each line, in the
-    whole fleet. One that is due by then asks anyway. Return how many.
-    """
-
-    def first_asks(lane: str) -> bool | None:
-        if wake(connection, queue, lane, least=every):
-            return True
-        return False if connection.exists(lane_key(queue, lane)) else None
-
-    return look_at_lanes(connection, lanes_key(queue), late_key(queue), first_asks, every=every)
+def put_new_first(connection: Any, queues: Sequence[str]) -> None:
+    """Put a job that no limit has denied to the front of the first of *queues* that has one."""
+    script = connection.register_script(_NEW_FIRST)
+    for queue in queues:
+        if script(keys=[Queue(queue, connection=connection).key], args=[RqJob.key_for("")]):
+            return
 
 
-def wake(connection: Any, queue: str, lane: str, *, least: float | None = None) -> bool:
-    """
-    Put the job that waits first in *lane* into *queue* before it is due; return whether there was one.
-
-    Args:
-        least: As of `promote`.
-    """
-    first = connection.register_script(_FIRST)(keys=[lane_key(queue, lane), scheduled_key(queue)])
-    return first is not None and promote(connection, queue, [first], lane=lane, least=least) > 0
+def come_back_sooner(connection: Any, queue: str, ids: Sequence[str], seconds: float) -> None:
+    """Let scheduled jobs of *queue* come back sooner by so many seconds; others stay as they are."""
+    with connection.pipeline(transaction=False) as pipeline:
+        for job_id in ids:
+            pipeline.zadd(scheduled_key(queue), {job_id: -seconds}, xx=True, incr=True)
+        pipeline.execute()

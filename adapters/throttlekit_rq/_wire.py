@@ -20,8 +20,8 @@ from throttlekit import ConfigurationError
 from throttlekit.adapter import Ticket
 
 __all__ = [
-    "ADMITTED", "EARLY", "EXPIRES", "FIELD", "LINE", "RUN", "Carried", "Given", "Record", "ask_with", "imported",
-    "lane_key", "lanes_key", "late_key", "logged_key", "meta_of", "promoter_key",
+    "ADMITTED", "EXPIRES", "FIELD", "OF_LINES", "RUN", "Carried", "Given", "Record", "ask_with", "idle_key", "imported",
+    "logged_key", "meta_of", "promoter_key",
 ]  # fmt: skip
 
 RUN = "throttlekit_rq.run"
@@ -30,11 +30,8 @@ RUN = "throttlekit_rq.run"
 FIELD, EXPIRES = "throttlekit", "throttlekit_expires"
 """Fields of a denied job's hash, until it runs: its `Record`, and the instant at which its ttl ends, in ms."""
 
-EARLY, LINE = "throttlekit_early", "throttlekit_line"
-"""
-Two more: by how many seconds it comes sooner than it was to; and its instant, what that would be if its line were not
-late, how late the line was by then, its latest instant, in seconds; its place in the line, and the line's name.
-"""
+OF_LINES = "throttlekit_early", "throttlekit_line"
+"""Two more that earlier releases wrote, and that mean nothing any more."""
 
 ADMITTED = "THROTTLEKIT_ADMITTED"
 """The environment variable of a spawned process whose job was admitted: the JSON of `_body.write_admission`."""
@@ -48,19 +45,9 @@ def promoter_key(queue: str) -> str:
     return f"throttlekit:rq:promoter:{queue}"
 
 
-def lane_key(queue: str, lane: str) -> str:
-    """The jobs of *queue* that stand in the same line: sorted set by their place."""
-    return f"throttlekit:rq:lane:{queue}:{lane}"
-
-
-def lanes_key(queue: str) -> str:
-    """The lines in which jobs of *queue* stand: sorted set by the instant of the last look."""
-    return f"throttlekit:rq:lanes:{queue}"
-
-
-def late_key(queue: str) -> str:
-    """How late each line is in which jobs of *queue* stand: hash of seconds."""
-    return f"throttlekit:rq:late:{queue}"
+def idle_key(queue: str) -> str:
+    """Exists while a worker of ours has no job of *queue* to run, and for a moment after."""
+    return f"throttlekit:rq:idle:{queue}"
 
 
 def logged_key(what: str) -> str:
@@ -152,29 +139,27 @@ class Record:
     What a denied job carries in its hash until it runs.
 
     Attributes:
-        ticket: Its place in the waiting line; None: it has not been denied.
+        ticket: How it has waited, if a stock worker has denied it. None: it has not been denied, or waits on waitlists.
         front: The job's own `enqueue_at_front`, which is set to True while it waits.
         expires_ms: When its ttl ends; None: it has none, or has not been denied.
-        early: By how many seconds it came sooner than it was to, now or the time before: its line may move faster.
     """
 
     ticket: Mapping[str, Any] | None
     front: bool | None
     expires_ms: int | None = None
-    early: float = 0.0
 
     def write(self, created: str) -> str:
         """As the field `FIELD`, for a job that was created at that instant."""
         return json.dumps({"v": _RECORD_VERSION, "of": created, "front": self.front, "waited": self.ticket})
 
     @classmethod
-    def read(cls, text: bytes | None, expires: bytes | None, created: str, early: bytes | None = None) -> Record | None:
+    def read(cls, text: bytes | None, expires: bytes | None, created: str) -> Record | None:
         """Read the fields; return None for anything that `write` did not write for this job."""
         try:
             data = json.loads(text or b"{}")
             # The fields outlive a job whose id is used again.
             if data["v"] == _RECORD_VERSION and data["of"] == created:
-                return cls(data["waited"], data["front"], int(expires) if expires else None, float(early or 0))
+                return cls(data["waited"], data["front"], int(expires) if expires else None)
         except (KeyError, TypeError, ValueError):
             pass
         return None

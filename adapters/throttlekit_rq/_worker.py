@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,32 +17,23 @@ from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import (
-    LANES_EVERY_S,
-    POLL_EVERY_S,
-    SERVER_IS_LATE_S,
-    Deferred,
-    Dropped,
-    Failed,
-    JobOptions,
-    flush,
-    lane_behind,
-    lane_in,
-    leaves_units,
-    show_log,
-)
+from throttlekit.adapter import Deferred, JobOptions, Waiting, flush, show_log
 from throttlekit.errors import WaitedTooLong
-from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude, slack_of
+from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude, delivery_of
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
+from throttlekit_rq._heard import Heard
+from throttlekit_rq._holding import GRACE_S, Holding
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import SOON, announce, expires_in, look, promote, read_record, wake, wake_lanes
-from throttlekit_rq._wire import ADMITTED
+from throttlekit_rq._waiting import announce, deny, expires_in, look, promote, put_new_first, read_record, wake
+from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
 
 _LOOK_EVERY = 0.25
+_LEAST_BLOCK = 0.01
+_IDLE = 0.005
 _NEW_EVERY = 0.02
 _ANNOUNCE_EVERY = 1.0
 _log = logging.getLogger("throttlekit.rq")
@@ -55,46 +46,52 @@ class _Dispatcher:
 
     Attributes:
         horse_runs: Whether there is a work-horse whose end has not been seen.
-        horse_died: Whether the last one ended with an error.
     """
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self._look_at = 0.0
-        self._announce_at = self._lanes_at = 0.0
-        self._due_since: float | None = None
-        self._ticking: set[str] = set()
-        self._freed: tuple[str, tuple[str, ...]] | None = None
-        self._brought = 0
+        self._holding = Holding(worker.connection, worker.queue_names)
+        self._look_at = self._announce_at = 0.0
+        self._returning_since: float | None = None
+        self._in_burst = False
         self._unreported: set[Limiter] = set()
-        self.horse_runs = self.horse_died = False
+        self.horse_runs = False
 
     def next_job(self, queues: Sequence[Any], timeout: float | None, pop: Callable[[float | None], Any]) -> Any:
         """
         What *pop* returns, once that is a job that may run; denied jobs go back. Raises as *pop*
         does after *timeout* seconds, so that the worker can send its heartbeat.
 
-        Jobs that are due go first. But once they have had all turns for `_NEW_EVERY` seconds, one job is taken as it
-        stands in the queue: where workers and not limits are the bottleneck, jobs that come would never be asked for.
+        Jobs that come back are at the front of their queues. But once they have had all turns for `_NEW_EVERY` seconds,
+        one job is taken that no limit has denied: where workers and not limits are the bottleneck, jobs that come would
+        never be asked for.
         """
-        worker = self._worker
+        worker, holding = self._worker, self._holding
         names = [queue.name for queue in queues]
         end = None if timeout is None else time.monotonic() + timeout
+        self._in_burst = timeout is None
         while True:
-            passed_over = not self._promote_due(names)
+            holding.idle()
             now = time.monotonic()
+            if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
+                self._returning_since = None
+                put_new_first(worker.connection, names)
+            else:
+                self._promote_due(names)
+                now = time.monotonic()
             if end is not None and now >= end:
                 raise DequeueTimeout(timeout, names)
-            left = None if end is None else min(end, self._look_at) - now
-            block = None if left is None or left < 2 * SERVER_IS_LATE_S else left - SERVER_IS_LATE_S
             # A signal that finds a worker idle ends it at once, and strands the job that it is being handed.
             worker._state = WorkerStatus.BUSY
             popped = None
             try:
-                popped = pop(block)
-                if popped is not None and self._admits(popped[0]):
-                    self._release(popped[0], len(names))
-                    return popped
+                popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._look_at) - now))
+                if popped is not None:
+                    holding.busy()
+                    self._note_turn(popped[0], time.monotonic() - now)
+                    if self._admits(popped[0]):
+                        self._release(popped[0], len(names))
+                        return popped
             except DequeueTimeout:
                 pass
             except BaseException:
@@ -105,23 +102,25 @@ class _Dispatcher:
             worker._state = WorkerStatus.IDLE
             if worker._stop_requested:
                 worker._shutdown()
-            if popped is None and not passed_over:
-                if left is None:
-                    return None
-                if block is None:
-                    time.sleep(max(0.0, min(left, POLL_EVERY_S)))
+            if popped is None and end is None:
+                return None
 
     def ended(self, job: Any) -> None:
         """The execution of *job* has ended: release the slots that it still holds, unless its work-horse runs."""
         grant: Grant | None = getattr(job, GRANT, None)
-        if grant is None or not grant.run.lanes or self.horse_runs:
-            return
-        if self.horse_died:
-            self._freed = job.origin, grant.run.lanes
-        grant.release()
+        seconds = None
+        if grant is not None:
+            if not self.horse_runs:
+                grant.release()
+            seconds = None if grant.heard is None else grant.heard.take()
+        if grant is None or seconds is None:
+            self._holding.ran(job)
+        else:
+            self._wait_again(job, grant, seconds)
 
     def report(self) -> None:
-        """The worker ends: report what it decided for the bodies that it ran itself."""
+        """The worker ends: let go of what it holds, and report what it decided for the bodies that it ran itself."""
+        self._holding.close(in_queue=not self._in_burst)
         for limiter in self._unreported:
             flush(limiter)
 
@@ -130,58 +129,31 @@ class _Dispatcher:
         if queues > 1:
             job.connection.lrem(intermediate_key(job.origin), 1, job.id)
 
-    def _wake(self, names: Sequence[str]) -> None:
-        """A slot has come free earlier than estimated: the first job that waits for it comes at once."""
-        freed, self._freed = self._freed, None
-        if freed is not None and freed[0] in names:
-            for lane in freed[1]:
-                self._bring(freed[0], lane)
+    def _note_turn(self, job: Any, waited: float) -> None:
+        """*job* was taken, after so many seconds without one."""
+        if not job.enqueue_at_front:
+            self._returning_since = None
+        elif self._returning_since is None or waited > _IDLE:
+            self._returning_since = time.monotonic()
 
-    def _bring(self, queue: str, lane: str, least: float | None = None) -> None:
-        # A job that RQ's scheduler has brought stands in the queue, and keeps its place in the lane meanwhile.
-        if queue not in self._ticking and wake(self._worker.connection, queue, lane, least=least):
-            self._brought += 1
-
-    def _promote_due(self, names: Sequence[str]) -> bool:
-        """Promote what is due; False: it is the turn of what stands in the queues."""
-        self._wake(names)
-        if self._brought:  # it is at the front of its queue: another one would be put before it
-            self._brought -= 1
-            return True
-        now = time.monotonic()
+    def _promote_due(self, names: Sequence[str]) -> None:
+        now, connection = time.monotonic(), self._worker.connection
         if now < self._look_at:
-            self._due_since = None
-            return True
-        if self._due_since is not None and now - self._due_since > _NEW_EVERY:
-            self._due_since = None
-            return False
-        connection = self._worker.connection
+            return
+        self._holding.let_go()
         if now >= self._announce_at:
             show_log("rq.worker")
             announce(connection, names)
             self._announce_at = now + _ANNOUNCE_EVERY
-        next_in, promoted = _LOOK_EVERY, 0
-        self._ticking.clear()
-        for name, seen in zip(names, look(connection, names), strict=True):
+        next_in = _LOOK_EVERY
+        for name, seen in zip(names, look(connection, names, idle=True), strict=True):
             if seen.scheduler:
-                self._ticking.add(name)
-            elif seen.due:
-                count = promote(connection, name, seen.due)
-                promoted += count
-                if count < len(seen.due):
-                    next_in = 0.0
-            if seen.next_in is not None and not seen.scheduler:
+                continue
+            if seen.due and promote(connection, name, seen.due) < len(seen.due):
+                next_in = 0.0
+            if seen.next_in is not None:
                 next_in = min(next_in, seen.next_in)
-            if now >= self._lanes_at and not (seen.due or seen.scheduler):
-                self._brought += wake_lanes(connection, name, LANES_EVERY_S)
-        if now >= self._lanes_at:
-            self._lanes_at = now + LANES_EVERY_S
         self._look_at = now + next_in
-        if not promoted:
-            self._due_since = None
-        elif self._due_since is None:
-            self._due_since = now
-        return True
 
     def _admits(self, job: Any) -> bool:
         """Whether the worker is to have *job*: to run it, or to fail it."""
@@ -212,19 +184,16 @@ class _Dispatcher:
         return True
 
     def _ask(self, job: Any, declared: Declared) -> bool:
-        record = read_record(job)
-        by_ticks, stands = job.origin in self._ticking, lane_in(record.ticket)
-        # When a slot comes free is a guess, and says nothing of the next one.
-        early = record.early > SOON and not stands.slots
-        outcome: Grant | Deferred | Failed | Dropped
+        record, waiting = read_record(job), list[Waiting]()
+
+        def waits(asked: Any, limiter: Limiter) -> Waiting:
+            waiting.append(self._holding.waits(asked, limiter))
+            return waiting[0]
+
         lives = expires_in(job, record)
-        if lives < 0:
-            outcome = Deferred(0.0, record.ticket, None)
-        else:
-            outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
+        outcome = admit(job, declared, record, BY_WORKER, lives, waits=waits)
         if isinstance(outcome, Grant):
-            if behind := lane_behind(outcome.run, early=record.early if early else None, lain=math.inf):
-                self._bring(job.origin, behind, least=None if leaves_units(outcome.run.decision, math.inf) else SOON)
+            outcome.heard = Heard()
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
             in_place = isinstance(self._worker, SimpleWorker)
@@ -233,13 +202,41 @@ class _Dispatcher:
             body = partial(running_body, job, outcome, is_last=not in_place)
             job._execute = partial(within, body, job._execute)
             return True
-        slack = slack_of(job, declared, outcome, lives) if isinstance(outcome, Deferred) else 0.0
-        conclude(job, record, outcome, by_ticks=by_ticks, slack=slack)(None)
         if isinstance(outcome, Deferred):
-            self._look_at = min(self._look_at, time.monotonic() + outcome.delay)
-            if early and lane_in(outcome.ticket).name != stands.name:  # of another rate now: so are those behind it
-                self._bring(job.origin, stands.name)
+            try:
+                self._put_back(job, declared, record, outcome, waiting[0], lives)
+            except BaseException:
+                waiting[0].waker.pass_on(job.id)
+                raise
+        else:
+            conclude(job, record, outcome)(None)
         return False
+
+    def _put_back(
+        self, job: Any, declared: Declared, record: Record, outcome: Deferred, waiting: Waiting, lives: float
+    ) -> None:
+        """Put a job that was denied among the scheduled ones, to come back by itself some time after its turn."""
+        waited = waiting.waker.waited(job.id)
+        delivery = delivery_of(job, BY_WORKER, declared.options.max_wait, lives)
+        left = delivery.max_wait - waited.for_us / 1_000_000
+        turn_in = max(0.0, min(outcome.delay, delivery.longest, left, lives))
+        comes = replace(outcome, delay=max(0.0, min(turn_in + GRACE_S, lives)), ticket=None)
+        shown = None
+        if outcome.decision is not None:
+            now = time.time()
+            limit, since = outcome.decision.limit.name, now - waited.for_us / 1_000_000
+            shown = {"limit": limit, "since": since, "slot": now + outcome.delay, "deferrals": waited.denials}
+        deny(job, record, comes, shown=shown)
+        self._holding.scheduled(waiting)
+
+    def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
+        """The body of *job* heard a 429, and the job is among the scheduled ones: hold it."""
+        waiting = self._holding.waits(job, grant.throttling.limiter)
+        outcome = grant.throttling.wait_again(job, waiting, seconds, stored=False)
+        if isinstance(outcome, Deferred):
+            self._holding.scheduled(waiting)
+        else:
+            wake(job.connection, job.origin, [job.id])  # it is over meanwhile, and asks once more
 
 
 class _AsksFirst:
@@ -301,7 +298,7 @@ class _AsksFirst:
 
     def wait_for_horse(self) -> Any:
         ended = untyped(super()).wait_for_horse()
-        self._dispatcher.horse_runs, self._dispatcher.horse_died = False, ended[1] != 0
+        self._dispatcher.horse_runs = False
         return ended
 
     def teardown(self) -> None:

@@ -1,43 +1,33 @@
 --[[
-  Put due jobs from a queue's scheduled jobs into the queue, unless one of RQ's schedulers does it.
+  Put scheduled jobs of one queue into the queue: those that are due, or those that a limit has woken.
 
   KEYS[1]    the lock that RQ's scheduler holds for the queue
-  KEYS[2]    the queue's scheduled jobs: sorted set by the instant to come back, seconds since the epoch
+  KEYS[2]    the queue's scheduled jobs: sorted set by the time to come back, seconds since the epoch
   KEYS[3]    the queue: list
-  KEYS[4]    how late each line is in which its jobs stand, seconds: hash
-  KEYS[4+i]  job i: hash
+  KEYS[3+i]  job i: hash
 
-  ARGV[1]    now, as RQ writes instants: text
-  ARGV[2]    "", or the name of a line: then only the jobs that wait in it are put into the queue, due or not
-  ARGV[3]    of that line only jobs that are due in so many seconds, or later; "" any
-  ARGV[3+i]  job i: its id; in the order in which they are due
+  ARGV[1]    now, as RQ writes times: text
+  ARGV[2]    "" if only jobs that are due go into the queue. Otherwise the jobs were woken, and go to its front, due or
+             not: the id of the job that was woken before them, or "-". If that is among the first MOST of the queue, they
+             go behind it
+  ARGV[2+i]  job i: its id; the first one is to run first
 
-  Returns    how many were put into the queue
+  Returns    how many were put into the queue, and how many nobody will ask for: they are gone, cancelled, or have begun
 
-  Writes     KEYS[2] loses them. KEYS[3] gets them: jobs that the user scheduled at its end, or front if they ask
-             for it, as RQ's scheduler does, up to the first that a limit denied. In place of this one the due job that
-             stands first in its line goes to the front. Only one of these, because the worker that promotes takes it
-             at once: more would stand before jobs that come due later.
-             KEYS[4+i] gets its new status, and a mark if it comes before it is due; if the user scheduled it, its ttl.
-             A job whose line has become later since it was denied stays, and gets the instant at which it is due now.
+  Writes     KEYS[2] loses them. KEYS[3] gets them. Of those that are due: jobs that the user scheduled, at its end, or at
+             its front if they ask for it, as with RQ's scheduler; and one that a limit denied, at its front, and no job
+             after that: the worker that promotes takes it at once.
+             KEYS[3+i] gets its new status; if the user scheduled it, its ttl.
+             If one of RQ's schedulers has the queue, due jobs are left to it, and so are woken jobs that are due within
+             SOON seconds: the scheduler may be about to enqueue them, and does not look whether somebody else has.
              A job with RQ's own limit takes a slot of it, or goes to those that wait for one, in RQ's own keys: the
              set rq:rl-keys, the hash rq:rl:<key>, the sorted sets rq:rl:<key>:allowed and rq:rl:<key>:rate_limited.
 ]]
+local SOON, MOST = 2, 64
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local SOON = 0.03
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-
--- What job i noted as it got the instant *score*; nil: it got this one otherwise.
-local function noted_of(i, score)
-  local due, base, late, latest, start, lane = string.match(
-    redis.call('HGET', KEYS[4 + i], 'throttlekit_line') or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
-  if tonumber(due) ~= score then return nil end
-  return {
-    base = base, late = tonumber(late), latest = tonumber(latest), place = start .. ' ' .. lane,
-    start = tonumber(start), lane = lane,
-  }
-end
+local woken, has_scheduler = ARGV[2] ~= '', redis.call('EXISTS', KEYS[1]) == 1
+if has_scheduler and not woken then return {0, 0} end
 
 -- RQ's own limit, `rate_limit=`: a job that comes back needs a slot of it again, and may have to wait for it.
 local function waits_for_rq(key, id)
@@ -58,49 +48,45 @@ local function waits_for_rq(key, id)
   return true
 end
 
-local function put_in(i, front)
-  local id = ARGV[3 + i]
-  redis.call('ZREM', KEYS[2], id)
-  local status = redis.call('HGET', KEYS[4 + i], 'status')
-  if not status or status == 'canceled' or waits_for_rq(KEYS[4 + i], id) then return 0 end
-  redis.call('HSET', KEYS[4 + i], 'status', 'queued', 'enqueued_at', ARGV[1])
-  if front then redis.call('LPUSH', KEYS[3], id) else redis.call('RPUSH', KEYS[3], id) end
-  return 1
-end
-
-local wanted, least = ARGV[2], tonumber(ARGV[3])
-local count, first, start, lane = 0, nil, nil, nil
-for i = 1, #ARGV - 3 do
-  local score = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[3 + i]) or nil)
-  local carried = score and redis.call('HGET', KEYS[4 + i], 'throttlekit')
-  if carried then
-    local noted = noted_of(i, score)
-    local late = noted and tonumber(redis.call('HGET', KEYS[4], noted.lane) or nil)
-    local due = score
-    if late then due = math.max(score, math.min(score + late - noted.late, noted.latest)) end
-    if due > score then
-      redis.call('HSET', KEYS[4 + i], 'throttlekit_line',
-        string.format('%.6f %s %.6f %.6f ', due, noted.base, late, noted.latest) .. noted.place)
-      redis.call('ZADD', KEYS[2], string.format('%.6f', due), ARGV[3 + i])
-    end
-    if wanted ~= '' then
-      if string.find(carried, '"' .. wanted .. '"', 1, true) and (not least or due - now >= least) then
-        redis.call('HDEL', KEYS[4 + i], 'throttlekit_early')
-        if due - now > SOON then
-          redis.call('HSET', KEYS[4 + i], 'throttlekit_early', string.format('%.3f', due - now))
-        end
-        if put_in(i, true) == 1 then return 1 end
-      end
-    elseif due <= now and not first then
-      first, start, lane = i, noted and noted.start, noted and noted.lane
-    elseif due <= now and lane and noted and noted.lane == lane and noted.start < start then
-      first, start = i, noted.start
-    end
-  elseif score and score <= now and wanted == '' and not first then
-    local job = redis.call('HMGET', KEYS[4 + i], 'enqueue_at_front', 'ttl', 'enqueue_at_front_on_retry', 'ended_at')
-    local put = put_in(i, job[1] == '1' or (job[3] == '1' and job[4] and job[4] ~= ''))
-    if put == 1 and tonumber(job[2] or nil) then redis.call('EXPIRE', KEYS[4 + i], job[2]) end
-    count = count + put
+local before = false
+if woken then
+  for _, id in ipairs(redis.call('LRANGE', KEYS[3], '0', string.format('%.0f', MOST - 1))) do
+    before = before or id == ARGV[2]
   end
 end
-return count + (first and put_in(first, true) or 0)
+local count, gone = 0, 0
+
+local function put_in(i, front)
+  local id = ARGV[2 + i]
+  redis.call('ZREM', KEYS[2], id)
+  if waits_for_rq(KEYS[3 + i], id) then return false end
+  redis.call('HSET', KEYS[3 + i], 'status', 'queued', 'enqueued_at', ARGV[1])
+  if before then redis.call('LINSERT', KEYS[3], 'AFTER', ARGV[2], id)
+  elseif front then redis.call('LPUSH', KEYS[3], id)
+  else redis.call('RPUSH', KEYS[3], id) end
+  count = count + 1
+  return true
+end
+
+for i = 1, #ARGV - 2 do
+  if woken then i = #ARGV - 1 - i end -- each goes before the last one
+  local id = ARGV[2 + i]
+  local due = tonumber(redis.call('ZSCORE', KEYS[2], id) or nil)
+  local job = redis.call('HMGET', KEYS[3 + i],
+    'status', 'throttlekit', 'enqueue_at_front', 'ttl', 'enqueue_at_front_on_retry', 'ended_at')
+  if not job[1] or job[1] == 'canceled' then
+    redis.call('ZREM', KEYS[2], id)
+    gone = gone + 1
+  elseif woken and not due and job[1] ~= 'queued' and job[1] ~= 'rate_limited' then gone = gone + 1
+  elseif woken then
+    if due and not (has_scheduler and due < now + SOON) then put_in(i, true) end
+  elseif due and due <= now then
+    if job[2] then
+      put_in(i, true)
+      break
+    end
+    local put = put_in(i, job[3] == '1' or (job[5] == '1' and job[6] and job[6] ~= ''))
+    if put and tonumber(job[4] or nil) then redis.call('EXPIRE', KEYS[3 + i], job[4]) end
+  end
+end
+return {count, gone}

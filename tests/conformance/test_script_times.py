@@ -242,20 +242,14 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
     def rq() -> None:
         now = int(filled.client.time()[0])
         filled.sorted("scheduled", "id{}", lambda n: now + n)
-        filled.sorted("lane", "id{}")
         filled.list("queue")
-        filled.client.set("lock", 1)
         for n in range(300):
-            filled.client.hset(f"job:id{n}", mapping={"status": "scheduled", "throttlekit": '{"slot": 1, "line": "L"}'})
+            filled.client.hset(f"job:id{n}", mapping={"status": "scheduled", "throttlekit": '{"waited": null}'})
 
-    def rq_is_purged() -> None:
-        rq()
-        filled.client.delete("scheduled", "queue")
-
-    deny = ["job:id7", "scheduled", "wip", "queue", "queues", "worker", "lane", "lanes", "late", "before"]
-    denied = ["id7", 5_000_000, "{}", "1", "", "", "0", "7", "", "L", "", "1", "60", "0"]
+    deny = ["job:id7", "scheduled", "wip", "queue", "queues", "worker"]
+    denied = ["id7", 5_000_000, "{}", "1", "", "", "0", ""]
     ids = [f"id{n}" for n in range(100)]
-    promote = ["nolock", "scheduled", "queue", "late", *[f"job:{each}" for each in ids]]
+    promote = ["nolock", "scheduled", "queue", *[f"job:{each}" for each in ids]]
 
     @filled.once
     def stream() -> None:
@@ -269,22 +263,9 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
 
     return {
         "rq_deny": Case("rq_deny", rq, lambda: run("rq_deny", deny, denied)),
-        "rq_first: after a purge": Case(
-            "rq_first", rq_is_purged, lambda: run("rq_first", ["lane", "scheduled"], [])
-        ),
-        "rq_line_up: a job waits": Case(
-            "rq_line_up", rq,
-            lambda: run("rq_line_up", ["lock", "queue", "lane", "scheduled"], ["job:", 7, "0.1", 0, 0, 100]),
-        ),
-        "rq_line_up: units are free": Case(
-            "rq_line_up", rq,
-            lambda: run("rq_line_up", ["lock", "queue", "lane", "scheduled"], ["job:", 7, "0.01", 50, 0, 100]),
-        ),
-        "rq_line_up: after a purge": Case(
-            "rq_line_up", rq_is_purged,
-            lambda: run("rq_line_up", ["lock", "queue", "lane", "scheduled"], ["none:", 7, "0.1", 0, 0, 100]),
-        ),
-        "rq_promote": Case("rq_promote", rq, lambda: run("rq_promote", promote, ["now", "", "", *ids])),
+        "rq_promote: due": Case("rq_promote", rq, lambda: run("rq_promote", promote, ["now", "", *ids])),
+        "rq_promote: woken": Case("rq_promote", rq, lambda: run("rq_promote", promote, ["now", "id9", *ids])),
+        "rq_new_first": Case("rq_new_first", rq, lambda: run("rq_new_first", ["queue"], ["job:"])),
         "taskiq_renew": Case("taskiq_renew", stream, renew),
     }  # fmt: skip
 

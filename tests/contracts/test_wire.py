@@ -211,13 +211,11 @@ def test_what_rqs_jobs_carry_by_value() -> None:
 def test_fields_of_a_denied_rq_job() -> None:
     """In the job's hash, and in its meta."""
     assert (_wire.FIELD, _wire.EXPIRES) == ("throttlekit", "throttlekit_expires")
-    assert (_wire.EARLY, _wire.LINE) == ("throttlekit_early", "throttlekit_line")
+    assert _wire.OF_LINES == ("throttlekit_early", "throttlekit_line"), "of earlier releases: they are removed"
     record = _wire.Record({"v": 1}, True, 5)
     assert json.loads(record.write("2026")) == {"v": 1, "of": "2026", "front": True, "waited": {"v": 1}}
     text = b'{"v": 1, "of": "2026", "front": true, "waited": {"v": 1}}'
     assert _wire.Record.read(text, b"5", "2026") == record
-    assert _wire.Record.read(text, b"5", "2026", b"0.25") == _wire.Record({"v": 1}, True, 5, 0.25)
-    assert _wire.Record.read(text, b"5", "2026", b"1") == _wire.Record({"v": 1}, True, 5, 1.0), "of an older release"
     ticket = Ticket(due_us=5_000_000, limit_ref="abcdef:partner", deferrals=2, since_us=3_000_000)
     assert _wire.meta_of(ticket.write()) == {"limit": "partner", "since": 3.0, "slot": 5.0, "deferrals": 2}
 
@@ -225,9 +223,7 @@ def test_fields_of_a_denied_rq_job() -> None:
 def test_names_in_rqs_redis() -> None:
     """The keys of its own that the adapter keeps beside RQ's."""
     assert _wire.promoter_key("high") == "throttlekit:rq:promoter:high"
-    assert _wire.lane_key("high", "l") == "throttlekit:rq:lane:high:l"
-    assert _wire.lanes_key("high") == "throttlekit:rq:lanes:high"
-    assert _wire.late_key("high") == "throttlekit:rq:late:high"
+    assert _wire.idle_key("high") == "throttlekit:rq:idle:high"
     assert _wire.logged_key("what") == "throttlekit:rq:told:what"
 
 
@@ -238,6 +234,7 @@ def test_what_a_spawned_process_is_given() -> None:
     assert json.loads(_body.write_admission(job)) == {"job": "j", "limits": False}
     limiter = Limiter()
     decision = limiter.acquire(TokenBucket("a", "10/s"), job=JOB)
-    setattr(job, _body.GRANT, SimpleNamespace(run=SimpleNamespace(decision=decision, job=JOB), expires_ms=None))
+    run_of = SimpleNamespace(decision=decision, job=JOB)
+    setattr(job, _body.GRANT, SimpleNamespace(run=run_of, expires_ms=None, heard=SimpleNamespace(into=5)))
     admission = json.loads(_body.write_admission(job))
-    assert set(admission) == {"job", "limits", "charged", "waited", "expires"}
+    assert set(admission) == {"job", "limits", "charged", "waited", "expires", "heard"}

@@ -13,7 +13,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Look
 from throttlekit._core.waitlist import Wake
 
-__all__ = ["LookAt", "Room", "net_period_us"]
+__all__ = ["AHEAD_US", "LookAt", "Room", "net_period_us"]
 
 _T = TypeVar("_T")
 
@@ -26,7 +26,7 @@ operations a job, and 43 if each looks once in 5 s.
 _NEVER_US = 2**62
 _IDS_NAMED = 8
 """How many ids of the first jobs a look names, to find those that the store does not know."""
-_AHEAD_US = 2_000
+AHEAD_US = 2_000
 """A job asks so long before the instant for which it was woken: the question takes a while."""
 _SAME_LOOK_US = 10_000
 """Looks that are asked for within so long of each other are one."""
@@ -53,6 +53,7 @@ class _Held(Generic[_T]):
     id: str
     item: _T
     bucket: str
+    ahead_us: int
     at_us: int | None = None
     """When it may ask; None: it waits."""
     until_us: int = _NEVER_US
@@ -60,7 +61,7 @@ class _Held(Generic[_T]):
 
     @property
     def due_us(self) -> int:
-        return min(_NEVER_US if self.at_us is None else self.at_us - _AHEAD_US, self.until_us)
+        return min(_NEVER_US if self.at_us is None else self.at_us - self.ahead_us, self.until_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,9 +93,15 @@ class _List:
 
 
 class Room(Generic[_T]):
-    """Holds jobs that wait. Whoever uses it has a lock, and a clock: times are microseconds of that clock."""
+    """
+    Holds jobs that wait. Whoever uses it has a lock, and a clock: times are microseconds of that clock.
 
-    def __init__(self) -> None:
+    Args:
+        ahead_us: How long before the time for which it was woken a job is started.
+    """
+
+    def __init__(self, ahead_us: int = AHEAD_US) -> None:
+        self._ahead_us = ahead_us
         self._held: dict[str, _Held[_T]] = {}
         self._lists: dict[str, _List] = {}
         self._ready: list[tuple[int, int, _Held[_T]]] = []
@@ -134,7 +141,7 @@ class Room(Generic[_T]):
         self._note_epoch(known, epoch, now_us)
         known.claim = claim
         known.ids[id] = None
-        self._held[id] = held = _Held(id, item, claim.bucket)
+        self._held[id] = held = _Held(id, item, claim.bucket, self._ahead_us)
         if until_us is not None:
             held.until_us = until_us
             self._push(held)
@@ -160,7 +167,7 @@ class Room(Generic[_T]):
         """Hold a job that waits on no list, or was woken and could not be started, until *at_us*. Returns as `hold`."""
         before = self.release(id)
         self._busy.pop(id, None)
-        self._held[id] = held = _Held(id, item, "")
+        self._held[id] = held = _Held(id, item, "", self._ahead_us)
         self._wake(held, at_us)
         return before
 

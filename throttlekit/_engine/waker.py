@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -16,7 +17,7 @@ from throttlekit._core.decide import Answer, Asker, Look, Waited
 from throttlekit._core.storage_keys import parts_of
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import Wake
-from throttlekit._engine.room import Room
+from throttlekit._engine.room import AHEAD_US, Room
 from throttlekit._engine.stop import Stop
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
@@ -72,9 +73,9 @@ class Waiting(NamedTuple):
 class _Here(Generic[_T]):
     """What a waker has in one process; a forked child begins with nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead_us: int = AHEAD_US) -> None:
         self.owner = os.urandom(6).hex()
-        self.room: Room[_T] = Room()
+        self.room: Room[_T] = Room(ahead_us)
         self.told_full: set[str] = set()
         self.attempts: dict[str, str] = {}
         """Of jobs whose question was not answered: it is the same attempt when they ask again."""
@@ -168,6 +169,8 @@ class Waker(Generic[_T]):
             exist any more. If it raises, the job is tried again.
         give_back: Called with a job that waits and is not held: an older copy of its message, or any after `close`. It
             goes back to its framework.
+        ahead_us: How long before the time for which it was woken a job is started: about as long as it takes until it
+            asks. At most `EARLY_US`.
         roams: Whether any process may take a job that this one holds. Then this process may not know of a job that it
             has waited, and its entries may have another owner.
     """
@@ -179,12 +182,13 @@ class Waker(Generic[_T]):
         start: Callable[[str, _T], object],
         *,
         give_back: Callable[[_T], None] = lambda _: None,
+        ahead_us: int = AHEAD_US,
         roams: bool = False,
     ) -> None:
         self._roams = roams
         self._store, self._free, self._start, self._give_back = store, free, start, give_back
-        self._here: _Here[_T] = _Here()
-        renew_lock_after_fork(self, "_here", _Here)
+        self._here: _Here[_T] = _Here(ahead_us)
+        renew_lock_after_fork(self, "_here", partial(_Here, ahead_us))
 
     def __len__(self) -> int:
         """How many jobs the process holds."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 import rq
@@ -78,35 +77,6 @@ def test_a_job_that_never_begins_gives_its_slot_back(throttled_site: Site, monke
     site.work()
     assert site.noted == []
     assert site.limiter.peek(jobs.SLOT).allowed
-
-
-def test_a_job_that_waits_for_a_slot_is_woken_first(rq_site: Site) -> None:
-    """
-    Long before it is due, in its turn; and no other job: not one that the user has scheduled, nor one that waits for
-    a rate, nor one that is cancelled.
-    """
-    site = rq_site
-    if not site.ours:
-        pytest.skip("where RQ's scheduler has the queue, it alone takes jobs out")
-    held = site.limiter.acquire(jobs.SLOT)
-    first, cancelled, second, third = (
-        site.queue.enqueue(jobs.plain, name, throttle=HELD) for name in ("first", "cancelled", "second", "third")
-    )
-    site.shut(jobs.HOURLY)
-    site.queue.enqueue(jobs.plain, "rate", throttle=[jobs.HOURLY])
-    site.queue.enqueue_in(timedelta(hours=1), jobs.plain, "later")
-    site.work()
-    assert site.noted == []
-    assert all(site.connection.ttl(key) > 0 for key in site.connection.scan_iter("throttlekit:rq:lane:*"))
-    registry = site.queue.scheduled_job_registry
-    for n, job in enumerate((first, cancelled, second, third)):
-        score = site.connection.zscore(registry.key, job.id)
-        site.connection.zadd(registry.key, {job.id: score + (1000 + n if n else -1000)})
-    site.fetch(cancelled).cancel()
-    site.limiter.release(held)
-    site.work()
-    assert site.noted == ["first", "second", "third"]
-    assert registry.count == 2
 
 
 # Processes

@@ -10,8 +10,9 @@ from typing import Any
 from rq import Retry, get_current_job
 from rq.job import JobStatus
 
+from support.waiting import wait_until
 from throttlekit import Concurrency, RateLimited, TokenBucket, current
-from throttlekit_rq import ThrottledQueue, ThrottledSimpleWorker, throttled
+from throttlekit_rq import ThrottledQueue, throttled
 
 HOURLY = TokenBucket("hourly", "1/hour", burst=1)
 KEYED = TokenBucket("keyed", "1/hour", burst=1, key="{account}")
@@ -76,15 +77,19 @@ def settles(*, most: int, actual: int) -> None:
     current().settle(actual)
 
 
-def settles_before_another(*, most: int, actual: int) -> None:
-    """Another job of the limit is denied while this one runs; then it settles."""
+def until_told() -> None:
+    """Runs until the test says so."""
+    note("begun")
     job: Any = get_current_job()
-    queue = ThrottledQueue(job.origin, connection=job.connection)
-    queue.enqueue(settles, kwargs={"most": most, "actual": actual}, throttle=[TOKENS], job_id="another")
-    worker: Any = ThrottledSimpleWorker([job.origin], connection=job.connection)
-    worker.subscribe = worker.unsubscribe = lambda: None
-    worker.work(burst=True, logging_level="WARNING")
-    assert queue.fetch_job("another").get_status() == JobStatus.SCHEDULED
+    wait_until(lambda: job.connection.exists("told"), description="the test says so")
+
+
+def settles_before_another(*, most: int, actual: int) -> None:
+    """Another job of the limit is denied in another worker while this one runs; then it settles."""
+    job: Any = get_current_job()
+    queue = ThrottledQueue("work", connection=job.connection)
+    another = queue.enqueue(settles, kwargs={"most": most, "actual": actual}, throttle=[TOKENS], job_id="another")
+    wait_until(lambda: another.get_status() == JobStatus.SCHEDULED, description="the other job is denied", timeout=30)
     current().settle(actual)
 
 

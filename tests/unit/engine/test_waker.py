@@ -116,6 +116,16 @@ def test_all_jobs_ask_anew_once_their_list_is_gone(epoch: str) -> None:
     assert [None if each is None else each[0] for each in ready] == ids
 
 
+@pytest.mark.parametrize(("ahead_us", "at_us"), [(2_000, 8_000), (5_000, 5_000)])
+def test_a_job_is_started_ahead(ahead_us: int, at_us: int) -> None:
+    """By as long as it takes until it asks, which differs between frameworks."""
+    room = Room[str](ahead_us)
+    room.hold("one", "one", UNIT, "e", 0)
+    room.woken([Wake("one", 10_000)], 0)
+    assert room.take_ready(at_us - 1) is None
+    assert room.take_ready(at_us) is not None
+
+
 def test_a_job_that_does_not_exist_any_more_leaves_its_list(bench: Bench) -> None:
     """Also if it was the only one of this process there."""
     bench.start = lambda *_: False
