@@ -327,9 +327,9 @@ def throttled_worker(base: type[_W]) -> type[_W]:
         MyThrottledWorker = throttled_worker(MyWorker)
 
     Its workers ask for a job, and put it back if it is denied, before they fork, spawn or run anything. They
-    keep the limits of `configure(queues=…)` as well. They bring the delayed jobs of their queues back themselves, in
-    order and within some hundredths of a second, unless one of RQ's schedulers has the queue. They start no
-    scheduler, even with `with_scheduler=True`.
+    keep the limits of `configure(queues=…)` as well. They bring denied jobs back when it is their turn, and enqueue
+    other scheduled jobs that are due, unless one of RQ's schedulers has the queue. They start no scheduler, even with
+    `with_scheduler=True`.
 
     The functions of throttled jobs are imported in the worker itself, not only where they run.
 
