@@ -221,6 +221,7 @@ class _Dispatcher:
         left = delivery.max_wait - waited.for_us / 1_000_000
         turn_in = max(0.0, min(outcome.delay, delivery.longest, left, lives))
         comes = replace(outcome, delay=max(0.0, min(turn_in + GRACE_S, lives)), ticket=None)
+        waiting.item.grace = comes.delay - turn_in
         shown = None
         if outcome.decision is not None:
             now = time.time()

@@ -21,7 +21,10 @@ LAYERS = [
     ("hookspecs", ["throttlekit.hookspecs"]),
     (
         "tickets",
-        [f"throttlekit._engine.{name}" for name in ("ticket", "inline", "room", "waker", "delivery", "store_clock")],
+        [
+            f"throttlekit._engine.{name}"
+            for name in ("ticket", "inline", "room", "stop", "waker", "delivery", "store_clock")
+        ],
     ),
     ("headers", [f"throttlekit._engine.{name}" for name in ("header_values", "response_headers")]),
     ("calls", [f"throttlekit._engine.{name}" for name in ("call", "registry", "claims", "attempt", "rate_limited")]),
