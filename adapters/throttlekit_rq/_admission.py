@@ -64,10 +64,10 @@ By RQ's own scheduler: it looks once a second, and takes what was due by the las
 to two seconds late, and about half of all jobs more than one.
 """
 
-BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.0, held=True), newcomer=0.0, returning=0.0)
+BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, held=True), newcomer=0.0, returning=0.0)
 """
-By a worker of ours, while it has no job to run. The answer to a job that stands first in its line counts for all that
-stand behind it, so the job goes back rather than wait in place.
+By a worker of ours: its own jobs when the store wakes them, and those of stock workers when they are due, while it has
+no job to run.
 """
 
 

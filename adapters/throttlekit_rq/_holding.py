@@ -52,12 +52,14 @@ class Item:
     A job that may wait.
 
     Attributes:
+        grace: How many seconds after its turn it comes back.
         scheduled: Whether it is among the scheduled jobs.
         woken: Whether the store has woken it.
     """
 
     id: str
     queue: str
+    grace: float = GRACE_S
     scheduled: bool = False
     woken: bool = False
 
@@ -138,16 +140,17 @@ class Holding:
             in_queue: Put what it holds to the front of its queues, where other workers ask for it at once. Otherwise
                 it comes back at its turn.
         """
-        queues: dict[str, list[str]] = {}
+        queues: dict[str, list[Item]] = {}
         for waker in self._wakers.values():
             for item in waker.close():
-                queues.setdefault(item.queue, []).append(item.id)
-        for queue, ids in queues.items():
-            for n in reversed(range(0, len(ids), _AT_ONCE)):  # each part goes before the last one
+                queues.setdefault(item.queue, []).append(item)
+        for queue, items in queues.items():
+            for n in reversed(range(0, len(items), _AT_ONCE)):  # each part goes before the last one
+                part = {item.id: item.grace for item in items[n : n + _AT_ONCE]}
                 if in_queue:
-                    wake(self._connection, queue, ids[n : n + _AT_ONCE])
+                    wake(self._connection, queue, [*part])
                 else:
-                    come_back_sooner(self._connection, queue, ids[n : n + _AT_ONCE], GRACE_S)
+                    come_back_sooner(self._connection, queue, part)
 
     # Called in any thread
 

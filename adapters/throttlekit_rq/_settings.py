@@ -61,7 +61,7 @@ def configure(
         max_deferrals: How often a job may be denied. Default: any number of times.
         when_over: What becomes of a job past either: "fail" fails it with `WaitedTooLong`, whatever its
             `Retry`; "drop" cancels it; "run" runs it uncharged, **beyond the limit**.
-        max_inline_wait: The longest wait, in seconds, that a worker sleeps in place; 0: it never does. It never
+        max_inline_wait: The longest wait, in seconds, that a stock worker sleeps in place; 0: it never does. It never
             sleeps for longer than 0.05, or 1.25 for a job that RQ's own scheduler has brought back,
             since RQ's scheduler looks once a second.
         own_limits: Whether jobs may bring limits, a `throttle_max_wait` or a `throttle_on_429` of their own, from an

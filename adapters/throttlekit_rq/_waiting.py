@@ -259,9 +259,9 @@ def put_new_first(connection: Any, queues: Sequence[str]) -> None:
             return
 
 
-def come_back_sooner(connection: Any, queue: str, ids: Sequence[str], seconds: float) -> None:
-    """Let scheduled jobs of *queue* come back sooner by so many seconds; others stay as they are."""
+def come_back_sooner(connection: Any, queue: str, by: Mapping[str, float]) -> None:
+    """Let scheduled jobs of *queue* come back sooner, each by so many seconds; others stay as they are."""
     with connection.pipeline(transaction=False) as pipeline:
-        for job_id in ids:
+        for job_id, seconds in by.items():
             pipeline.zadd(scheduled_key(queue), {job_id: -seconds}, xx=True, incr=True)
         pipeline.execute()

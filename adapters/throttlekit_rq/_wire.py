@@ -3,8 +3,8 @@ Wire format: everything in this file is stored in users' Redis, or crosses into 
 
 Jobs that wait in Redis name the class `throttlekit_rq._wire.Carried`, and workers of another release read them. So
 nothing here may be moved or renamed, and a changed shape needs a new version, which older releases refuse to read.
-tests/contracts/test_wire.py holds a literal for each of these names. The scripts rq_deny.lua and rq_promote.lua know
-the fields of a job's hash too.
+tests/contracts/test_wire.py holds a literal for each of these names. The scripts rq_deny.lua, rq_promote.lua
+and rq_new_first.lua know the fields of a job's hash too.
 """
 
 from __future__ import annotations

@@ -221,6 +221,7 @@ class _Dispatcher:
         left = delivery.max_wait - waited.for_us / 1_000_000
         turn_in = max(0.0, min(outcome.delay, delivery.longest, left, lives))
         comes = replace(outcome, delay=max(0.0, min(turn_in + GRACE_S, lives)), ticket=None)
+        waiting.item.grace = comes.delay - turn_in
         shown = None
         if outcome.decision is not None:
             now = time.time()
@@ -327,9 +328,9 @@ def throttled_worker(base: type[_W]) -> type[_W]:
         MyThrottledWorker = throttled_worker(MyWorker)
 
     Its workers ask for a job, and put it back if it is denied, before they fork, spawn or run anything. They
-    keep the limits of `configure(queues=…)` as well. They bring the delayed jobs of their queues back themselves, in
-    order and within some hundredths of a second, unless one of RQ's schedulers has the queue. They start no
-    scheduler, even with `with_scheduler=True`.
+    keep the limits of `configure(queues=…)` as well. They bring denied jobs back when it is their turn, and enqueue
+    other scheduled jobs that are due, unless one of RQ's schedulers has the queue. They start no scheduler, even with
+    `with_scheduler=True`.
 
     The functions of throttled jobs are imported in the worker itself, not only where they run.
 
