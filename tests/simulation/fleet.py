@@ -24,7 +24,7 @@ from throttlekit._core.decide import Asker
 from throttlekit._core.line import CLASS
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.verdict import Caller, Reason
-from throttlekit._core.waitlist import FREE_UNKNOWN, Wake
+from throttlekit._core.waitlist import FREE_UNKNOWN, Wake, late_owner
 from throttlekit._engine.room import Room
 from throttlekit.stores.base import Lease
 from throttlekit.stores.grouped_waitlists import WaitlistGroupedStore
@@ -50,6 +50,8 @@ class Job:
     workflow: str = ""
     expires: int | None = None
     """For how long it wants to wait."""
+    late: float = 0.0
+    """It comes back by a delay, up to so many seconds late; 0: its process holds it."""
     ran: list[int] = field(default_factory=list)
     attempt: int = 0
     claims: list[StoreClaim] = field(default_factory=list)
@@ -178,7 +180,8 @@ class Process:
         self.sim.count["ask"] += 1
         wait = None if job.expires is None else max(0, job.born + job.expires - self.sim.now)
         park = self.sim.park.name if self.sim.park else ""
-        asker = Asker(Caller.JOB, job.id, self.name, self.free, park, wait, denials=int(job.asks > 1))
+        owner = late_owner(job.late) if job.late else self.name
+        asker = Asker(Caller.JOB, job.id, owner, self.free, park, wait, denials=int(job.asks > 1))
         generation = self.generation
         attempt = str(job.attempt)
         if not self.free:
@@ -214,6 +217,12 @@ class Process:
             self.free += 1
             del self.hands[job.id]
             assert answer.kept is not None, answer
+            if job.late:
+                self.room.done(job.id)
+                back = max(0, answer.retry_us - answer.now_us) + sim.random.randrange(round(job.late * SECOND))
+                sim.at(now + back, sim.arrive, job)
+                self.later(0, self.pump)
+                return
             claim = job.claims[answer.kept.claim]
             job.waits_on = claim.bucket
             if answer.kept.parked:
@@ -904,6 +913,46 @@ def paused_slow(seed: int) -> dict[str, Any]:
         sim.job(34_900 * MS + number * 4 * MS, (limit, "", 1))
     sim.run(100 * SECOND)
     return report(sim, limit, "", 1, 35 * SECOND, 100 * SECOND)
+
+
+def late(name: str, seconds: float, burst: int, *, held: int = 0, rate: int = 50, new: float = 0.0) -> None:
+    """
+    Jobs that come back by a delay, up to so many seconds late.
+
+    Args:
+        held: Besides each of them, so many jobs are held by their processes.
+        new: So much of the rate comes as new jobs all the time, besides a backlog.
+    """
+
+    def run(seed: int) -> dict[str, Any]:
+        sim, limit = Sim(seed), TokenBucket("partner", f"{rate}/s", burst=burst)
+        for number in range(rate * (20 if new else 48)):
+            sim.job(number * 100, (limit, "", 1), late=0 if number % (held + 1) else seconds)
+        for number in range(int(40 * rate * new)):
+            sim.job(int(number * SECOND / (rate * new)), (limit, "", 1), late=seconds)
+        sim.run(40 * SECOND)
+        found = report(sim, limit, "", rate, 5 * SECOND, 40 * SECOND)
+        ran = [job for job in sim.jobs if job.ran]
+        for kind in (True, False):
+            those = [job.asks for job in ran if bool(job.late) is kind]
+            if those:
+                found["late asks" if kind else "held asks"] = round(sum(those) / len(those), 2)
+                found["most" if kind else "most held"] = max(those)
+        found["share"] = round(sum(bool(job.late) for job in ran) / len(ran), 2)
+        # The longest that a job which has not run waited beyond the last of those that asked before it.
+        return found
+
+    run.__name__ = name
+    scenario(run)
+
+
+for _late in (0.05, 2.1):
+    for _burst in (10, 1):
+        late(f"late_{_late}_b{_burst}", _late, _burst)
+        late(f"late_{_late}_b{_burst}_mixed", _late, _burst, held=1)
+        late(f"late_{_late}_b{_burst}_few", _late, _burst, held=9)
+        late(f"late_{_late}_b{_burst}_over", _late, _burst, new=1.2)
+        late(f"late_{_late}_b{_burst}_slow", _late, _burst, rate=5)
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ from throttlekit._core.waitlist import (
     Waitlist,
     Wake,
     WakeRules,
+    lateness_us,
 )
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "own", "scarcity",
 ]  # fmt: skip
 
+_ALL = 2**53
 _NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
 """
 A park keeps so much of a limit's rate in the hands of live workers; of slots, so many times their number. At most so
@@ -68,7 +70,7 @@ class Asker(NamedTuple):
 
     Attributes:
         job: The job's id; "" for a caller that keeps no position.
-        owner: The process, by the name of its channel.
+        owner: The process, by the name of its channel; of a job that its framework brings back, `late_owner`.
         free: How many threads it has free besides that which asks.
         park: The park in which the job may wait; "": its process holds it.
         max_wait_us: How long the job wants to wait from now on; None: for ever.
@@ -231,6 +233,8 @@ def ask(
     elif reason is not Reason.FULL and asker.job:
         waited = Waited(waited.for_us, waited.denials + 1, binding)
         kept = _deny(looks, binding, now_us, asker._replace(waited_us=waited.for_us, denials=waited.denials), epoch)
+        if lateness_us(asker.owner):
+            retry_us = max(_comes_us(each, asker, now_us) for each in looks)
     granted = reason is Reason.ALLOWED
     wakes, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
     answer = Answer(
@@ -354,9 +358,14 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     entry = waitlist.entries.get(asker.job) if asker.job else None
     woken = entry is not None and entry.state is State.WOKEN
     turn = entry is not None and (woken or entry.turn_us > 0)
+    kept_us = 0 if turn else waitlist.taken(now_us)
+    if entry is not None and not turn and lateness_us(asker.owner) and algorithm.size:
+        about_us = ready(kept_us + waitlist.rank_of(entry.place, _ALL, now_us) * claim.cost)
+        if about_us <= now_us + lateness_us(asker.owner):
+            turn, kept_us = True, kept_us - waitlist.kept_late(now_us)
     if not algorithm.size or algorithm.holds(taken, now_us):
         return _Found(claim, known, taken, waitlist, entry, turn, ready, now_us, now_us, True, pace)
-    passes_us = max(ready(0 if turn else waitlist.taken(now_us)), waitlist.pause.until_us)
+    passes_us = max(ready(kept_us), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
     first = turn or passes_us > now_us or waitlist.head(now_us)[1] is None
@@ -425,9 +434,19 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
     if parked:
         most = _most_near(bound.claim.algorithm)
         parked = waitlist.rank_of(entry.place, most, now_us) >= most
-    until_us = None if asker.max_wait_us is None else now_us + asker.max_wait_us
+    until_us = None if asker.max_wait_us is None else now_us + asker.max_wait_us + lateness_us(asker.owner)
     waitlist.enter(entry, asker.park if parked else asker.owner, until_us)
     return Kept(binding, parked, waitlist.epoch)
+
+
+def _comes_us(found: _Found, asker: Asker, now_us: int) -> int:
+    """When there are units for a job that comes back by a delay, if all before it pass."""
+    entry, waitlist = found.waitlist.entries.get(asker.job), found.waitlist
+    if entry is None:
+        return now_us
+    before = waitlist.rank_of(entry.place, _ALL, now_us) + waitlist.expected(asker.owner, now_us)
+    kept = waitlist.taken(now_us) - waitlist.kept_late(now_us)
+    return max(found.ready(kept + before * found.claim.cost), waitlist.pause.until_us)
 
 
 def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:
@@ -453,7 +472,7 @@ def _wake_all(
         waitlist = found.waitlist
         if not waitlist.epoch or not found.claim.algorithm.size:
             continue
-        if asker.owner and free is not None:
+        if asker.owner and free is not None and not lateness_us(asker.owner):
             waitlist.tell(asker.owner, free, now_us)
 
         def ring(owner: str, wake: Wake | None, i: int = i) -> bool:
@@ -467,7 +486,8 @@ def _wake_all(
         if granted and workflow:
             waitlist.wake_workflow(workflow, now_us, ring)
         at_us = waitlist.wake(_rules(found, now_us), now_us, ring)
-        in_us = waitlist.next_look(at_us, now_us, by_job=bool(asker.job)) if asker.owner else None
+        can_look = asker.owner and not lateness_us(asker.owner)
+        in_us = waitlist.next_look(at_us, now_us, by_job=bool(asker.job)) if can_look else None
         if in_us is not None:
             looked.append((i, in_us))
     return tuple(wakes), tuple(looked)
@@ -480,7 +500,12 @@ def _rules(found: _Found, now_us: int) -> WakeRules:
     def ready_us(units: int) -> int:
         return ready_after(algorithm, found.taken, pace, units - 1, now_us)
 
-    return WakeRules(ready_us, _window(algorithm), None if algorithm.estimates else LEAD_US)
+    def keeps(units: int) -> bool:
+        if algorithm.estimates:
+            return units <= _window(algorithm)
+        return not algorithm.tight(2 * units * algorithm.mark // 1000)
+
+    return WakeRules(ready_us, _window(algorithm), None if algorithm.estimates else LEAD_US, keeps)
 
 
 def _window(algorithm: Algorithm) -> int:
