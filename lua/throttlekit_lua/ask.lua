@@ -4,14 +4,16 @@
 
   Its first part is at_once.lua, whose header says what is read, written and returned.
 ]]
-local EARLY = 5000
+local EARLY, LATE_EARLY, ALL = 5000, 250000, 9007199254740992
 
 free, max_wait = tonumber(free), tonumber(max_wait)
 -- For how long the job has waited, how often it was denied, and the claim on whose list it waits.
 local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, nil
 
 -- A bucket charges a job for its begin, and a slot is held until its end: a window or a log counts it out too soon.
-local early = EARLY
+local late = lateness(owner)
+local most_early = max(EARLY, math.min(LATE_EARLY, late))
+local early = most_early
 for _, c in ipairs(claims) do
   if c.size > 0 and c.code ~= 't' and not c.of.estimates then early = 0 end
 end
@@ -21,7 +23,12 @@ local function look(c)
   local list = c.line
   c.turn, c.passes, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, now, true
   if c.size == 0 or c.held then return end
-  c.passes = max(ready_after(c, c.turn and 0 or units_out(list), now), list.paused)
+  local kept = c.turn and 0 or units_out(list)
+  if late > 0 and c.entry and not c.turn then
+    local before = rank_of(list, c.entry.place, ALL) * c.cost
+    if ready_after(c, kept + before, now) <= now + late then c.turn, kept = true, kept - held(list).late end
+  end
+  c.passes = max(ready_after(c, kept, now), list.paused)
   if c.turn and c.code == 't' and list.paused <= now then c.till = now + early end
   c.first = c.turn or c.passes > now or list.epoch == '' or not head(list)
 end
@@ -85,6 +92,7 @@ local function position(c)
     local place, step = new_place(list, c, ARGV[2] == 'again')
     e = {id = job, place = place, cost = c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
     e.workflow = workflow_of(c)
+    c.entry = e
   end
   e.since, e.denials = max(0, now - waited_for), waited_denials
   return e
@@ -105,6 +113,16 @@ local function is_scarcer(c, than)
   return is_before(c.key, than.key)
 end
 
+-- When there are units for a job that comes back by a delay, if all before it pass.
+local function comes(c)
+  local list = c.line
+  if not c.entry then return now end
+  local before = rank_of(list, c.entry.place, ALL) + expected(list, owner)
+  local at = max(ready_after(c, units_out(list) - held(list).late + before * c.cost, now), list.paused)
+  if c.code == 't' and c.of.tight(c, late) then at = at - most_early end  -- a unit that is not taken at once is lost
+  return max(now, at)
+end
+
 -- Gives the job a position on each list. It waits on that of the binding claim: returns whether in the park.
 local function deny(binding)
   local bound, woken = claims[binding], false
@@ -121,7 +139,7 @@ local function deny(binding)
   end
   local e, list, most = position(bound), bound.line, most_near(bound)
   local parked = park ~= '' and not woken and rank_of(list, e.place, most) >= most
-  enter(list, e, parked and park or owner, max_wait and now + max_wait)
+  enter(list, e, parked and park or owner, max_wait and now + max_wait + late)
   return parked
 end
 
@@ -153,6 +171,10 @@ if reason == 0 then
 elseif reason ~= 4 and job ~= '' then
   waited_denials, waited_at = waited_denials + 1, binding
   local parked = deny(binding)
+  if late > 0 then
+    retry = now
+    for _, c in ipairs(claims) do retry = max(retry, comes(c)) end
+  end
   kept = concat({whole(binding - 1), parked and '1' or '0', claims[binding].line.epoch}, ' ')
 else
   for _, c in ipairs(claims) do mend(c) end

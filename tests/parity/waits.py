@@ -28,6 +28,7 @@ from throttlekit._core.waitlist import (
     State,
     Waitlist,
     Wake,
+    lateness_us,
 )
 from throttlekit.stores import Correction, Lease, Slowing, StoreClaim
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
@@ -57,7 +58,7 @@ LIMITS: dict[str, list[Limit]] = {
         Concurrency("g", 2, lease=30, adapt=ByLatency(1)),
     ],
 }
-OWNERS = ("p1", "p10", "p2", "host.example:1234.0f", "q", "~")
+OWNERS = ("p1", "p10", "p2", "host.example:1234.0f", "q", "~", "~50", "~2100")
 PARKS = ("park", "p")
 ODD = ("{}", "{}", "{}", "j|{}", "é {}\n", "{}|1|x", "%00\x00{}", "\ud800{}", "o{}}}", "12 34;{};", "{}" * 30)
 
@@ -253,6 +254,7 @@ class BothStores:
         self.seen["waiting"] += any(each.state is State.WAITING for each in entries)
         self.seen["woken"] += any(each.state is State.WOKEN for each in entries)
         self.seen["probed"] += any(each.state is State.WOKEN and not each.counts for each in entries)
+        self.seen["kept late"] += any(each.counts and lateness_us(each.owner) > 0 for each in entries)
         self.seen["kept"] += any(each.state is State.KEPT for each in entries)
         self.seen["turns"] += bool(waitlist.turns)
         self.seen["deaf"] += any(owner.free == DEAF for owner in waitlist.owners.values())
@@ -357,7 +359,7 @@ def _check_members(order: Sequence[str], entries: Any, owners: Any) -> None:
             expected += [f"g{workflow}|{text}|{id}"] if workflow else []
         if state == "woken":
             expected.append(f"w{owner}|{at:016}|{id}")
-            expected += [f"k{at + PATIENCE_US:016}w{cost}|{id}"] if counts else []
+            expected += [f"k{at + PATIENCE_US:016}{'l' if lateness_us(owner) else 'w'}{cost}|{id}"] if counts else []
         expected += [f"x{until:016}|{id}"] if until is not None else []
         expected += [f"k{turn:016}t{cost}|{id}"] if turn else []
     for name, (_, waiting, _) in owners.items():

@@ -93,7 +93,7 @@ def late_owner(seconds: float) -> str:
 
 def lateness_us(owner: str) -> int:
     """How late the jobs of an owner come at most, if they come back by a delay; else 0."""
-    return int(owner[1:]) * 1000 if owner.startswith("~") else 0
+    return int(owner[1:]) * 1000 if owner.startswith("~") and owner[1:].isdecimal() else 0
 
 
 class State(Enum):
@@ -380,8 +380,8 @@ class Waitlist:
 
     def expected(self, owner: str, now_us: int) -> int:
         """How many jobs that come back by a delay were woken, and should come yet."""
-        since = now_us - lateness_us(owner), ""
-        return len(self.owners[owner].woken) - bisect_left(self.owners[owner].woken, since) if owner in self.owners else 0
+        woken = self.woken_of(owner)
+        return len(woken) - bisect_left(woken, (now_us - lateness_us(owner), ""))
 
     def wake(self, rules: WakeRules, now_us: int, ring: Ring) -> int | None:
         """
@@ -415,7 +415,11 @@ class Waitlist:
                 taken += entry.cost
                 kept += entry.cost if lateness else 0
         held = list(self._held(now_us))
-        woken = [until_us - PATIENCE_US for until_us, entry in held if entry.state is State.WOKEN]
+        woken = [
+            until_us - PATIENCE_US
+            for until_us, entry in held
+            if entry.state is State.WOKEN and not lateness_us(entry.owner)
+        ]
         if next_us is not None and woken:
             next_us = max(next_us, max(woken) + SPACING_US)  # each of them looks itself, as it asks
         for each in skipped:
