@@ -123,6 +123,14 @@ local function comes(c)
   return max(now, at)
 end
 
+-- When a caller that keeps no position asks again: after those that were denied before it.
+local function spread(c, retry)
+  local list, last = c.line, retry + GUESTS
+  if list.guest <= last then retry = max(retry, list.guest) end
+  if not max_wait or retry - now <= max_wait then list.guest = math.min(retry + c.of.pace(c), last) end
+  return retry
+end
+
 -- Gives the job a position on each list. It waits on that of the binding claim: returns whether in the park.
 local function deny(binding)
   local bound, woken = claims[binding], false
@@ -178,6 +186,7 @@ elseif reason ~= 4 and job ~= '' then
   kept = concat({whole(binding - 1), parked and '1' or '0', claims[binding].line.epoch}, ' ')
 else
   for _, c in ipairs(claims) do mend(c) end
+  if reason ~= 4 then retry = spread(claims[binding], retry) end
 end
 local looks, delays, replies = {}, {}, {}
 for i, c in ipairs(claims) do

@@ -7,13 +7,15 @@
 local call, match, sub, concat = redis.call, string.match, string.sub, table.concat
 local unpacked = table.unpack or unpack
 -- The numbers in the record of a list, and what they are if they are not stored.
-local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed'}, {0, 0, 0, 0, 1, 0, 0}
+local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'guest'}, {0, 0, 0, 0, 1, 0, 0, 0}
 
 -- What a record has: the numbers in this order, and the epoch, the slowdown and the free threads of an owner, or false.
 local function read_record(key, owner)
   if call('EXISTS', key) == 0 then return {} end
-  local was = call('HMGET', key, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'epoch', 'slow', 'p' .. owner)
-  was.epoch, was.slow, was.free = was[8], was[9], was[10] or nil
+  local was = call(
+    'HMGET', key, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'guest', 'epoch', 'slow', 'p' .. owner
+  )
+  was.epoch, was.slow, was.free = was[9], was[10], was[11] or nil
   return was
 end
 

@@ -4,8 +4,8 @@
 
   The list of a claim c, c.line, has four keys:
 
-  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); paused, from and emptied (the
-           pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order; if none
+  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); guest; paused, from and
+           emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order; if none
            is free, minus the time at which it was last known to listen
   order    sorted set; all scores are 0, so members are in the order of their bytes. A place is 2 digits of rank, 16 of
            the tag, and 12 of the number. At any time an entry has one of the first two, and some of the others:
@@ -48,7 +48,7 @@ local function open_list(c)
     record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
     epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was[1] or 0) + 0, paused = (was[2] or 0) + 0,
     emptied = (was[3] or 0) + 0, n = (was[4] or 0) + 0, v = (was[5] or 1) + 0, look = (was[6] or 0) + 0,
-    renewed = (was[7] or 0) + 0, held = nil, dropped = false, window = 1, skipped = nil, skips_late = false,
+    renewed = (was[7] or 0) + 0, guest = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, skipped = nil, skips_late = false,
   }
   if c.asker ~= '' then list.owned[c.asker] = {name = c.asker, free = tonumber(was.free), was = was.free} end
   c.line = list
@@ -71,7 +71,8 @@ local function close_list(list)
     list.was, list.owned, list.epoch, list.n, list.v, list.look, list.renewed = {}, {}, '', 0, 1, 0, 0
   end
   local was, idle, renews = list.was, list.epoch == '', false
-  if idle and list.from == 0 and not list.slow then
+  local plain = idle and list.from == 0 and not list.slow
+  if plain and list.guest == 0 then
     if was[1] or was.slow then call('DEL', list.record) end
     return
   end
@@ -93,7 +94,7 @@ local function close_list(list)
   if not idle and not renews then return end
   -- A pause, or a slowdown, may last for longer.
   local last = max(list.paused, list.exhausted or 0, list.slow and slow_last(list.slow) or 0)
-  call('PEXPIRE', list.record, whole(max(tonumber(TO_LIVE), ceil((last - now + KEPT) / 1000))))
+  call('PEXPIRE', list.record, plain and ttl(list.guest) or whole(max(tonumber(TO_LIVE), (ttl(last)) + 0)))
   if renews then
     for _, key in ipairs({list.order, list.entries, list.tags}) do call('PEXPIRE', key, TO_LIVE) end
   end

@@ -22,6 +22,7 @@ from throttlekit._core.storage_keys import is_workflow
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import (
     DEAF,
+    GUESTS_US,
     KEPT_US,
     LEAD_US,
     PATIENCE_US,
@@ -243,6 +244,8 @@ def ask(
         kept = _deny(looks, binding, now_us, asker._replace(waited_us=waited.for_us, denials=waited.denials), epoch)
         if lateness_us(asker.owner):
             retry_us = max(_comes_us(each, asker, now_us) for each in looks)
+    elif reason is not Reason.FULL:
+        retry_us = _spread(looks[binding], retry_us, now_us, asker.max_wait_us)
     granted = reason is Reason.ALLOWED
     wakes, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
     answer = Answer(
@@ -453,6 +456,16 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
     return Kept(binding, parked, waitlist.epoch)
 
 
+def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
+    """When a caller that keeps no position asks again: after those that were denied before it."""
+    waitlist, last_us = found.waitlist, retry_us + GUESTS_US
+    if waitlist.guest_us <= last_us:
+        retry_us = max(retry_us, waitlist.guest_us)
+    if max_wait_us is None or retry_us - now_us <= max_wait_us:
+        waitlist.guest_us = min(retry_us + found.claim.algorithm.pace_us(found.taken, now_us), last_us)
+    return retry_us
+
+
 def _comes_us(found: _Found, asker: Asker, now_us: int) -> int:
     """When there are units for a job that comes back by a delay, if all before it pass."""
     algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(asker.owner)
@@ -569,12 +582,12 @@ def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:
 
 
 def _stored(found: _Found) -> Stored:
-    """What to store: no list that nobody is on, and that is neither paused nor slowed down."""
+    """What to store: no list that nobody is on or was denied by, and that is neither paused nor slowed down."""
     waitlist = found.waitlist
     if waitlist.epoch and not waitlist.entries:
-        found = found._replace(waitlist=Waitlist(pause=waitlist.pause, slow=waitlist.slow))
+        found = found._replace(waitlist=waitlist.without_jobs())
         waitlist = found.waitlist
-    nothing = not waitlist.epoch and waitlist.pause == Pause() and waitlist.slow is None
+    nothing = not waitlist.epoch and waitlist.is_plain
     return Stored(found.known, None if nothing else waitlist)
 
 

@@ -38,7 +38,7 @@ from typing import NamedTuple
 from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
-    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
+    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "GUESTS_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
     "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State", "Waitlist", "Wake",
     "WakeRules", "late_owner", "lateness_us",
 ]  # fmt: skip
@@ -75,6 +75,9 @@ KEPT_US = 172_800_000_000
 
 MOST_AT_ONCE = 16
 """How many entries one question tries to wake, or drops: no script may hold the server for long."""
+
+GUESTS_US = 60_000_000
+"""Over at most this time callers that keep no position are spread: they may never come back."""
 
 FREE_UNKNOWN = 999_999
 """The free threads of an owner that has not told them. They are known only while it has jobs in the order."""
@@ -203,6 +206,7 @@ class Waitlist:
         finishes: Where each tenant's next job would start, if beyond v.
         ends: The entries that end by themselves, by when.
         turns: The entries that have a turn.
+        guest_us: When the next caller that keeps no position is to ask again, so that they do not all come at once.
         pause, slow: What stops all jobs, or slows the limit down, for a while.
     """
 
@@ -210,6 +214,7 @@ class Waitlist:
     number: int = 0
     v: int = _FIRST_TAG
     look_us: int = 0
+    guest_us: int = 0
     entries: dict[str, Entry] = field(default_factory=dict)
     owners: dict[str, Owner] = field(default_factory=dict)
     finishes: dict[str, int] = field(default_factory=dict)
@@ -217,6 +222,15 @@ class Waitlist:
     turns: set[str] = field(default_factory=set)
     pause: Pause = field(default_factory=Pause)
     slow: Slowdown | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing on it but jobs."""
+        return self.pause == Pause() and self.slow is None and not self.guest_us
+
+    def without_jobs(self) -> Waitlist:
+        """What stays if no job is on it."""
+        return Waitlist(guest_us=self.guest_us, pause=self.pause, slow=self.slow)
 
     # Positions
 
