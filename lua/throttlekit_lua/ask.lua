@@ -58,7 +58,10 @@ local function verdict()
   local c = claims[binding]
   local list = c.line
   retry = c.passes
-  if not c.turn then retry = max(retry, ready_after(c, units_out(list) + waiting(list) * c.cost, now)) end
+  if not c.turn then
+    local jobs = c.entry and rank_of(list, c.entry.place, ALL) or waiting(list)
+    retry = max(retry, ready_after(c, units_out(list) + jobs * c.cost, now))
+  end
   if job ~= '' and not waits and waited_denials == 0 then
     for i, each in ipairs(claims) do
       if is_full(each) then return 4, i, retry end

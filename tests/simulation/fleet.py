@@ -1005,8 +1005,12 @@ def late_lost(seed: int) -> dict[str, Any]:
         sim.job(number * 100, (limit, "", 1), late=0.05, lost=number % 4 > 0)
     sim.run(40 * SECOND)
     ran = [job.ran[0] for job in sim.jobs if job.ran]
-    return {**report(sim, limit, "", 50, 0, 40 * SECOND), "left": 500 - sum(not job.lost for job in sim.jobs if job.ran),
-            "seconds": max(ran) / SECOND, **_by_kind(sim)}
+    return {
+        **report(sim, limit, "", 50, 0, 40 * SECOND),
+        "left": 500 - sum(not job.lost for job in sim.jobs if job.ran),
+        "seconds": max(ran) / SECOND,
+        **_by_kind(sim),
+    }
 
 
 @scenario

@@ -37,8 +37,8 @@ from throttlekit._core.waitlist import (
 )
 
 __all__ = [
-    "EARLY_US", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "Waited", "ask", "forget", "look",
-    "own", "scarcity",
+    "EARLY_US", "GUEST", "NOT_WAITED", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "Waited", "ask",
+    "forget", "look", "own", "scarcity",
 ]  # fmt: skip
 
 _NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
@@ -97,6 +97,10 @@ class Asker(NamedTuple):
     denials: int = 0
 
 
+GUEST = Asker(Caller.GUEST)
+"""A caller that keeps no position."""
+
+
 class Kept(NamedTuple):
     """
     Where a denied job waits.
@@ -137,6 +141,9 @@ class Waited(NamedTuple):
     for_us: int
     denials: int
     claim: int | None
+
+
+NOT_WAITED = Waited(0, 0, None)
 
 
 class Answer(NamedTuple):
@@ -345,7 +352,7 @@ def _answer(
     return Look(waitlist.epoch, wakes, tuple(again), near, owners, look_in_us)
 
 
-_NOBODY = Asker(Caller.GUEST)
+_NOBODY = GUEST
 
 
 def _early_us(owner: str) -> int:
@@ -398,8 +405,10 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
     found = looks[binding]
     retry_us = found.passes_us
     if not found.turn:
-        ahead = found.waitlist.waiting * found.claim.cost  # as if all jobs took as many units
-        retry_us = max(retry_us, found.ready(found.waitlist.taken(now_us) + ahead))
+        waitlist, entry = found.waitlist, found.entry
+        jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, _ALL, now_us)
+        ahead = jobs * found.claim.cost  # as if all jobs took as many units
+        retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
     if asker.job and not asker.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue

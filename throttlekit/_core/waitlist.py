@@ -9,10 +9,10 @@ An entry has a position, an owner (the process or the park that has the message)
   `WOKEN_US`, it is removed.
 * kept: it is not in the order, and only its position is known, by the job's id: it waits for another limit.
 
-Of a job that its framework brings back by a delay no process can be told that it may ask. Its owner stands for all jobs
-that come back equally late (`late_owner`). Such an owner is never rung, and always listens. If its jobs are woken, units
-are kept for them until they should have come, but only so many that none is lost meanwhile; beyond that, the jobs of
-others are woken before them. What is kept for one is given to whichever of them asks first, if its turn is near.
+Some jobs are brought back by their framework after a delay, so no process can be told that they may ask. Their owner
+stands for all jobs that come back equally late (`late_owner`); it is never rung. If such a job is woken, its units are
+kept until it should have come, but only so many that none is lost meanwhile; beyond that, jobs of other owners are woken
+before it. Units that are kept for one of these jobs pass to whichever of them asks first, if its turn is near.
 
 The order is by class of priority, then by start tag, then by number. Start tags are those of start-time fair queueing
 (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
@@ -38,8 +38,8 @@ from typing import NamedTuple
 from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
-    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "GUESTS_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
-    "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State", "Waitlist", "Wake",
+    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "GUESTS_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US",
+    "PLAIN_OWNER", "PROBE_US", "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State", "Waitlist", "Wake",
     "WakeRules", "late_owner", "lateness_us",
 ]  # fmt: skip
 
@@ -92,6 +92,10 @@ _FIRST_TAG, _LAST_TAG = 1, 2**53 - 2
 def late_owner(seconds: float) -> str:
     """The owner of jobs that come back by a delay, up to so many seconds late."""
     return f"~{max(1, round(seconds * 1000))}"
+
+
+PLAIN_OWNER = late_owner(0.05)
+"""The owner of jobs of which nobody says how late they come."""
 
 
 def lateness_us(owner: str) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from throttlekit._engine.store_clock import StoreClock
 
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.inline import InlineWaits
-from throttlekit._engine.store_clock import StoreClock
 from throttlekit._engine.ticket import Ticket
 from throttlekit._wiring import wiring_of
 from throttlekit.stores import MemoryStore

@@ -1,0 +1,41 @@
+"""How the jobs that run in this process waited before they ran: one that hears a 429 waits once more, and goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from throttlekit._core.decide import NOT_WAITED, Waited
+from throttlekit._util.fork_safety import renew_lock_after_fork
+
+__all__ = ["History"]
+
+_MOST = 10_000
+
+
+class History:
+    """Remembers the last 10 000 jobs that were granted after they had waited, and come back by a delay."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        renew_lock_after_fork(self, "_lock")
+        self._known: dict[str, tuple[float, Waited]] = {}
+
+    def note(self, id: str, waited: Waited) -> None:
+        """Note that a job was granted."""
+        if not id or not (waited.denials or id in self._known):
+            return
+        with self._lock:
+            self._known.pop(id, None)
+            if waited.denials:
+                self._known[id] = time.monotonic(), waited
+            if len(self._known) > _MOST:
+                del self._known[next(iter(self._known))]
+
+    def of(self, id: str) -> Waited:
+        """How a job has waited, its run included; zeros: it is not known to have waited."""
+        with self._lock:
+            granted, waited = self._known.get(id, (0.0, NOT_WAITED))
+        if not waited.denials:
+            return waited
+        return waited._replace(for_us=waited.for_us + round((time.monotonic() - granted) * 1_000_000))
