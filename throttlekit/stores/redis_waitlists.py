@@ -30,6 +30,7 @@ from throttlekit.stores.wait_parts import WaitPart, ask_in_parts
 from throttlekit.stores.waitlist_wire import (
     answer_of,
     ask_frame,
+    asked_verdict_of,
     asker_arguments,
     charge_arguments,
     encoded,
@@ -86,12 +87,13 @@ class WaitlistRedisStore(RedisStore):
         if self._is_cluster:
             return verdict_of_answer(self.ask(request.claims, request.asker, now_us, attempt=request.attempt))
         try:
-            return verdict_of_answer(answer_of(self._decide_asked(request, request.asker, now_us)))
+            return asked_verdict_of(self._decide_asked(request, request.asker, now_us))
         except STORE_ERRORS as error:
             raise self._failed(request.claims[0].bucket, error) from error
 
     def _decide_asked(self, request: Request, asker: Asker, now_us: int | None) -> Any:
-        claims, attempt, epoch, now = request.claims, request.attempt, self._epoch(), _or_empty(now_us)
+        claims, attempt, now = request.claims, request.attempt, _or_empty(now_us)
+        epoch = self._epoch() if asker.job else "0"
         try:
             return self._pool.execute(ask_frame(claims, asker, now, epoch, attempt, cluster=False))
         except exceptions.NoScriptError:  # the server ran nothing, so this cannot charge twice
@@ -226,7 +228,7 @@ class WaitlistRedisStore(RedisStore):
         self, request: Request, question: tuple[Script, list[Any]], reply: Any
     ) -> Verdict | Exception:
         def verdict() -> Verdict:
-            return verdict_of_answer(answer_of(self._or_evaluated(reply, *question)))
+            return asked_verdict_of(self._or_evaluated(reply, *question))
 
         try:
             return self._call(request.claims[0].bucket, verdict)

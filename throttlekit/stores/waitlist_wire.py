@@ -9,9 +9,10 @@ from typing import Any, cast
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import GUEST, Answer, Asker, Kept, Look, Position, Waited
 from throttlekit._core.storage_keys import granted_name, wait_names
-from throttlekit._core.verdict import Reason
+from throttlekit._core.verdict import Reason, Verdict
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Place, State, Wake
+from throttlekit.stores.waitlists import verdict_of_answer
 from throttlekit.stores.wire import (
     CACHED_CLAIMS,
     REASONS,
@@ -24,7 +25,7 @@ from throttlekit.stores.wire import (
 )
 
 __all__ = [
-    "answer_of", "ask_frame", "asker_arguments", "bell_message", "bell_of", "charge_arguments", "encoded", "look_of", "wait_keys",
+    "answer_of", "ask_frame", "asked_verdict_of", "asker_arguments", "bell_message", "bell_of", "charge_arguments", "encoded", "look_of", "wait_keys",
     "waiting_of", "where_of",
 ]  # fmt: skip
 
@@ -56,11 +57,8 @@ def ask_frame(
 ) -> bytes:
     """The whole command of a question, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
     keys, terms = _encode_claims(*claims)
-    codes = "".join([claim.algorithm.code for claim in claims])
-    if asker is GUEST and now == "":
-        who = _PLAIN
-    else:
-        who = encode(asker_arguments(asker, now, epoch, attempt))
+    codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
+    who = _PLAIN if asker is GUEST and now == "" else encode(asker_arguments(asker, now, epoch, attempt))
     if attempt:
         keys += encode((granted_name(claims[0].bucket, asker.job),))
     return b"".join((_head(codes, bool(attempt), cluster), keys, who, terms))
@@ -114,6 +112,25 @@ def answer_of(reply: Any) -> Answer:
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def asked_verdict_of(reply: Any) -> Verdict:
+    """
+    As `answer_of`: the verdict. Most replies are those to a request that passes at once, and are read faster.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    if type(reply) is bytes and reply.startswith(b"0 0 ") and reply.endswith(b";;;;"):
+        try:
+            numbers, used = reply[4:-4].split(b";")
+            now_us, retry_us = map(int, numbers.split())
+            uses = uses_of([*map(int, used.split())])
+        except ValueError as error:
+            raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+        answer = Answer(Reason.ALLOWED, 0, now_us, retry_us, uses)
+        return Verdict(Reason.ALLOWED, 0, now_us, retry_us, retry_us, uses, (), (), answer)
+    return verdict_of_answer(answer_of(reply))
 
 
 def look_of(reply: Any) -> Look:
