@@ -123,7 +123,7 @@ local function comes(c)
   local before = rank_of(list, c.entry.place, ALL) + expected(list, owner)
   local at = max(ready_after(c, units_out(list) - held(list).late + before * c.cost, now), list.paused)
   if c.code == 't' and c.of.tight(c, late) then at = at - most_early end  -- a unit that is not taken at once is lost
-  return max(now, at)
+  return max(now + 1, at)
 end
 
 -- When a caller that keeps no position asks again: after those that were denied before it.

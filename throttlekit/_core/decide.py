@@ -486,7 +486,7 @@ def _comes_us(found: _Found, asker: Asker, now_us: int) -> int:
     passes_us = max(found.ready(kept + before * found.claim.cost), waitlist.pause.until_us)
     if algorithm.overflows and algorithm.tight(late_us):
         passes_us -= _early_us(asker.owner)  # a unit that is not taken at once is lost
-    return max(now_us, passes_us)
+    return max(now_us + 1, passes_us)  # a delay of 0 would mean that it is not to come back
 
 
 def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:

@@ -20,17 +20,27 @@ class History:
         self._lock = threading.Lock()
         renew_lock_after_fork(self, "_lock")
         self._known: dict[str, tuple[float, Waited]] = {}
+        self._again: set[str] = set()
 
-    def note(self, id: str, waited: Waited) -> None:
-        """Note that a job was granted."""
+    def note(self, id: str, waited: Waited, *, again: bool = False) -> None:
+        """Note that a job was granted; or, with *again*, that it waits once more, and no store knows of that."""
         if not id or not (waited.denials or id in self._known):
             return
         with self._lock:
             self._known.pop(id, None)
+            self._again.discard(id)
             if waited.denials:
                 self._known[id] = time.monotonic(), waited
+            if again:
+                self._again.add(id)
             if len(self._known) > _MOST:
-                del self._known[next(iter(self._known))]
+                oldest = next(iter(self._known))
+                del self._known[oldest]
+                self._again.discard(oldest)
+
+    def before(self, id: str, *, again: bool) -> Waited:
+        """How a job had waited that asks now; *again*: it ran, and heard a 429."""
+        return self.of(id) if again or id in self._again else NOT_WAITED
 
     def of(self, id: str) -> Waited:
         """How a job has waited, its run included; zeros: it is not known to have waited."""

@@ -83,7 +83,9 @@ class Pipeline:
             return Attempt(call, known.claims, known.request, self._now())
         owned, made = resolver.registry.check(call), resolver.made
         claims = resolver.resolve(call)
-        waited = self.history.of(call.id) if call.delivery.again and call.waits is None else NOT_WAITED
+        waited = NOT_WAITED
+        if call.job is not None and call.waits is None:
+            waited = self.history.before(call.job.id, again=call.delivery.again)
         attempt = Attempt(call, claims, build_request(call, claims, waited), self._now())
         if question is not None and owned and made == resolver.made and all(each.is_anyones for each in claims):
             resolver.remember(question, attempt)  # with its limits, which live as long

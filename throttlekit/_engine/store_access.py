@@ -67,11 +67,14 @@ class StoreAccess:
             return request
         return request._replace(asker=asker._replace(owner=PLAIN_OWNER, park=""))
 
+    def as_answered(self, verdict: Verdict) -> Verdict:
+        """What a store without waitlists answered: nobody is told of the wakes of a job that waits there."""
+        if self._lists is not None or verdict.answer is None or verdict.answer.kept is None:
+            return verdict
+        return verdict._replace(answer=verdict.answer._replace(kept=None))
+
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        verdict = self._store.acquire(request, now_us)
-        if self._lists is None and verdict.answer is not None and verdict.answer.kept is not None:
-            return verdict._replace(answer=verdict.answer._replace(kept=None))
-        return verdict
+        return self._store.acquire(request, now_us)
 
     def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
         """`acquire` each of *requests*, in one round trip if the store can. An error takes its answer's place."""

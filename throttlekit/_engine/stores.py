@@ -52,7 +52,7 @@ class Stores:
         store may have granted them all the same.
         """
         try:
-            return self.shared.acquire(self.shared.as_asked(request))
+            return self.shared.as_answered(self.shared.acquire(self.shared.as_asked(request)))
         except BaseException as error:  # also an interrupt, such as a job's time limit
             self._unanswered(request, error)
             raise
@@ -68,7 +68,7 @@ class Stores:
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Exception):
                 self._unanswered(request, answer)
-        return answers
+        return [each if isinstance(each, Exception) else self.shared.as_answered(each) for each in answers]
 
     def _unanswered(self, request: Request, error: BaseException) -> None:
         called, after = (error.called, error.retry_after) if isinstance(error, StoreUnavailable) else (True, 0.0)

@@ -15,6 +15,7 @@ from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import current
 from throttlekit._engine.waker import Waiting
+from throttlekit._wiring import wiring_of
 from throttlekit.adapter.options import name_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
@@ -58,7 +59,7 @@ def limited(
     delivery = replace(delivery, inline=None, again=True)
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
-    denied = _denied(decision)
+    denied = _denied(limiter, decision, job, delivery)
     if denied.final:
         return denied
     if stored:
@@ -150,8 +151,14 @@ def _rates(claims: Sequence[Claim]) -> list[Claim]:
     return [claim for claim in claims if not isinstance(claim.limit, Concurrency)] or list(claims)
 
 
-def _denied(decision: Decision) -> Decision:
-    """As a denial what was let pass: it waits for a moment."""
+def _denied(limiter: Limiter, decision: Decision, job: Job, delivery: Delivery) -> Decision:
+    """As a denial what was let pass: it waits for a moment, and that counts as any denial does."""
     if not decision.allowed:
         return decision
+    history = wiring_of(limiter).pipeline.history
+    waited = history.of(job.id)
+    waited = waited._replace(denials=waited.denials + 1)
+    history.note(job.id, waited, again=True)
+    if delivery.is_over(waited.for_us / 1_000_000, waited.denials):
+        return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long")
     return replace(decision, allowed=False, charged=(), reason="paused", delay=_MOMENT, retry_after=_MOMENT)
