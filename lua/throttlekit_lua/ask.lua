@@ -33,9 +33,10 @@ local function look(c)
   c.first = c.turn or c.passes > now or list.epoch == '' or not head(list)
 end
 
--- Whether as many jobs wait as may, without those of owners that do not listen.
+-- Whether as many jobs wait as may, with those that were woken and come back late, without those of owners that do not listen.
 local function is_full(c)
-  local jobs = c.size > 0 and c.queue and waiting(c.line) or 0
+  local list = c.line
+  local jobs = c.size > 0 and c.queue and waiting(list) + count(list, '[w~0', '(w~:') or 0
   if not c.queue or c.size == 0 or jobs < c.queue then return false end
   for _, o in ipairs(owners(c.line, '-1', '(i')) do
     if o.free == DEAF then jobs = jobs - count(c.line, own('o', o.name)) end
@@ -62,7 +63,7 @@ local function verdict()
     local jobs = c.entry and rank_of(list, c.entry.place, ALL) or waiting(list)
     retry = max(retry, ready_after(c, units_out(list) + jobs * c.cost, now))
   end
-  if job ~= '' and not waits and waited_denials == 0 then
+  if not waits and waited_denials == 0 then
     for i, each in ipairs(claims) do
       if is_full(each) then return 4, i, retry end
     end

@@ -6,23 +6,24 @@
 
   KEYS and ARGV  those of at_once.lua
 ]]
+local call = redis.call
 local count, guest = math.floor(#KEYS / 5), ARGV[2] == 'guest' and ARGV[3] == ''
 local quick = ARGV[2] ~= 'peek' and string.find(ARGV[6], '^%d+ %d* %x+ %d+ 0 ')
-  and (#KEYS % 5 == 0 or not redis.call('GET', KEYS[#KEYS]))
+  and (#KEYS % 5 == 0 or not call('GET', KEYS[#KEYS]))
 if quick then
   local tats = {}
   for i = 1, count do
     local key, record, at = KEYS[5 * i - 4], KEYS[5 * i - 3], 3 * i + 4
     local last = false
-    if redis.call('EXISTS', record) == 1 then
-      local was = redis.call('HMGET', record, 'guest', 'epoch', 'from', 'slow')
+    if call('EXISTS', record) == 1 then
+      local was = call('HMGET', record, 'guest', 'epoch', 'from', 'slow')
       last = not (was[2] or was[3] or was[4]) and was[1]
       if not last then
         tats = nil
         break
       end
     end
-    local stored = redis.call('GET', key)
+    local stored = call('GET', key)
     local size, tat = tonumber(ARGV[at]), not stored and 0 or tonumber(stored)
     if size == 0 or not tat or not string.find(ARGV[at + 2], '^t %d+;[%d/]+;') then
       tats = nil
@@ -31,14 +32,14 @@ if quick then
     local passes = tat - ARGV[at + 1]
     if passes > now then
       tats = nil
-      local capacity = string.match(ARGV[at + 2], '^t (%d+)')
-      if not guest or count > 1 or tat - now > capacity + STALE then break end
+      local capacity, queue = string.match(ARGV[at + 2], '^t (%d+);[^;]+;%d+ %d+ %d+ %d+ (%d*)')
+      if not guest or count > 1 or queue == '0' or tat - now > capacity + STALE then break end
       local wait, after = tonumber(string.match(ARGV[6], '^%d+ (%d*)')), last and last + 0 or 0
       local retry = after - GUESTS <= passes and max(after, passes) or passes
       if not wait or retry - now <= wait then
         local until_ = math.min(retry + size, passes + GUESTS)
-        redis.call('HSET', record, 'guest', format(INTEGER, until_))
-        redis.call('PEXPIRE', record, format(INTEGER, ceil((until_ - now + KEPT) / 1000)))
+        call('HSET', record, 'guest', format(INTEGER, until_))
+        call('PEXPIRE', record, format(INTEGER, ceil((until_ - now + KEPT) / 1000)))
       end
       local number = ' ' .. INTEGER
       return format('1 0' .. number .. number .. ';0' .. number .. ';;;;', now, retry, tat)
@@ -49,7 +50,7 @@ if quick then
     local uses = ''
     for i = 1, count do
       local text = format(INTEGER, tats[i])
-      redis.call('SET', KEYS[5 * i - 4], text, 'PX', format(INTEGER, ceil((tats[i] - now + KEPT) / 1000)))
+      call('SET', KEYS[5 * i - 4], text, 'PX', format(INTEGER, ceil((tats[i] - now + KEPT) / 1000)))
       uses = (i > 1 and uses .. ' 0 ' or '0 ') .. text
     end
     local instant = format(INTEGER, now)

@@ -60,7 +60,7 @@ if nobody_waits then
   if peeks or ARGV[2] == 'guest' and job == '' and waited_denials == '0' then
     for i, c in ipairs(claims) do
       local at = c.size == 0 and now or c.of.ready(c, 0, now)
-      if c.stale or c.adopted then at = math.huge end
+      if c.stale or c.adopted or string.find(c.rest, '^%d+ %d+ %d+ %d+ 0 ') then at = math.huge end
       if at > passes then binding, passes = i, at end
     end
     local c, wait = claims[binding], tonumber(max_wait)

@@ -13,6 +13,7 @@ from parity.histories import NOW_US, written_as
 from parity.replay import _read  # pyright: ignore[reportPrivateUsage]
 from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.decide import Answer, Asker, Stored
+from throttlekit._core.late import lateness_us
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import CLASS
 from throttlekit._core.slowdown import Fall, Heard
@@ -28,7 +29,6 @@ from throttlekit._core.waitlist import (
     State,
     Waitlist,
     Wake,
-    lateness_us,
 )
 from throttlekit.stores import Correction, Lease, Slowing, StoreClaim
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore

@@ -21,10 +21,11 @@ from typing import Any
 from throttlekit import Concurrency, Share, TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker
+from throttlekit._core.late import late_owner
 from throttlekit._core.line import CLASS
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.verdict import Caller, Reason
-from throttlekit._core.waitlist import FREE_UNKNOWN, Wake, late_owner
+from throttlekit._core.waitlist import FREE_UNKNOWN, Wake
 from throttlekit._engine.room import Room
 from throttlekit.stores.base import Lease
 from throttlekit.stores.grouped_waitlists import WaitlistGroupedStore

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.late import early_us as early_us_of
+from throttlekit._core.late import lateness_us
 from throttlekit._core.line import CLASS, CLASSES
 from throttlekit._core.slowdown import Pace, Pause, after_429, pace_of, paced, ready_after
 from throttlekit._core.storage_keys import is_workflow
@@ -33,11 +35,10 @@ from throttlekit._core.waitlist import (
     Waitlist,
     Wake,
     WakeRules,
-    lateness_us,
 )
 
 __all__ = [
-    "EARLY_US", "GUEST", "NOT_WAITED", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "Waited", "ask",
+    "GUEST", "NOT_WAITED", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "Waited", "ask",
     "forget", "look", "own", "scarcity",
 ]  # fmt: skip
 
@@ -45,18 +46,6 @@ _NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
 """
 A park keeps so much of a limit's rate in the hands of live workers; of slots, so many times their number. At most so
 many jobs, so that a look is short.
-"""
-
-EARLY_US = 5_000
-"""
-So long before its units come a job that was woken is granted, for the instant at which they come: at a small burst each
-unit whose job comes a little late is lost. Simulated at 50/s, burst 1: use .81 without, and 2.4 questions a job.
-"""
-
-LATE_EARLY_US = 250_000
-"""
-The same for a job that comes back by a delay, at most its lateness: else it would be away for that long. Simulated at
-50/s, burst 1, up to 50 ms late: use .69 without, and 6.5 questions a job; 1.00 and 2.0 with it.
 """
 
 _ALL = 2**53
@@ -236,7 +225,7 @@ def ask(
     Returns:
         The answer, and what to store.
     """
-    early_us = _early_us(asker.owner) if all(map(_bears_early, claims)) else 0
+    early_us = early_us_of(asker.owner) if all(map(_bears_early, claims)) else 0
     looks = [_look(claim, state, now_us, asker, early_us) for claim, state in zip(claims, states, strict=True)]
     reason, binding, retry_us = _verdict(looks, now_us, asker)
     if asker.caller is Caller.PEEK:
@@ -355,11 +344,6 @@ def _answer(
 _NOBODY = GUEST
 
 
-def _early_us(owner: str) -> int:
-    """How long before its units come a job may be granted."""
-    return max(EARLY_US, min(LATE_EARLY_US, lateness_us(owner)))
-
-
 def _bears_early(claim: StoreClaim) -> bool:
     """
     Whether a job may be granted before its begin: a bucket charges it for its begin, and a slot is held until its end.
@@ -409,7 +393,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
         jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, _ALL, now_us)
         ahead = jobs * found.claim.cost  # as if all jobs took as many units
         retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
-    if asker.job and not asker.denials and not any(each.entry for each in looks):
+    if not asker.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
             if each.claim.algorithm.size and most is not None and _jobs_on(each.waitlist) >= most:
@@ -485,7 +469,7 @@ def _comes_us(found: _Found, asker: Asker, now_us: int) -> int:
     kept = waitlist.taken(now_us) - waitlist.kept_late(now_us)
     passes_us = max(found.ready(kept + before * found.claim.cost), waitlist.pause.until_us)
     if algorithm.overflows and algorithm.tight(late_us):
-        passes_us -= _early_us(asker.owner)  # a unit that is not taken at once is lost
+        passes_us -= early_us_of(asker.owner)  # a unit that is not taken at once is lost
     return max(now_us + 1, passes_us)  # a delay of 0 would mean that it is not to come back
 
 
@@ -582,8 +566,9 @@ def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
 
 
 def _jobs_on(waitlist: Waitlist) -> int:
-    """How many jobs are in the order, without those of owners that do not listen."""
-    return sum(len(owner.waiting) for owner in waitlist.owners.values() if owner.free != DEAF)
+    """How many jobs wait, also those that were woken and come back late; without those of owners that do not listen."""
+    owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
+    return sum(len(owner.waiting) + len(owner.woken) * (lateness_us(owner.name) > 0) for owner in owners)
 
 
 def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:

@@ -9,10 +9,7 @@ An entry has a position, an owner (the process or the park that has the message)
   `WOKEN_US`, it is removed.
 * kept: it is not in the order, and only its position is known, by the job's id: it waits for another limit.
 
-Some jobs are brought back by their framework after a delay, so no process can be told that they may ask. Their owner
-stands for all jobs that come back equally late (`late_owner`); it is never rung. If such a job is woken, its units are
-kept until it should have come, but only so many that none is lost meanwhile; beyond that, jobs of other owners are woken
-before it. Units that are kept for one of these jobs pass to whichever of them asks first, if its turn is near.
+Jobs that their framework brings back after a delay have owners of their own: see late.py.
 
 The order is by class of priority, then by start tag, then by number. Start tags are those of start-time fair queueing
 (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
@@ -35,12 +32,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from throttlekit._core.late import lateness_us
 from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
     "DEAF", "FREE_UNKNOWN", "FUTURE_US", "GUESTS_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US",
-    "PLAIN_OWNER", "PROBE_US", "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State", "Waitlist", "Wake",
-    "WakeRules", "late_owner", "lateness_us",
+    "PROBE_US", "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State",
+    "Waitlist", "Wake", "WakeRules",
 ]  # fmt: skip
 
 LEAD_US = 30_000
@@ -87,20 +85,6 @@ DEAF = -1
 
 _FIRST_TAG, _LAST_TAG = 1, 2**53 - 2
 """All tags are exact in a double. Beyond the last, jobs are in the order in which they came."""
-
-
-def late_owner(seconds: float) -> str:
-    """The owner of jobs that come back by a delay, up to so many seconds late."""
-    return f"~{max(1, round(seconds * 1000))}"
-
-
-PLAIN_OWNER = late_owner(0.05)
-"""The owner of jobs of which nobody says how late they come."""
-
-
-def lateness_us(owner: str) -> int:
-    """How late the jobs of an owner come at most, if they come back by a delay; else 0."""
-    return int(owner[1:]) * 1000 if owner.startswith("~") and owner[1:].isdecimal() else 0
 
 
 class State(Enum):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from throttlekit._core.decision import Decision, decision_of
+from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.waitlist import late_owner
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.waker import Waiting
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from throttlekit._core.decide import NOT_WAITED, Waited
 from throttlekit._util.fork_safety import renew_lock_after_fork
@@ -14,12 +15,18 @@ _MOST = 10_000
 
 
 class History:
-    """Remembers the last 10 000 jobs that were granted after they had waited, and come back by a delay."""
+    """
+    Remembers the last 10 000 jobs that were granted after they had waited, and come back by a delay.
 
-    def __init__(self) -> None:
+    Args:
+        clock_us: For tests: this process's own time in microseconds.
+    """
+
+    def __init__(self, *, clock_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000) -> None:
+        self._clock_us = clock_us
         self._lock = threading.Lock()
         renew_lock_after_fork(self, "_lock")
-        self._known: dict[str, tuple[float, Waited]] = {}
+        self._known: dict[str, tuple[int, Waited]] = {}
         self._again: set[str] = set()
 
     def note(self, id: str, waited: Waited, *, again: bool = False) -> None:
@@ -30,7 +37,7 @@ class History:
             self._known.pop(id, None)
             self._again.discard(id)
             if waited.denials:
-                self._known[id] = time.monotonic(), waited
+                self._known[id] = self._clock_us(), waited
             if again:
                 self._again.add(id)
             if len(self._known) > _MOST:
@@ -45,7 +52,7 @@ class History:
     def of(self, id: str) -> Waited:
         """How a job has waited, its run included; zeros: it is not known to have waited."""
         with self._lock:
-            granted, waited = self._known.get(id, (0.0, NOT_WAITED))
+            granted, waited = self._known.get(id, (0, NOT_WAITED))
         if not waited.denials:
             return waited
-        return waited._replace(for_us=waited.for_us + round((time.monotonic() - granted) * 1_000_000))
+        return waited._replace(for_us=waited.for_us + self._clock_us() - granted)

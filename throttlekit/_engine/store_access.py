@@ -8,9 +8,10 @@ from typing import Any, TypeVar, cast
 
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker, Look
+from throttlekit._core.late import PLAIN_OWNER, lateness_us
 from throttlekit._core.verdict import Verdict
 from throttlekit._core.wait_control import Charge, Where
-from throttlekit._core.waitlist import PLAIN_OWNER, Wake, lateness_us
+from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import (
     Correction,

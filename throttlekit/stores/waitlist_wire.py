@@ -25,8 +25,8 @@ from throttlekit.stores.wire import (
 )
 
 __all__ = [
-    "answer_of", "ask_frame", "asked_verdict_of", "asker_arguments", "bell_message", "bell_of", "charge_arguments", "encoded", "look_of", "wait_keys",
-    "waiting_of", "where_of",
+    "answer_of", "ask_frame", "asked_verdict_of", "asker_arguments", "bell_message", "bell_of", "charge_arguments",
+    "encoded", "look_of", "wait_keys", "waiting_of", "where_of",
 ]  # fmt: skip
 
 _PLACE = 30

@@ -20,8 +20,8 @@ from throttlekit.stores.base import Request, Slowing
 
 __all__ = [
     "CACHED_CLAIMS", "REASONS", "Script", "UnusableReply", "arguments_of", "claims_arguments", "command", "encode",
-    "encode_terms", "frame_of", "place_text", "rest_of", "script_for", "script_of", "slowing_row", "terms_of", "uses_of",
-    "verdict_of",
+    "encode_terms", "frame_of", "place_text", "rest_of", "script_for", "script_of", "slowing_row", "terms_of",
+    "uses_of", "verdict_of",
 ]  # fmt: skip
 
 REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
