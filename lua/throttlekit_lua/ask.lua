@@ -4,7 +4,7 @@
 
   Its first part is at_once.lua, whose header says what is read, written and returned.
 ]]
-local EARLY, LATE_EARLY, ALL = 5000, 250000, 9007199254740992
+local EARLY, LATE_EARLY, SOONEST, ALL = 5000, 250000, 1000, 9007199254740992
 
 free, max_wait = tonumber(free), tonumber(max_wait)
 -- For how long the job has waited, how often it was denied, and the claim on whose list it waits.
@@ -12,14 +12,12 @@ local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0
 
 -- A bucket charges a job for its begin, and a slot is held until its end: a window or a log counts it out too soon.
 local late = lateness(owner)
-local most_early = max(EARLY, math.min(LATE_EARLY, late))
-local early = most_early
+local early = max(EARLY, math.min(LATE_EARLY, late))
 for _, c in ipairs(claims) do
   if c.size > 0 and c.code ~= 't' and not c.of.estimates then early = 0 end
 end
 
-local function look(c)
-  find(c)
+local function look_once(c)
   local list = c.line
   c.turn, c.passes, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, now, true
   if c.size == 0 or c.held then return end
@@ -31,6 +29,18 @@ local function look(c)
   c.passes = max(ready_after(c, kept, now), list.paused)
   if c.turn and c.code == 't' and list.paused <= now then c.till = now + early end
   c.first = c.turn or c.passes > now or list.epoch == '' or not head(list)
+end
+
+local function look(c)
+  find(c)
+  look_once(c)
+  -- A job that comes back by a delay, and is the first, is woken by whoever asks.
+  local o = ARGV[2] ~= 'peek' and not c.first and head(c.line)
+  if o and lateness(o.name) > 0 then
+    wake(c)
+    c.entry = c.entry and entry_of(c.line, job) or nil
+    look_once(c)
+  end
 end
 
 -- Whether as many jobs wait as may, with those that were woken and come back late, without those of owners that do not listen.
@@ -122,9 +132,9 @@ local function comes(c)
   local list = c.line
   if not c.entry then return now end
   local before = rank_of(list, c.entry.place, ALL) + expected(list, owner)
-  local at = max(ready_after(c, units_out(list) - held(list).late + before * c.cost, now), list.paused)
-  if c.code == 't' and c.of.tight(c, late) then at = at - most_early end  -- a unit that is not taken at once is lost
-  return max(now + 1, at)
+  local at = ready_after(c, units_out(list) - held(list).late + before * c.cost, now)
+  if c.code == 't' and c.of.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
+  return max(now + SOONEST, at, list.paused)
 end
 
 -- When a caller that keeps no position asks again: after those that were denied before it.
@@ -178,7 +188,9 @@ local reason, binding, retry = verdict()
 if ARGV[2] == 'peek' then return answer(reason, binding, retry, '', '', '') .. ';' end
 local kept = ''
 if reason == 0 then
-  kept = waited and positions() or ''
+  local waits = false
+  for _, c in ipairs(claims) do waits = waits or c.entry ~= nil end
+  kept = waits and positions() or ''
   for _, c in ipairs(claims) do grant(c, retry) end
 elseif reason ~= 4 and job ~= '' then
   waited_denials, waited_at = waited_denials + 1, binding

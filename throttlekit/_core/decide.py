@@ -31,6 +31,7 @@ from throttlekit._core.waitlist import (
     TURN_US,
     Entry,
     Place,
+    Ring,
     State,
     Waitlist,
     Wake,
@@ -47,6 +48,9 @@ _NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
 A park keeps so much of a limit's rate in the hands of live workers; of slots, so many times their number. At most so
 many jobs, so that a look is short.
 """
+
+_SOONEST_US = 1_000
+"""So long after a denial a job comes back by a delay at the earliest."""
 
 _ALL = 2**53
 """More jobs than wait on any list."""
@@ -227,11 +231,17 @@ def ask(
     """
     early_us = early_us_of(asker.owner) if all(map(_bears_early, claims)) else 0
     looks = [_look(claim, state, now_us, asker, early_us) for claim, state in zip(claims, states, strict=True)]
+    waited, own = _waited(looks, now_us, asker), list[tuple[int, Wake]]()
+    if asker.caller is not Caller.PEEK:
+        for i, each in enumerate(looks):
+            if _waits_for_late(each, now_us):
+                each.waitlist.wake(_rules(each, now_us), now_us, _ring_of(i, asker, bell, own))
+                looks[i] = _look(claims[i], states[i], now_us, asker, early_us)
     reason, binding, retry_us = _verdict(looks, now_us, asker)
     if asker.caller is Caller.PEEK:
         return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), states
     positions: tuple[Position | None, ...] = ()
-    waited, kept = _waited(looks, now_us, asker), None
+    kept = None
     if reason is Reason.ALLOWED:
         positions = _positions_of(looks)
         looks = [_grant(each, now_us, retry_us) for each in looks]
@@ -239,11 +249,12 @@ def ask(
         waited = Waited(waited.for_us, waited.denials + 1, binding)
         kept = _deny(looks, binding, now_us, asker._replace(waited_us=waited.for_us, denials=waited.denials), epoch)
         if lateness_us(asker.owner):
-            retry_us = max(_comes_us(each, asker, now_us) for each in looks)
+            retry_us = max(_comes_us(each, asker, now_us, early_us) for each in looks)
     elif reason is not Reason.FULL:
         retry_us = _spread(looks[binding], retry_us, now_us, asker.max_wait_us)
     granted = reason is Reason.ALLOWED
-    wakes, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
+    more, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
+    wakes = tuple(sorted((*own, *more), key=lambda each: each[0]))
     answer = Answer(
         reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked, positions,
         waited=waited if waited.denials else None,
@@ -459,7 +470,7 @@ def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) 
     return retry_us
 
 
-def _comes_us(found: _Found, asker: Asker, now_us: int) -> int:
+def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
     """When there are units for a job that comes back by a delay, if all before it pass."""
     algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(asker.owner)
     entry = waitlist.entries.get(asker.job)
@@ -467,10 +478,10 @@ def _comes_us(found: _Found, asker: Asker, now_us: int) -> int:
         return now_us
     before = waitlist.rank_of(entry.place, _ALL, now_us) + waitlist.expected(asker.owner, now_us)
     kept = waitlist.taken(now_us) - waitlist.kept_late(now_us)
-    passes_us = max(found.ready(kept + before * found.claim.cost), waitlist.pause.until_us)
+    passes_us = found.ready(kept + before * found.claim.cost)
     if algorithm.overflows and algorithm.tight(late_us):
-        passes_us -= early_us_of(asker.owner)  # a unit that is not taken at once is lost
-    return max(now_us + 1, passes_us)  # a delay of 0 would mean that it is not to come back
+        passes_us -= early_us  # a unit that is not taken at once is lost
+    return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us)
 
 
 def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:
@@ -499,13 +510,7 @@ def _wake_all(
         if asker.owner and free is not None and not lateness_us(asker.owner):
             waitlist.tell(asker.owner, free, now_us)
 
-        def ring(owner: str, wake: Wake | None, i: int = i) -> bool:
-            if owner != asker.owner:
-                return bell(owner, i, wake)
-            if wake is not None:
-                wakes.append((i, wake))
-            return True
-
+        ring = _ring_of(i, asker, bell, wakes)
         workflow = _workflow_of(found.claim)
         if granted and workflow:
             waitlist.wake_workflow(workflow, now_us, ring)
@@ -515,6 +520,25 @@ def _wake_all(
         if in_us is not None:
             looked.append((i, in_us))
     return tuple(wakes), tuple(looked)
+
+
+def _ring_of(number: int, asker: Asker, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:
+    """Rings the bells of others for one claim, and adds the asker's wakes to *own*."""
+
+    def ring(owner: str, wake: Wake | None) -> bool:
+        if owner != asker.owner:
+            return bell(owner, number, wake)
+        if wake is not None:
+            own.append((number, wake))
+        return True
+
+    return ring
+
+
+def _waits_for_late(found: _Found, now_us: int) -> bool:
+    """Whether a job that comes back by a delay is the first: it is woken by whoever asks."""
+    owner = None if found.first else found.waitlist.head(now_us)[1]
+    return owner is not None and lateness_us(owner.name) > 0
 
 
 def _rules(found: _Found, now_us: int) -> WakeRules:
