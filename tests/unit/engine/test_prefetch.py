@@ -223,7 +223,7 @@ def test_nothing_is_taken_ahead_while_somebody_waits(limiter: Limiter, store: Fl
     fill(limiter)
     other = Limiter(store.inner)
     assert other.acquire(API, cost=store.left())
-    assert not other.acquire(API, cost=300, job=job())
+    assert not other.acquire(API, cost=300, job=replace(job(), id="first"))
     clock.advance(0.25)  # 250 units have come in, for the one who waits
     denied = limiter.acquire(API, job=job())
     assert (denied.allowed, denied.reason) == (False, "in line")
