@@ -90,8 +90,8 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS), *, cluster: b
     short = ("fast_path",) if verb == "acquire" else ()
     texts = [_PARTS[name] for name in algorithms]
     if verb in _WAITING:
-        shortest = ("ask_bucket",) if verb == "ask" and codes == frozenset("t") else ()
-        return _read_waiting(verb, texts, shortest, cluster)
+        first = ("ask_bucket",) if verb == "ask" and codes == frozenset("t") else ()
+        return _read_waiting(verb, texts, first, cluster)
     if verb in _ALONE:
         return "\n".join(_PARTS[part] for part in ("clock", "common", "claims", verb))
     parts = [_PARTS[part] for part in ("clock", *shortest, "common")]
