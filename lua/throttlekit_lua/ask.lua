@@ -153,7 +153,7 @@ local function deny(binding)
     mend(c)
     if i ~= binding and c.size > 0 then
       local turn = 0
-      if c.turn and ready_after(c, 0, now) <= c.till then
+      if c.entry and c.entry.at > 0 and ready_after(c, 0, now) <= c.till then
         turn = bound.line.paused <= now and is_scarcer(c, bound) and now + TURN or now
       end
       keep(c.line, position(c), owner, now + KEPT_WAIT, turn)
@@ -168,7 +168,7 @@ end
 -- The positions of a job that is granted: another store may deny it, and then it keeps them.
 local function positions()
   local texts = {}
-  for i, c in ipairs(claims) do texts[i] = c.entry and c.entry.place .. (c.turn and '+' or '-') or '-' end
+  for i, c in ipairs(claims) do texts[i] = c.entry and c.entry.place .. (c.entry.at > 0 and '+' or '-') or '-' end
   return concat(texts, ' ')
 end
 

@@ -97,7 +97,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
     ],
     "ask.lua": [
         ("c.entry.place .. (c.turn and '+' or '-') or '-'", "c.entry.place .. '-' or '-'"),
-        ("kept = waited and positions() or ''", ""),
+        ("kept = waits and positions() or ''", ""),
         ("local EARLY, LATE_EARLY, SOONEST, ALL = 5000,", "local EARLY, LATE_EARLY, SOONEST, ALL = 5001,"),
         ("if c.size == 0 or c.held then return end", "if c.size == 0 then return end"),
         ("c.turn and 0 or units_out(list)", "units_out(list)"),

@@ -374,8 +374,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
     ready = partial(ready_after, algorithm, taken, pace, at_us=now_us)
     entry = waitlist.entries.get(asker.job) if asker.job else None
-    woken = entry is not None and entry.state is State.WOKEN
-    turn = entry is not None and (woken or entry.turn_us > 0)
+    turn = _has_turn(entry)
     if not algorithm.size or algorithm.holds(taken, now_us):
         return _Found(claim, known, taken, waitlist, entry, turn, ready, now_us, now_us, True, pace)
     kept = 0 if turn else waitlist.taken(now_us)
@@ -446,7 +445,7 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
         if i == binding or not each.claim.algorithm.size:
             continue
         turn_us = 0
-        if each.turn and each.ready(0) <= each.until_us:
+        if _has_turn(each.entry) and each.ready(0) <= each.until_us:
             counts = bound.waitlist.pause.until_us <= now_us and _scarcer(each.claim, bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
         each.waitlist.keep(_position(each, now_us, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
@@ -614,8 +613,12 @@ def scarcity(claim: StoreClaim) -> tuple[int, str]:
     return -claim.algorithm.mark, claim.bucket
 
 
+def _has_turn(entry: Entry | None) -> bool:
+    return entry is not None and (entry.state is State.WOKEN or entry.turn_us > 0)
+
+
 def _positions_of(looks: Sequence[_Found]) -> tuple[Position | None, ...]:
     """What a job that is granted has on each list; nothing if it has not waited."""
     if not any(each.entry for each in looks):
         return ()
-    return tuple(None if each.entry is None else Position(each.entry.place, each.turn) for each in looks)
+    return tuple(None if each.entry is None else Position(each.entry.place, _has_turn(each.entry)) for each in looks)
