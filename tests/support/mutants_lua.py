@@ -96,7 +96,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("and c.code ~= 'a' and", "and"),
     ],
     "ask.lua": [
-        ("c.entry.place .. (c.turn and '+' or '-') or '-'", "c.entry.place .. '-' or '-'"),
+        ("c.entry.place .. (c.entry.at > 0 and '+' or '-') or '-'", "c.entry.place .. '-' or '-'"),
         ("kept = waits and positions() or ''", ""),
         ("local EARLY, LATE_EARLY, SOONEST, ALL = 5000,", "local EARLY, LATE_EARLY, SOONEST, ALL = 5001,"),
         ("if c.size == 0 or c.held then return end", "if c.size == 0 then return end"),
@@ -133,7 +133,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
             "if c.mark ~= than.mark then return c.mark < than.mark end",
         ),
         ("if a ~= b then return a < b end", "if a ~= b then return a > b end"),
-        ("if c.turn and ready_after(c, 0, now) <= c.till then", "if c.turn then"),
+        ("if c.entry and c.entry.at > 0 and ready_after(c, 0, now) <= c.till then", "if c.turn then"),
         ("turn = bound.line.paused <= now and is_scarcer", "turn = is_scarcer"),
         ("is_scarcer(c, bound) and now + TURN or now", "now + TURN"),
         ("park ~= '' and not woken and rank_of", "park ~= '' and rank_of"),
