@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
@@ -170,16 +170,6 @@ class Wired:
             self.events.slot_lost(decision, limit)
 
         self._leases.keep(decision, lost)
-
-    def until_due(self, limits: Sequence[Limit], ticket: Mapping[str, Any] | None) -> float | None:
-        """
-        For adapters: seconds until a job that carries *ticket* is due, without asking the store. Before that the
-        store would only answer "early": the job can be held until then.
-
-        Returns:
-            None if only the store knows: see `StoreClock.until_due`; also while any override is in force.
-        """
-        return None if self._has_overrides() else self._wiring.pipeline.store_clock.until_due(limits, ticket)
 
     def hand_over(self, decision: Decision, pid: int) -> Decision:
         """

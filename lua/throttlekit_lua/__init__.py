@@ -51,6 +51,7 @@ _PARTS = {
         "slow_events",
         "line",
         "acquire",
+        "ask_bucket",
         "at_once",
         "claims",
         "wait_reply",
@@ -89,18 +90,20 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS), *, cluster: b
     short = ("fast_path",) if verb == "acquire" else ()
     texts = [_PARTS[name] for name in algorithms]
     if verb in _WAITING:
-        return _read_waiting(verb, texts, cluster)
+        first = ("ask_bucket",) if verb == "ask" and codes == frozenset("t") else ()
+        return _read_waiting(verb, texts, first, cluster)
     if verb in _ALONE:
         return "\n".join(_PARTS[part] for part in ("clock", "common", "claims", verb))
     parts = [_PARTS[part] for part in ("clock", *shortest, "common")]
     return "\n".join((*parts, *texts, *(_PARTS[part] for part in (*short, *line, verb))))
 
 
-def _read_waiting(verb: str, algorithms: list[str], cluster: bool) -> str:
+def _read_waiting(verb: str, algorithms: list[str], shortest: tuple[str, ...], cluster: bool) -> str:
     """Lua allows 200 local variables in a function, and a function that is made in another one is made sooner."""
     first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "ask" else ()))]
     names = ("slowdown", "waitlist", *_WAITING[verb], verb)
     rest = [_PARTS[part] for part in names]
     is_cluster = f"local IS_CLUSTER = {str(cluster).lower()}"
-    head = (is_cluster, _PARTS["clock"], _PARTS["common"], "do", *algorithms, "end", *first)
+    before = [_PARTS[part] for part in ("clock", *shortest, "common")]
+    head = (is_cluster, *before, "do", *algorithms, "end", *first)
     return "\n".join((*head, "local function decide()", *rest, "end", "return decide()"))

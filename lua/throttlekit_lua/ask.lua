@@ -4,31 +4,49 @@
 
   Its first part is at_once.lua, whose header says what is read, written and returned.
 ]]
-local EARLY = 5000
+local EARLY, LATE_EARLY, SOONEST, ALL = 5000, 250000, 1000, 9007199254740992
 
 free, max_wait = tonumber(free), tonumber(max_wait)
 -- For how long the job has waited, how often it was denied, and the claim on whose list it waits.
 local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, nil
 
 -- A bucket charges a job for its begin, and a slot is held until its end: a window or a log counts it out too soon.
-local early = EARLY
+local late = lateness(owner)
+local early = max(EARLY, math.min(LATE_EARLY, late))
 for _, c in ipairs(claims) do
   if c.size > 0 and c.code ~= 't' and not c.of.estimates then early = 0 end
 end
 
-local function look(c)
-  find(c)
+local function look_once(c)
   local list = c.line
   c.turn, c.passes, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, now, true
   if c.size == 0 or c.held then return end
-  c.passes = max(ready_after(c, c.turn and 0 or units_out(list), now), list.paused)
+  local kept = c.turn and 0 or units_out(list)
+  if late > 0 and c.entry and not c.turn then
+    local before = rank_of(list, c.entry.place, ALL) * c.cost
+    if ready_after(c, kept + before, now) <= now + late then c.turn, kept = true, kept - held(list).late end
+  end
+  c.passes = max(ready_after(c, kept, now), list.paused)
   if c.turn and c.code == 't' and list.paused <= now then c.till = now + early end
   c.first = c.turn or c.passes > now or list.epoch == '' or not head(list)
 end
 
--- Whether as many jobs wait as may, without those of owners that do not listen.
+local function look(c)
+  find(c)
+  look_once(c)
+  -- A job that comes back by a delay, and is the first, is woken by whoever asks.
+  local o = ARGV[2] ~= 'peek' and not c.first and head(c.line)
+  if o and lateness(o.name) > 0 then
+    wake(c)
+    c.entry = c.entry and entry_of(c.line, job) or nil
+    look_once(c)
+  end
+end
+
+-- Whether as many jobs wait as may, with those that were woken and come back late, without those of owners that do not listen.
 local function is_full(c)
-  local jobs = c.size > 0 and c.queue and waiting(c.line) or 0
+  local list = c.line
+  local jobs = c.size > 0 and c.queue and waiting(list) + count(list, '[w~0', '(w~:') or 0
   if not c.queue or c.size == 0 or jobs < c.queue then return false end
   for _, o in ipairs(owners(c.line, '-1', '(i')) do
     if o.free == DEAF then jobs = jobs - count(c.line, own('o', o.name)) end
@@ -51,8 +69,11 @@ local function verdict()
   local c = claims[binding]
   local list = c.line
   retry = c.passes
-  if not c.turn then retry = max(retry, ready_after(c, units_out(list) + waiting(list) * c.cost, now)) end
-  if job ~= '' and not waits and waited_denials == 0 then
+  if not c.turn then
+    local jobs = c.entry and rank_of(list, c.entry.place, ALL) or waiting(list)
+    retry = max(retry, ready_after(c, units_out(list) + jobs * c.cost, now))
+  end
+  if not waits and waited_denials == 0 then
     for i, each in ipairs(claims) do
       if is_full(each) then return 4, i, retry end
     end
@@ -85,6 +106,7 @@ local function position(c)
     local place, step = new_place(list, c, ARGV[2] == 'again')
     e = {id = job, place = place, cost = c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
     e.workflow = workflow_of(c)
+    c.entry = e
   end
   e.since, e.denials = max(0, now - waited_for), waited_denials
   return e
@@ -105,6 +127,24 @@ local function is_scarcer(c, than)
   return is_before(c.key, than.key)
 end
 
+-- When there are units for a job that comes back by a delay, if all before it pass.
+local function comes(c)
+  local list = c.line
+  if not c.entry then return now end
+  local before = rank_of(list, c.entry.place, ALL) + expected(list, owner)
+  local at = ready_after(c, units_out(list) - held(list).late + before * c.cost, now)
+  if c.code == 't' and c.of.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
+  return max(now + SOONEST, at, list.paused)
+end
+
+-- When a caller that keeps no position asks again: after those that were denied before it.
+local function spread(c, retry)
+  local list, last = c.line, retry + GUESTS
+  if list.guest <= last then retry = max(retry, list.guest) end
+  if not max_wait or retry - now <= max_wait then list.guest = math.min(retry + c.of.pace(c), last) end
+  return retry
+end
+
 -- Gives the job a position on each list. It waits on that of the binding claim: returns whether in the park.
 local function deny(binding)
   local bound, woken = claims[binding], false
@@ -113,7 +153,7 @@ local function deny(binding)
     mend(c)
     if i ~= binding and c.size > 0 then
       local turn = 0
-      if c.turn and ready_after(c, 0, now) <= c.till then
+      if c.entry and c.entry.at > 0 and ready_after(c, 0, now) <= c.till then
         turn = bound.line.paused <= now and is_scarcer(c, bound) and now + TURN or now
       end
       keep(c.line, position(c), owner, now + KEPT_WAIT, turn)
@@ -121,14 +161,14 @@ local function deny(binding)
   end
   local e, list, most = position(bound), bound.line, most_near(bound)
   local parked = park ~= '' and not woken and rank_of(list, e.place, most) >= most
-  enter(list, e, parked and park or owner, max_wait and now + max_wait)
+  enter(list, e, parked and park or owner, max_wait and now + max_wait + late)
   return parked
 end
 
 -- The positions of a job that is granted: another store may deny it, and then it keeps them.
 local function positions()
   local texts = {}
-  for i, c in ipairs(claims) do texts[i] = c.entry and c.entry.place .. (c.turn and '+' or '-') or '-' end
+  for i, c in ipairs(claims) do texts[i] = c.entry and c.entry.place .. (c.entry.at > 0 and '+' or '-') or '-' end
   return concat(texts, ' ')
 end
 
@@ -148,14 +188,21 @@ local reason, binding, retry = verdict()
 if ARGV[2] == 'peek' then return answer(reason, binding, retry, '', '', '') .. ';' end
 local kept = ''
 if reason == 0 then
-  kept = waited and positions() or ''
+  local waits = false
+  for _, c in ipairs(claims) do waits = waits or c.entry ~= nil end
+  kept = waits and positions() or ''
   for _, c in ipairs(claims) do grant(c, retry) end
 elseif reason ~= 4 and job ~= '' then
   waited_denials, waited_at = waited_denials + 1, binding
   local parked = deny(binding)
+  if late > 0 then
+    retry = now
+    for _, c in ipairs(claims) do retry = max(retry, comes(c)) end
+  end
   kept = concat({whole(binding - 1), parked and '1' or '0', claims[binding].line.epoch}, ' ')
 else
   for _, c in ipairs(claims) do mend(c) end
+  if reason ~= 4 then retry = spread(claims[binding], retry) end
 end
 local looks, delays, replies = {}, {}, {}
 for i, c in ipairs(claims) do

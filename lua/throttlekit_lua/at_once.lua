@@ -56,4 +56,26 @@ if nobody_waits then
     local waited = waited_denials ~= '0' and waited_for .. ' ' .. waited_denials .. ' -' or ''
     return answer(0, 1, now, '', '', waited) .. ';'
   end
+  local peeks, binding, passes = ARGV[2] == 'peek', 1, now
+  if peeks or ARGV[2] == 'guest' and job == '' and waited_denials == '0' then
+    for i, c in ipairs(claims) do
+      local at = c.size == 0 and now or c.of.ready(c, 0, now)
+      if c.stale or c.adopted or string.find(c.rest, '^%d+ %d+ %d+ %d+ 0 ') then at = math.huge end
+      if at > passes then binding, passes = i, at end
+    end
+    local c, wait = claims[binding], tonumber(max_wait)
+    if passes < math.huge and peeks then
+      return answer(passes > now and 1 or 0, binding, passes, '', '', '') .. ';'
+    elseif passes < math.huge and passes > now then
+      -- A caller that keeps no position is told an instant of its own: one number of one list is written.
+      local after = (c.record_was[8] or 0) + 0
+      local retry = after - GUESTS <= passes and max(after, passes) or passes
+      if not wait or retry - now <= wait then
+        local last = math.min(retry + c.of.pace(c), passes + GUESTS)
+        call('HSET', c.record, 'guest', whole(last))
+        call('PEXPIRE', c.record, ttl(last))
+      end
+      return answer(1, binding, retry, '', '', '') .. ';'
+    end
+  end
 end

@@ -7,7 +7,7 @@
 local call, match, sub, concat = redis.call, string.match, string.sub, table.concat
 local unpacked = table.unpack or unpack
 -- The numbers in the record of a list, and what they are if they are not stored.
-local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed'}, {0, 0, 0, 0, 1, 0, 0}
+local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'guest'}, {0, 0, 0, 0, 1, 0, 0, 0}
 
 -- What the record of claim k has: the numbers in this order, and the epoch, the slowdown and the free threads of an owner,
 -- or false. A server that evicts keys may have kept only a part of a list: then all of it is forgotten.
@@ -15,9 +15,10 @@ local function read_record(k, owner)
   local record, order, entries = KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
   local there = call('EXISTS', record, order, entries)
   if there == 0 then return {} end
-  local was =
-    call('HMGET', record, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'epoch', 'slow', 'p' .. owner)
-  was.epoch, was.slow, was.free = was[8], was[9], was[10] or nil
+  local was = call(
+    'HMGET', record, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'guest', 'epoch', 'slow', 'p' .. owner
+  )
+  was.epoch, was.slow, was.free = was[9], was[10], was[11] or nil
   if there == (was.epoch and 3 or (was[1] or was.slow) and 1) then return was end
   call('UNLINK', record, order, entries, KEYS[k + 5])
   return {}

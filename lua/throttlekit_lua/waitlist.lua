@@ -4,14 +4,15 @@
 
   The list of a claim c, c.line, has four keys:
 
-  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); paused, from and emptied (the
-           pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order; if none
+  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); guest; paused, from and
+           emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order; if none
            is free, minus the time at which it was last known to listen
   order    sorted set; all scores are 0, so members are in the order of their bytes. A place is 2 digits of rank, 16 of
            the tag, and 12 of the number. At any time an entry has one of the first two, and some of the others:
              o<owner>|<place>|<id>       it waits
              w<owner>|<at>|<id>          it was woken
-             k<until><w or t><cost>|<id> it takes units from others until then, as it was woken, or has a turn
+             k<until><kind><cost>|<id>   it takes units from others until then: w, it was woken; l, it was, and comes back
+                                         by a delay; t, it has a turn
              x<until>|<id>               it ends by itself
              g<workflow>|<place>|<id>    it waits, and is of a workflow
              h<place><owner>|<id>        it is the first of its owner's in the order
@@ -20,6 +21,8 @@
            "-" for never. step: how far it moved its tenant's finish on. since, denials: when the job was first denied, and
            how often it was denied
   tags     sorted set: where each tenant's next job would start, if beyond v
+
+  An owner "~<milliseconds>" stands for the jobs that their framework brings back, at most so much late.
 
   The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. A set that
   becomes empty loses its time to live: so what is added comes before what is removed.
@@ -32,6 +35,9 @@ local RENEWED, TO_LIVE = 3600000000, '172800000'
 
 local function wide(x) return format('%016.0f', x) end
 
+-- How late the jobs of an owner come at most, if they come back by a delay; else 0.
+local function lateness(name) return sub(name, 1, 1) == '~' and 1000 * (tonumber(sub(name, 2)) or 0) or 0 end
+
 -- Lists
 
 local function open_list(c)
@@ -42,7 +48,7 @@ local function open_list(c)
     record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
     epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was[1] or 0) + 0, paused = (was[2] or 0) + 0,
     emptied = (was[3] or 0) + 0, n = (was[4] or 0) + 0, v = (was[5] or 1) + 0, look = (was[6] or 0) + 0,
-    renewed = (was[7] or 0) + 0, held = nil, dropped = false, window = 1, skipped = nil,
+    renewed = (was[7] or 0) + 0, guest = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, skipped = nil, skips_late = false,
   }
   if c.asker ~= '' then list.owned[c.asker] = {name = c.asker, free = tonumber(was.free), was = was.free} end
   c.line = list
@@ -65,7 +71,8 @@ local function close_list(list)
     list.was, list.owned, list.epoch, list.n, list.v, list.look, list.renewed = {}, {}, '', 0, 1, 0, 0
   end
   local was, idle, renews = list.was, list.epoch == '', false
-  if idle and list.from == 0 and not list.slow then
+  local plain = idle and list.from == 0 and not list.slow
+  if plain and list.guest == 0 then
     if was[1] or was.slow then call('DEL', list.record) end
     return
   end
@@ -87,7 +94,7 @@ local function close_list(list)
   if not idle and not renews then return end
   -- A pause, or a slowdown, may last for longer.
   local last = max(list.paused, list.exhausted or 0, list.slow and slow_last(list.slow) or 0)
-  call('PEXPIRE', list.record, whole(max(tonumber(TO_LIVE), ceil((last - now + KEPT) / 1000))))
+  call('PEXPIRE', list.record, plain and ttl(list.guest) or whole(max(tonumber(TO_LIVE), (ttl(last)) + 0)))
   if renews then
     for _, key in ipairs({list.order, list.entries, list.tags}) do call('PEXPIRE', key, TO_LIVE) end
   end
@@ -115,6 +122,7 @@ local function members(list, most, low, high) return call('ZRANGEBYLEX', list.or
 -- Whether an owner has a wake for each free thread, or leaves one unanswered, or one of a clock that was wrong. Reads how
 -- many wakes it has, and when the first was for.
 local function is_skipped(list, o)
+  if lateness(o.name) > 0 then return list.skips_late end
   if o.free <= 0 then return true end
   if not o.woken then
     local low, high = own('w', o.name)
@@ -188,7 +196,8 @@ local function members_of(e)
   local rest, found = '|' .. e.id, {}
   if is_woken(e) then
     found[1] = 'w' .. e.owner .. '|' .. wide(e.at) .. rest
-    if e.state == 'w' then found[2] = 'k' .. wide(e.at + PATIENCE) .. 'w' .. whole(e.cost) .. rest end
+    local kind = lateness(e.owner) > 0 and 'l' or 'w'
+    if e.state == 'w' then found[2] = 'k' .. wide(e.at + PATIENCE) .. kind .. whole(e.cost) .. rest end
   elseif e.state == 'o' then
     found[1] = 'o' .. e.owner .. '|' .. e.place .. rest
     if e.workflow ~= '' then found[2] = 'g' .. e.workflow .. '|' .. e.place .. rest end
@@ -301,17 +310,19 @@ end
 
 -- Who is next
 
--- What takes units from others: how many, the first instant at which some of it ends, and that of the last wake.
+-- What takes units from others: how many, those for jobs that come back by a delay, the first instant at which some of
+-- it ends, and that of the last wake.
 local function held(list)
   if not list.held then
-    local units, last = 0, nil
+    local units, late, last = 0, 0, nil
     local found = members(list, '-1', '[k' .. wide(now + 1), '(k' .. wide(now + FUTURE + PATIENCE + 1))
     for _, member in ipairs(found) do
-      units = units + tonumber(match(member, '^%d+', 19))
-      if sub(member, 18, 18) == 'w' then last = member end
+      local cost, kind = tonumber(match(member, '^%d+', 19)), sub(member, 18, 18)
+      units = units + cost
+      if kind == 'w' then last = member elseif kind == 'l' then late = late + cost end
     end
     list.held = {
-      units = units, first = found[1] and tonumber(sub(found[1], 2, 17)),
+      units = units, late = late, first = found[1] and tonumber(sub(found[1], 2, 17)),
       last = last and tonumber(sub(last, 2, 17)) - PATIENCE,
     }
   end
@@ -319,6 +330,12 @@ local function held(list)
 end
 
 local function units_out(list) return list.epoch == '' and 0 or held(list).units end
+
+-- How many jobs that come back by a delay were woken, and should come yet.
+local function expected(list, name)
+  local low, high = own('w', name)
+  return count(list, low .. wide(now - lateness(name)), high)
+end
 
 -- Sends a wake to an owner, by the texts of `bell_message` in stores/waitlist_wire.py, or nothing to see whether it
 -- listens. Returns whether it does: unknown on a cluster, whose nodes count their own receivers only.
@@ -331,12 +348,14 @@ end
 
 -- Wakes an entry for `at`, if its owner listens. Returns whether it does.
 local function wake_entry(c, e, at, state)
-  local list = c.line
-  if not rings(c, e.owner, e.id, whole(at - now)) then
+  local list, late = c.line, lateness(e.owner)
+  if late > 0 then
+    if state == 'w' then at = at + math.min(late, FUTURE) - PATIENCE end  -- they are kept until it should have come
+  elseif not rings(c, e.owner, e.id, whole(at - now)) then
     owner_of(list, e.owner).free = DEAF
     return false
   end
-  if e.owner == c.asker then c.own[#c.own + 1] = {id = e.id, at = at} end
+  if late == 0 and e.owner == c.asker then c.own[#c.own + 1] = {id = e.id, at = at} end
   change(list, e, state, e.owner, at, at + WOKEN)
   return true
 end
@@ -350,6 +369,12 @@ local function of_one(c)
   return one
 end
 
+-- Whether so many units may be kept for jobs that come late.
+local function may_keep(c, one, units)
+  if c.of.estimates then return units <= c.line.window end
+  return not c.of.tight(one, math.floor(2 * units * c.mark / 1000))
+end
+
 -- Wakes the first entries, while there are units for them. Returns when somebody should look, or nil.
 local function wake(c)
   local list = c.line
@@ -358,33 +383,41 @@ local function wake(c)
   local again = #ended == MOST and now + SPACING or nil
   if now < list.paused then return again or list.paused end
   local taken, one, lead = units_out(list), of_one(c), not c.of.estimates and LEAD
-  local o, next_at, tried = nil, nil, 0
+  local o, next_at, tried, kept = nil, nil, 0, list.epoch == '' and 0 or held(list).late
   while true do
     o = head(list)
     if not o or tried == MOST then break end
-    if o.woken >= list.window then
+    local late = lateness(o.name) > 0
+    if not late and o.woken >= list.window then
       next_at = o.first_wake + PATIENCE
       break
     end
-    tried = tried + 1
     local e = entry_of(list, o.first)
-    local at = ready_after(one, taken + e.cost - 1, now)
-    if at > now + (lead or 0) then
-      next_at = lead and at - lead or nil
-      break
+    if late and not may_keep(c, one, kept + e.cost) then list.skips_late = true
+    else
+      tried = tried + 1
+      local at = ready_after(one, taken + e.cost - 1, now)
+      if at > now + (lead or 0) then
+        next_at = lead and at - lead or nil
+        break
+      end
+      if wake_entry(c, e, max(now, at), 'w') then
+        taken, kept = taken + e.cost, kept + (late and e.cost or 0)
+      end
     end
-    if wake_entry(c, e, max(now, at), 'w') then taken = taken + e.cost end
   end
+  list.skips_late = false
   local skipped, out = list.skipped, held(list)
   if next_at and out.last then next_at = max(next_at, out.last + SPACING) end
   -- An owner without a free thread may be dead; the wakes of one may be lost if all are overdue.
   for _, each in ipairs(skipped) do
-    if each.free < DEAF then
+    local late = lateness(each.name) > 0
+    if not late and each.free < DEAF then
       if PROBE - each.free < now then each.free = rings(c, each.name) and -now or DEAF end
-    elseif each.free > 0 then
+    elseif late or each.free > 0 then
       local low, high = own('w', each.name)
       local last = call('ZREVRANGEBYLEX', list.order, high, low, 'LIMIT', '0', '1')[1]
-      if tonumber(sub(last, #low, #low + 15)) + PROBE < now then wake_entry(c, entry_of(list, each.first), now, 'p') end
+      if not last or tonumber(sub(last, #low, #low + 15)) + PROBE < now then wake_entry(c, entry_of(list, each.first), now, 'p') end
     end
   end
   if not o and #skipped == 0 then return again end
@@ -441,6 +474,7 @@ end
 local function wake_claim(c, free, by_job, granted)
   local list, asker = c.line, c.asker
   if list.epoch == '' or c.size == 0 then return nil end
+  if lateness(asker) > 0 then asker = '' end
   local o = free and asker ~= '' and owner_of(list, asker)
   if o and o.free then o.free = free > 0 and free or -now end
   local workflow = granted and workflow_of(c) or ''

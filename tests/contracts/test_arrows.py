@@ -21,10 +21,7 @@ LAYERS = [
     ("hookspecs", ["throttlekit.hookspecs"]),
     (
         "tickets",
-        [
-            f"throttlekit._engine.{name}"
-            for name in ("ticket", "inline", "room", "stop", "waker", "delivery", "store_clock")
-        ],
+        [f"throttlekit._engine.{name}" for name in ("ticket", "inline", "room", "stop", "waker", "delivery")],
     ),
     ("headers", [f"throttlekit._engine.{name}" for name in ("header_values", "response_headers")]),
     ("calls", [f"throttlekit._engine.{name}" for name in ("call", "registry", "claims", "attempt", "rate_limited")]),
@@ -46,7 +43,7 @@ LAYERS = [
             )
         ],
     ),
-    ("pipeline", ["throttlekit._engine.pipeline"]),
+    ("pipeline", ["throttlekit._engine.history", "throttlekit._engine.pipeline"]),
     ("running", ["throttlekit._engine", *(f"throttlekit._engine.{name}" for name in ("heard", "running", "hold"))]),
     ("fleet", ["throttlekit.fleet"]),
     ("limiter", ["throttlekit._wiring", "throttlekit.limiter"]),

@@ -13,6 +13,7 @@ from parity.histories import NOW_US, written_as
 from parity.replay import _read  # pyright: ignore[reportPrivateUsage]
 from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.decide import Answer, Asker, Stored
+from throttlekit._core.late import lateness_us
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import CLASS
 from throttlekit._core.slowdown import Fall, Heard
@@ -57,7 +58,7 @@ LIMITS: dict[str, list[Limit]] = {
         Concurrency("g", 2, lease=30, adapt=ByLatency(1)),
     ],
 }
-OWNERS = ("p1", "p10", "p2", "host.example:1234.0f", "q", "~")
+OWNERS = ("p1", "p10", "p2", "host.example:1234.0f", "q", "~", "~50", "~2100")
 PARKS = ("park", "p")
 ODD = ("{}", "{}", "{}", "j|{}", "é {}\n", "{}|1|x", "%00\x00{}", "\ud800{}", "o{}}}", "12 34;{};", "{}" * 30)
 
@@ -253,6 +254,7 @@ class BothStores:
         self.seen["waiting"] += any(each.state is State.WAITING for each in entries)
         self.seen["woken"] += any(each.state is State.WOKEN for each in entries)
         self.seen["probed"] += any(each.state is State.WOKEN and not each.counts for each in entries)
+        self.seen["kept late"] += any(each.counts and lateness_us(each.owner) > 0 for each in entries)
         self.seen["kept"] += any(each.state is State.KEPT for each in entries)
         self.seen["turns"] += bool(waitlist.turns)
         self.seen["deaf"] += any(owner.free == DEAF for owner in waitlist.owners.values())
@@ -268,6 +270,7 @@ def _plain(waitlist: Waitlist) -> dict[str, Any]:
     return {
         "epoch": waitlist.epoch,
         "numbers": (waitlist.number, waitlist.v, waitlist.look_us) if waitlist.epoch else None,
+        "guest": waitlist.guest_us,
         "pause": waitlist.pause,
         "slow": tuple(waitlist.slow or ()),
         "tags": waitlist.finishes,
@@ -291,7 +294,7 @@ def _plain(waitlist: Waitlist) -> dict[str, Any]:
 
 
 _STATES = {"o": "waiting", "w": "woken", "p": "woken", "k": "kept"}
-_NUMBERS = ("n", "v", "look", "renewed", "paused", "from", "emptied")
+_NUMBERS = ("guest", "n", "v", "look", "renewed", "paused", "from", "emptied")
 
 
 def _text(value: bytes) -> str:
@@ -337,6 +340,7 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
     return {
         "epoch": record.get("epoch", ""),
         "numbers": (numbers.get("n", 0), numbers.get("v", 1), numbers.get("look", 0)) if "epoch" in record else None,
+        "guest": numbers.get("guest", 0),
         "pause": Pause(numbers.get("paused", 0), numbers.get("from", 0), numbers.get("emptied", 0)),
         "slow": tuple(map(int, record.get("slow", "").split())),
         "tags": tags,
@@ -357,7 +361,7 @@ def _check_members(order: Sequence[str], entries: Any, owners: Any) -> None:
             expected += [f"g{workflow}|{text}|{id}"] if workflow else []
         if state == "woken":
             expected.append(f"w{owner}|{at:016}|{id}")
-            expected += [f"k{at + PATIENCE_US:016}w{cost}|{id}"] if counts else []
+            expected += [f"k{at + PATIENCE_US:016}{'l' if lateness_us(owner) else 'w'}{cost}|{id}"] if counts else []
         expected += [f"x{until:016}|{id}"] if until is not None else []
         expected += [f"k{turn:016}t{cost}|{id}"] if turn else []
     for name, (_, waiting, _) in owners.items():

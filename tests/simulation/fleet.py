@@ -21,6 +21,7 @@ from typing import Any
 from throttlekit import Concurrency, Share, TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Asker
+from throttlekit._core.late import late_owner
 from throttlekit._core.line import CLASS
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.verdict import Caller, Reason
@@ -50,6 +51,10 @@ class Job:
     workflow: str = ""
     expires: int | None = None
     """For how long it wants to wait."""
+    late: float = 0.0
+    """It comes back by a delay, up to so many seconds late; 0: its process holds it."""
+    lost: bool = False
+    """It does not come back."""
     ran: list[int] = field(default_factory=list)
     attempt: int = 0
     claims: list[StoreClaim] = field(default_factory=list)
@@ -178,7 +183,8 @@ class Process:
         self.sim.count["ask"] += 1
         wait = None if job.expires is None else max(0, job.born + job.expires - self.sim.now)
         park = self.sim.park.name if self.sim.park else ""
-        asker = Asker(Caller.JOB, job.id, self.name, self.free, park, wait, denials=int(job.asks > 1))
+        owner = late_owner(job.late) if job.late else self.name
+        asker = Asker(Caller.JOB, job.id, owner, self.free, park, wait, denials=int(job.asks > 1))
         generation = self.generation
         attempt = str(job.attempt)
         if not self.free:
@@ -214,6 +220,13 @@ class Process:
             self.free += 1
             del self.hands[job.id]
             assert answer.kept is not None, answer
+            if job.late:
+                self.room.done(job.id)
+                back = max(0, answer.retry_us - answer.now_us) + sim.random.randrange(round(job.late * SECOND))
+                if not job.lost:
+                    sim.at(now + back, sim.arrive, job)
+                self.later(0, self.pump)
+                return
             claim = job.claims[answer.kept.claim]
             job.waits_on = claim.bucket
             if answer.kept.parked:
@@ -584,11 +597,13 @@ def flood(seed: int) -> dict[str, Any]:
     return _flood(Sim(seed))
 
 
-def _flood(sim: Sim) -> dict[str, Any]:
+def _flood(sim: Sim, **more: Any) -> dict[str, Any]:
     limit = TokenBucket("partner", "50/s", burst=10, share=Share("{tenant}"))
-    backlog(sim, 2400, (limit, "", 1), tenant="heavy", step=SECOND)
+    backlog(sim, 2400, (limit, "", 1), tenant="heavy", step=SECOND, **more)
     lights = [
-        sim.job(sim.random.randrange(2 * SECOND, 38 * SECOND), (limit, "", 1), tenant=f"light{n % 10}", step=SECOND)
+        sim.job(
+            sim.random.randrange(2 * SECOND, 38 * SECOND), (limit, "", 1), tenant=f"light{n % 10}", step=SECOND, **more
+        )
         for n in range(100)
     ]
     sim.run(40 * SECOND)
@@ -666,15 +681,15 @@ def two_stores(seed: int) -> dict[str, Any]:
     return _two_limits(Sim(seed, two_stores=True))
 
 
-def _two_limits(sim: Sim) -> dict[str, Any]:
+def _two_limits(sim: Sim, **more: Any) -> dict[str, Any]:
     shared, own = TokenBucket("shared", "50/s", burst=10), TokenBucket("own", "10/s", burst=5, key="{k}")
     for tick in range(40 * 40):
-        sim.job(tick * SECOND // 40, (shared, "", 1), (own, "k0", 1), tenant="k0")
+        sim.job(tick * SECOND // 40, (shared, "", 1), (own, "k0", 1), tenant="k0", **more)
     for key in range(1, 4):
         for tick in range(8 * 40):
-            sim.job(tick * SECOND // 8 + key, (shared, "", 1), (own, f"k{key}", 1), tenant=f"k{key}")
+            sim.job(tick * SECOND // 8 + key, (shared, "", 1), (own, f"k{key}", 1), tenant=f"k{key}", **more)
     for tick in range(30 * 40):
-        sim.job(tick * SECOND // 30 + 7, (shared, "", 1), tenant="none")
+        sim.job(tick * SECOND // 30 + 7, (shared, "", 1), tenant="none", **more)
     sim.run(40 * SECOND)
     heavy = report(sim, own, "k0", 10, 10 * SECOND, 40 * SECOND)
     return {
@@ -904,6 +919,115 @@ def paused_slow(seed: int) -> dict[str, Any]:
         sim.job(34_900 * MS + number * 4 * MS, (limit, "", 1))
     sim.run(100 * SECOND)
     return report(sim, limit, "", 1, 35 * SECOND, 100 * SECOND)
+
+
+def late(name: str, seconds: float, burst: int, *, held: int = 0, rate: int = 50, new: float = 0.0) -> None:
+    """
+    Jobs that come back by a delay, up to so many seconds late.
+
+    Args:
+        held: Besides each of them, so many jobs are held by their processes.
+        new: So much of the rate comes as new jobs all the time, besides a backlog.
+    """
+
+    def run(seed: int) -> dict[str, Any]:
+        sim, limit = Sim(seed), TokenBucket("partner", f"{rate}/s", burst=burst)
+        for number in range(rate * (20 if new else 48)):
+            sim.job(number * 100, (limit, "", 1), late=0 if number % (held + 1) else seconds)
+        for number in range(int(40 * rate * new)):
+            sim.job(int(number * SECOND / (rate * new)), (limit, "", 1), late=seconds)
+        sim.run(40 * SECOND)
+        found = report(sim, limit, "", rate, 5 * SECOND, 40 * SECOND)
+        return {**found, **_by_kind(sim)}
+
+    run.__name__ = name
+    scenario(run)
+
+
+for _late in (0.05, 2.1):
+    for _burst in (10, 1):
+        late(f"late_{_late}_b{_burst}", _late, _burst)
+        late(f"late_{_late}_b{_burst}_mixed", _late, _burst, held=1)
+        late(f"late_{_late}_b{_burst}_few", _late, _burst, held=9)
+        late(f"late_{_late}_b{_burst}_over", _late, _burst, new=1.2)
+        late(f"late_{_late}_b{_burst}_slow", _late, _burst, rate=5)
+
+
+def late_slots(name: str, seconds: float, amount: int, held: int) -> None:
+    """The same for slots, which bodies of .1 s hold."""
+
+    def run(seed: int) -> dict[str, Any]:
+        sim, limit = Sim(seed), Concurrency("slots", amount, lease=30)
+        for number in range(amount * 10 * 46):
+            body = sim.random.randint(80, 120) * MS
+            sim.job(number * 100, (limit, "", 1), late=0 if number % (held + 1) else seconds, body=body)
+        sim.run(40 * SECOND)
+        found = report(sim, limit, "", amount * 10, 5 * SECOND, 40 * SECOND)
+        return {**found, **_by_kind(sim)}
+
+    run.__name__ = name
+    scenario(run)
+
+
+for _late in (0.05, 2.1):
+    for _kind, _held in (("", 0), ("_mixed", 1), ("_few", 9)):
+        late_slots(f"late_slots_{_late}{_kind}", _late, 8, _held)
+
+
+@scenario
+def late_two_limits(seed: int) -> dict[str, Any]:
+    """As two_limits, with jobs that come back by a delay."""
+    return {**_two_limits(sim := Sim(seed), late=0.05), **_by_kind(sim)}
+
+
+@scenario
+def late_two_stores(seed: int) -> dict[str, Any]:
+    return {**_two_limits(sim := Sim(seed, two_stores=True), late=0.05), **_by_kind(sim)}
+
+
+@scenario
+def late_paused(seed: int) -> dict[str, Any]:
+    sim, limit = Sim(seed), TokenBucket("partner", "50/s", burst=10)
+    backlog(sim, 2400, (limit, "", 1), late=0.05)
+    sim.at(10 * SECOND, lambda: sim.store.pause([*sim.unit.values()], 10 * SECOND))
+    sim.run(45 * SECOND)
+    return {
+        **report(sim, limit, "", 50, 20 * SECOND, 44 * SECOND),
+        "in pause": report(sim, limit, "", 50, 10 * SECOND + 5 * MS, 20 * SECOND)["use"],
+        **_by_kind(sim),
+    }
+
+
+@scenario
+def late_lost(seed: int) -> dict[str, Any]:
+    """Three of four jobs that were denied never come back."""
+    sim, limit = Sim(seed), TokenBucket("partner", "50/s", burst=10)
+    for number in range(2000):
+        sim.job(number * 100, (limit, "", 1), late=0.05, lost=number % 4 > 0)
+    sim.run(40 * SECOND)
+    ran = [job.ran[0] for job in sim.jobs if job.ran]
+    return {
+        **report(sim, limit, "", 50, 0, 40 * SECOND),
+        "left": 500 - sum(not job.lost for job in sim.jobs if job.ran),
+        "seconds": max(ran) / SECOND,
+        **_by_kind(sim),
+    }
+
+
+@scenario
+def late_flood(seed: int) -> dict[str, Any]:
+    """A heavy tenant's backlog, and ten light ones whose jobs come one by one: all come back by a delay."""
+    return {**_flood(sim := Sim(seed), late=0.05), **_by_kind(sim)}
+
+
+def _by_kind(sim: Sim) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    ran = [job for job in sim.jobs if job.ran]
+    for late, name in ((True, "late"), (False, "held")):
+        asks = [job.asks for job in ran if bool(job.late) is late]
+        if asks:
+            found |= {f"{name} asks": round(sum(asks) / len(asks), 2), f"most {name} asks": max(asks)}
+    return {**found, "late share": round(sum(bool(job.late) for job in ran) / max(1, len(ran)), 2)}
 
 
 def main() -> None:

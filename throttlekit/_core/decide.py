@@ -16,18 +16,22 @@ from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.late import early_us as early_us_of
+from throttlekit._core.late import lateness_us
 from throttlekit._core.line import CLASS, CLASSES
 from throttlekit._core.slowdown import Pace, Pause, after_429, pace_of, paced, ready_after
 from throttlekit._core.storage_keys import is_workflow
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import (
     DEAF,
+    GUESTS_US,
     KEPT_US,
     LEAD_US,
     PATIENCE_US,
     TURN_US,
     Entry,
     Place,
+    Ring,
     State,
     Waitlist,
     Wake,
@@ -35,8 +39,8 @@ from throttlekit._core.waitlist import (
 )
 
 __all__ = [
-    "EARLY_US", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "Waited", "ask", "forget", "look",
-    "own", "scarcity",
+    "GUEST", "NOT_WAITED", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "Waited", "ask",
+    "forget", "look", "own", "scarcity",
 ]  # fmt: skip
 
 _NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
@@ -45,11 +49,11 @@ A park keeps so much of a limit's rate in the hands of live workers; of slots, s
 many jobs, so that a look is short.
 """
 
-EARLY_US = 5_000
-"""
-So long before its units come a job that was woken is granted, for the instant at which they come: at a small burst each
-unit whose job comes a little late is lost. Simulated at 50/s, burst 1: use .81 without, and 2.4 questions a job.
-"""
+_SOONEST_US = 1_000
+"""So long after a denial a job comes back by a delay at the earliest."""
+
+_ALL = 2**53
+"""More jobs than wait on any list."""
 
 Bell = Callable[[str, int, Wake | None], bool]
 """As `Ring`, for the list of one claim, by its number."""
@@ -68,7 +72,7 @@ class Asker(NamedTuple):
 
     Attributes:
         job: The job's id; "" for a caller that keeps no position.
-        owner: The process, by the name of its channel.
+        owner: The process, by the name of its channel; of a job that its framework brings back, `late_owner`.
         free: How many threads it has free besides that which asks.
         park: The park in which the job may wait; "": its process holds it.
         max_wait_us: How long the job wants to wait from now on; None: for ever.
@@ -84,6 +88,10 @@ class Asker(NamedTuple):
     max_wait_us: int | None = None
     waited_us: int = 0
     denials: int = 0
+
+
+GUEST = Asker(Caller.GUEST)
+"""A caller that keeps no position."""
 
 
 class Kept(NamedTuple):
@@ -126,6 +134,9 @@ class Waited(NamedTuple):
     for_us: int
     denials: int
     claim: int | None
+
+
+NOT_WAITED = Waited(0, 0, None)
 
 
 class Answer(NamedTuple):
@@ -218,21 +229,32 @@ def ask(
     Returns:
         The answer, and what to store.
     """
-    early_us = EARLY_US if all(map(_bears_early, claims)) else 0
+    early_us = early_us_of(asker.owner) if all(map(_bears_early, claims)) else 0
     looks = [_look(claim, state, now_us, asker, early_us) for claim, state in zip(claims, states, strict=True)]
+    waited, own = _waited(looks, now_us, asker), list[tuple[int, Wake]]()
+    if asker.caller is not Caller.PEEK:
+        for i, each in enumerate(looks):
+            if _waits_for_late(each, now_us):
+                each.waitlist.wake(_rules(each, now_us), now_us, _ring_of(i, asker, bell, own))
+                looks[i] = _look(claims[i], states[i], now_us, asker, early_us)
     reason, binding, retry_us = _verdict(looks, now_us, asker)
     if asker.caller is Caller.PEEK:
         return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), states
     positions: tuple[Position | None, ...] = ()
-    waited, kept = _waited(looks, now_us, asker), None
+    kept = None
     if reason is Reason.ALLOWED:
         positions = _positions_of(looks)
         looks = [_grant(each, now_us, retry_us) for each in looks]
     elif reason is not Reason.FULL and asker.job:
         waited = Waited(waited.for_us, waited.denials + 1, binding)
         kept = _deny(looks, binding, now_us, asker._replace(waited_us=waited.for_us, denials=waited.denials), epoch)
+        if lateness_us(asker.owner):
+            retry_us = max(_comes_us(each, asker, now_us, early_us) for each in looks)
+    elif reason is not Reason.FULL:
+        retry_us = _spread(looks[binding], retry_us, now_us, asker.max_wait_us)
     granted = reason is Reason.ALLOWED
-    wakes, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
+    more, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
+    wakes = tuple(sorted((*own, *more), key=lambda each: each[0]))
     answer = Answer(
         reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked, positions,
         waited=waited if waited.denials else None,
@@ -330,7 +352,7 @@ def _answer(
     return Look(waitlist.epoch, wakes, tuple(again), near, owners, look_in_us)
 
 
-_NOBODY = Asker(Caller.GUEST)
+_NOBODY = GUEST
 
 
 def _bears_early(claim: StoreClaim) -> bool:
@@ -352,11 +374,16 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
     ready = partial(ready_after, algorithm, taken, pace, at_us=now_us)
     entry = waitlist.entries.get(asker.job) if asker.job else None
-    woken = entry is not None and entry.state is State.WOKEN
-    turn = entry is not None and (woken or entry.turn_us > 0)
+    turn = _has_turn(entry)
     if not algorithm.size or algorithm.holds(taken, now_us):
         return _Found(claim, known, taken, waitlist, entry, turn, ready, now_us, now_us, True, pace)
-    passes_us = max(ready(0 if turn else waitlist.taken(now_us)), waitlist.pause.until_us)
+    kept = 0 if turn else waitlist.taken(now_us)
+    late_us = lateness_us(asker.owner)
+    if late_us and entry is not None and not turn:
+        before = waitlist.rank_of(entry.place, _ALL, now_us) * claim.cost
+        if ready(kept + before) <= now_us + late_us:
+            turn, kept = True, kept - waitlist.kept_late(now_us)
+    passes_us = max(ready(kept), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
     first = turn or passes_us > now_us or waitlist.head(now_us)[1] is None
@@ -372,9 +399,11 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
     found = looks[binding]
     retry_us = found.passes_us
     if not found.turn:
-        ahead = found.waitlist.waiting * found.claim.cost  # as if all jobs took as many units
-        retry_us = max(retry_us, found.ready(found.waitlist.taken(now_us) + ahead))
-    if asker.job and not asker.denials and not any(each.entry for each in looks):
+        waitlist, entry = found.waitlist, found.entry
+        jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, _ALL, now_us)
+        ahead = jobs * found.claim.cost  # as if all jobs took as many units
+        retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
+    if not asker.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
             if each.claim.algorithm.size and most is not None and _jobs_on(each.waitlist) >= most:
@@ -416,7 +445,7 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
         if i == binding or not each.claim.algorithm.size:
             continue
         turn_us = 0
-        if each.turn and each.ready(0) <= each.until_us:
+        if _has_turn(each.entry) and each.ready(0) <= each.until_us:
             counts = bound.waitlist.pause.until_us <= now_us and _scarcer(each.claim, bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
         each.waitlist.keep(_position(each, now_us, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
@@ -425,9 +454,33 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
     if parked:
         most = _most_near(bound.claim.algorithm)
         parked = waitlist.rank_of(entry.place, most, now_us) >= most
-    until_us = None if asker.max_wait_us is None else now_us + asker.max_wait_us
+    until_us = None if asker.max_wait_us is None else now_us + asker.max_wait_us + lateness_us(asker.owner)
     waitlist.enter(entry, asker.park if parked else asker.owner, until_us)
     return Kept(binding, parked, waitlist.epoch)
+
+
+def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
+    """When a caller that keeps no position asks again: after those that were denied before it."""
+    waitlist, last_us = found.waitlist, retry_us + GUESTS_US
+    if waitlist.guest_us <= last_us:
+        retry_us = max(retry_us, waitlist.guest_us)
+    if max_wait_us is None or retry_us - now_us <= max_wait_us:
+        waitlist.guest_us = min(retry_us + found.claim.algorithm.pace_us(found.taken, now_us), last_us)
+    return retry_us
+
+
+def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
+    """When there are units for a job that comes back by a delay, if all before it pass."""
+    algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(asker.owner)
+    entry = waitlist.entries.get(asker.job)
+    if entry is None:
+        return now_us
+    before = waitlist.rank_of(entry.place, _ALL, now_us) + waitlist.expected(asker.owner, now_us)
+    kept = waitlist.taken(now_us) - waitlist.kept_late(now_us)
+    passes_us = found.ready(kept + before * found.claim.cost)
+    if algorithm.overflows and algorithm.tight(late_us):
+        passes_us -= early_us  # a unit that is not taken at once is lost
+    return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us)
 
 
 def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:
@@ -453,24 +506,38 @@ def _wake_all(
         waitlist = found.waitlist
         if not waitlist.epoch or not found.claim.algorithm.size:
             continue
-        if asker.owner and free is not None:
+        if asker.owner and free is not None and not lateness_us(asker.owner):
             waitlist.tell(asker.owner, free, now_us)
 
-        def ring(owner: str, wake: Wake | None, i: int = i) -> bool:
-            if owner != asker.owner:
-                return bell(owner, i, wake)
-            if wake is not None:
-                wakes.append((i, wake))
-            return True
-
+        ring = _ring_of(i, asker, bell, wakes)
         workflow = _workflow_of(found.claim)
         if granted and workflow:
             waitlist.wake_workflow(workflow, now_us, ring)
         at_us = waitlist.wake(_rules(found, now_us), now_us, ring)
-        in_us = waitlist.next_look(at_us, now_us, by_job=bool(asker.job)) if asker.owner else None
+        can_look = asker.owner and not lateness_us(asker.owner)
+        in_us = waitlist.next_look(at_us, now_us, by_job=bool(asker.job)) if can_look else None
         if in_us is not None:
             looked.append((i, in_us))
     return tuple(wakes), tuple(looked)
+
+
+def _ring_of(number: int, asker: Asker, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:
+    """Rings the bells of others for one claim, and adds the asker's wakes to *own*."""
+
+    def ring(owner: str, wake: Wake | None) -> bool:
+        if owner != asker.owner:
+            return bell(owner, number, wake)
+        if wake is not None:
+            own.append((number, wake))
+        return True
+
+    return ring
+
+
+def _waits_for_late(found: _Found, now_us: int) -> bool:
+    """Whether a job that comes back by a delay is the first: it is woken by whoever asks."""
+    owner = None if found.first else found.waitlist.head(now_us)[1]
+    return owner is not None and lateness_us(owner.name) > 0
 
 
 def _rules(found: _Found, now_us: int) -> WakeRules:
@@ -480,7 +547,12 @@ def _rules(found: _Found, now_us: int) -> WakeRules:
     def ready_us(units: int) -> int:
         return ready_after(algorithm, found.taken, pace, units - 1, now_us)
 
-    return WakeRules(ready_us, _window(algorithm), None if algorithm.estimates else LEAD_US)
+    def keeps(units: int) -> bool:
+        if algorithm.estimates:
+            return units <= _window(algorithm)
+        return not algorithm.tight(2 * units * algorithm.mark // 1000)
+
+    return WakeRules(ready_us, _window(algorithm), None if algorithm.estimates else LEAD_US, keeps)
 
 
 def _window(algorithm: Algorithm) -> int:
@@ -517,8 +589,9 @@ def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
 
 
 def _jobs_on(waitlist: Waitlist) -> int:
-    """How many jobs are in the order, without those of owners that do not listen."""
-    return sum(len(owner.waiting) for owner in waitlist.owners.values() if owner.free != DEAF)
+    """How many jobs wait, also those that were woken and come back late; without those of owners that do not listen."""
+    owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
+    return sum(len(owner.waiting) + len(owner.woken) * (lateness_us(owner.name) > 0) for owner in owners)
 
 
 def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:
@@ -526,12 +599,12 @@ def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:
 
 
 def _stored(found: _Found) -> Stored:
-    """What to store: no list that nobody is on, and that is neither paused nor slowed down."""
+    """What to store: no list that nobody is on or was denied by, and that is neither paused nor slowed down."""
     waitlist = found.waitlist
     if waitlist.epoch and not waitlist.entries:
-        found = found._replace(waitlist=Waitlist(pause=waitlist.pause, slow=waitlist.slow))
+        found = found._replace(waitlist=waitlist.without_jobs())
         waitlist = found.waitlist
-    nothing = not waitlist.epoch and waitlist.pause == Pause() and waitlist.slow is None
+    nothing = not waitlist.epoch and waitlist.is_plain
     return Stored(found.known, None if nothing else waitlist)
 
 
@@ -540,8 +613,12 @@ def scarcity(claim: StoreClaim) -> tuple[int, str]:
     return -claim.algorithm.mark, claim.bucket
 
 
+def _has_turn(entry: Entry | None) -> bool:
+    return entry is not None and (entry.state is State.WOKEN or entry.turn_us > 0)
+
+
 def _positions_of(looks: Sequence[_Found]) -> tuple[Position | None, ...]:
     """What a job that is granted has on each list; nothing if it has not waited."""
     if not any(each.entry for each in looks):
         return ()
-    return tuple(None if each.entry is None else Position(each.entry.place, each.turn) for each in looks)
+    return tuple(None if each.entry is None else Position(each.entry.place, _has_turn(each.entry)) for each in looks)

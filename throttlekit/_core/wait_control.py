@@ -156,8 +156,8 @@ def clear(state: Stored) -> Stored:
     waitlist = state.waitlist
     if waitlist is None or not waitlist.epoch:
         return state
-    is_plain = waitlist.pause == Pause() and waitlist.slow is None
-    return Stored(state.taken, None if is_plain else Waitlist(pause=waitlist.pause, slow=waitlist.slow))
+    left = Waitlist(pause=waitlist.pause, slow=waitlist.slow)
+    return Stored(state.taken, None if left.is_plain else left)
 
 
 def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, id: str) -> Sequence[Where]:
@@ -191,8 +191,13 @@ def list_waiting(state: Stored, most: int) -> Waiting:
 
 
 def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
-    """The instant from which a waitlist is of no use any more: two days from now, or the end of what slows it down."""
+    """
+    The instant from which a waitlist is of no use any more: two days from now, or the end of what slows it down; if
+    it only spreads callers, their end.
+    """
     waitlist = stored.waitlist or Waitlist()
+    if not waitlist.epoch and waitlist.pause == Pause() and waitlist.slow is None:
+        return waitlist.guest_us
     last_us = max(now_us + KEPT_US, waitlist.pause.until_us, waitlist.slow.last_us if waitlist.slow else 0)
     if not waitlist.pause.emptied_us:
         return last_us

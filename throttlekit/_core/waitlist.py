@@ -9,6 +9,8 @@ An entry has a position, an owner (the process or the park that has the message)
   `WOKEN_US`, it is removed.
 * kept: it is not in the order, and only its position is known, by the job's id: it waits for another limit.
 
+Jobs that their framework brings back after a delay have owners of their own: see late.py.
+
 The order is by class of priority, then by start tag, then by number. Start tags are those of start-time fair queueing
 (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
 the start of the last job that passed, and finishes at start + cost / weight. A job that leaves the list without
@@ -30,12 +32,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from throttlekit._core.late import lateness_us
 from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
-    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
-    "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State", "Waitlist", "Wake",
-    "WakeRules",
+    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "GUESTS_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US",
+    "PROBE_US", "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State",
+    "Waitlist", "Wake", "WakeRules",
 ]  # fmt: skip
 
 LEAD_US = 30_000
@@ -70,6 +73,9 @@ KEPT_US = 172_800_000_000
 
 MOST_AT_ONCE = 16
 """How many entries one question tries to wake, or drops: no script may hold the server for long."""
+
+GUESTS_US = 60_000_000
+"""Over at most this time callers that keep no position are spread: they may never come back."""
 
 FREE_UNKNOWN = 999_999
 """The free threads of an owner that has not told them. They are known only while it has jobs in the order."""
@@ -168,11 +174,13 @@ class WakeRules(NamedTuple):
         window: How many wakes an owner may have that have not asked.
         lead_us: How long before its units come a job is woken; None: no clock shows when they come, and somebody gives
             them back.
+        keeps: Whether so many units may be kept for jobs that come late.
     """
 
     ready_us: Callable[[int], int]
     window: int
     lead_us: int | None
+    keeps: Callable[[int], bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -186,6 +194,7 @@ class Waitlist:
         finishes: Where each tenant's next job would start, if beyond v.
         ends: The entries that end by themselves, by when.
         turns: The entries that have a turn.
+        guest_us: When the next caller that keeps no position is to ask again, so that they do not all come at once.
         pause, slow: What stops all jobs, or slows the limit down, for a while.
     """
 
@@ -193,6 +202,7 @@ class Waitlist:
     number: int = 0
     v: int = _FIRST_TAG
     look_us: int = 0
+    guest_us: int = 0
     entries: dict[str, Entry] = field(default_factory=dict)
     owners: dict[str, Owner] = field(default_factory=dict)
     finishes: dict[str, int] = field(default_factory=dict)
@@ -200,6 +210,15 @@ class Waitlist:
     turns: set[str] = field(default_factory=set)
     pause: Pause = field(default_factory=Pause)
     slow: Slowdown | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing on it but jobs."""
+        return self.pause == Pause() and self.slow is None and not self.guest_us
+
+    def without_jobs(self) -> Waitlist:
+        """What stays if no job is on it."""
+        return Waitlist(guest_us=self.guest_us, pause=self.pause, slow=self.slow)
 
     # Positions
 
@@ -338,16 +357,17 @@ class Waitlist:
 
     # Who is next
 
-    def head(self, now_us: int) -> tuple[list[Owner], Owner | None]:
+    def head(self, now_us: int, *, late: bool = True) -> tuple[list[Owner], Owner | None]:
         """
-        The owner of the first job in the order, and before it those that are skipped.
+        The owner of the first job in the order, and before it those that are skipped. Without *late*, so are those
+        whose jobs come back by a delay.
 
         An owner with a full window of wakes is not skipped as long as none of them is overdue: the others wait until it
         has answered one, so that jobs pass in their order.
         """
         skipped: list[Owner] = []
         for owner in self._by_head():
-            if not _skipped(owner, now_us):
+            if not _skipped(owner, now_us) and (late or not lateness_us(owner.name)):
                 return skipped, owner
             skipped.append(owner)
         return skipped, None
@@ -355,6 +375,15 @@ class Waitlist:
     def taken(self, now_us: int) -> int:
         """Units of the wakes that have not asked and count, and of the turns that count."""
         return sum(entry.cost for _, entry in self._held(now_us))
+
+    def kept_late(self, now_us: int) -> int:
+        """Of these, the units that are kept for jobs that come back by a delay."""
+        return sum(entry.cost for _, entry in self._held(now_us) if _is_woken_late(entry))
+
+    def expected(self, owner: str, now_us: int) -> int:
+        """How many jobs that come back by a delay were woken, and should come yet."""
+        woken = self.woken_of(owner)
+        return len(woken) - bisect_left(woken, (now_us - lateness_us(owner), ""))
 
     def wake(self, rules: WakeRules, now_us: int, ring: Ring) -> int | None:
         """
@@ -366,28 +395,40 @@ class Waitlist:
         again_us = None if self.drop_ended(now_us) else now_us + SPACING_US
         if now_us < self.pause.until_us:
             return again_us or self.pause.until_us
-        taken, next_us, tried = self.taken(now_us), None, 0
+        taken, kept, next_us, tried, late = self.taken(now_us), self.kept_late(now_us), None, 0, True
         while True:
-            skipped, owner = self.head(now_us)
+            skipped, owner = self.head(now_us, late=late)
             if owner is None or tried == MOST_AT_ONCE:
                 break
-            if len(owner.woken) >= rules.window:
+            lateness = lateness_us(owner.name)
+            if not lateness and len(owner.woken) >= rules.window:
                 next_us = owner.woken[0][0] + PATIENCE_US
                 break
-            tried += 1
             entry = self.entries[owner.waiting[0][1]]
+            if lateness and not rules.keeps(kept + entry.cost):
+                late = False
+                continue
+            tried += 1
             at_us = rules.ready_us(taken + entry.cost)
             if at_us > now_us + (rules.lead_us or 0):
                 next_us = None if rules.lead_us is None else at_us - rules.lead_us
                 break
             if self._wake(entry, max(now_us, at_us), now_us, ring, counts=True):
                 taken += entry.cost
+                kept += entry.cost if lateness else 0
         held = list(self._held(now_us))
-        woken = [until_us - PATIENCE_US for until_us, entry in held if entry.state is State.WOKEN]
+        woken = [
+            until_us - PATIENCE_US
+            for until_us, entry in held
+            if entry.state is State.WOKEN and not lateness_us(entry.owner)
+        ]
         if next_us is not None and woken:
             next_us = max(next_us, max(woken) + SPACING_US)  # each of them looks itself, as it asks
         for each in skipped:
-            if each.free < DEAF:
+            if lateness_us(each.name):
+                if not each.woken or each.woken[-1][0] + PROBE_US < now_us:
+                    self._wake(self.entries[each.waiting[0][1]], now_us, now_us, ring, counts=False)
+            elif each.free < DEAF:
                 if PROBE_US - each.free < now_us:
                     each.free = -now_us if ring(each.name, None) else DEAF
             elif each.free > 0 and each.woken[-1][0] + PROBE_US < now_us:
@@ -437,7 +478,10 @@ class Waitlist:
     def _wake(self, entry: Entry, at_us: int, now_us: int, ring: Ring, *, counts: bool) -> bool:
         """Wake an entry that waits, if its owner listens. Returns whether it does."""
         owner = self.owners[entry.owner]
-        if not ring(owner.name, Wake(entry.id, at_us - now_us)):
+        lateness = lateness_us(owner.name)
+        if lateness and counts:
+            at_us += min(lateness, FUTURE_US) - PATIENCE_US  # its units are kept until it should have come
+        elif not lateness and not ring(owner.name, Wake(entry.id, at_us - now_us)):
             owner.free = DEAF
             return False
         self._end_not(entry)
@@ -453,8 +497,14 @@ class Waitlist:
             owner.free = FREE_UNKNOWN
 
 
+def _is_woken_late(entry: Entry) -> bool:
+    return entry.state is State.WOKEN and lateness_us(entry.owner) > 0
+
+
 def _skipped(owner: Owner, now_us: int) -> bool:
     """Whether an owner has a wake for each free thread, or leaves one unanswered, or one of a clock that was wrong."""
+    if lateness_us(owner.name):
+        return False
     if not owner.woken:
         return owner.free <= 0
     first_us = owner.woken[0][0]

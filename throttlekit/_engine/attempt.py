@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Answer, Asker
 from throttlekit._core.decision import Decision
 from throttlekit._core.verdict import Verdict
+from throttlekit._core.wait_control import Charge
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim
-from throttlekit._engine.ticket import Ticket
-from throttlekit.stores.base import Correction, Request
+from throttlekit.stores.base import Request
+from throttlekit.stores.waitlists import answer_of_verdict
 
 __all__ = ["Attempt", "Decider", "Layer", "Rest"]
 
@@ -21,14 +24,12 @@ class Attempt(NamedTuple):
 
     Attributes:
         claims: The call's claims, in the order of its limits.
-        ticket: What the job carries when the question is put.
         request: The question, as a store reads it. Its claims are those of `claims`, one by one.
         began: When it was put, by `time.perf_counter`; 0 if no plugin listens.
     """
 
     call: Call
     claims: Sequence[Claim]
-    ticket: Ticket
     request: Request
     began: float = 0.0
 
@@ -66,9 +67,12 @@ class Rest:
     def __init__(self, attempt: Attempt, numbers: Sequence[int], layer: Layer) -> None:
         self._attempt, self._numbers, self._layer = attempt, numbers, layer
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        claims = [self._attempt.claims[number] for number in self._numbers]
-        return self._layer.decide(self._attempt._replace(claims=claims, request=request))
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        mine, request = [self._attempt.claims[number] for number in self._numbers], self._attempt.request
+        request = request._replace(claims=claims, asker=asker, attempt=attempt)
+        return answer_of_verdict(self._layer.decide(self._attempt._replace(claims=mine, request=request)))
 
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        raise AssertionError("no part follows the last one, so none can deny after it")
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        """It is the last part: it is charged only if the others are. A job that they deny asks it for no position."""

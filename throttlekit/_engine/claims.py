@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.claim import StoreClaim, claim_of
+from throttlekit._core.decide import GUEST, NOT_WAITED, Asker, Waited
 from throttlekit._core.decision import Charged, Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -20,10 +20,9 @@ from throttlekit._core.storage_keys import bucket_name, holder_name, quoted
 from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.call import Call
 from throttlekit._engine.registry import LimitRegistry
-from throttlekit._engine.ticket import MOST_PLACES, Ticket, lane_of, limit_ref
 from throttlekit.stores.base import Request
 
-__all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from", "ticket_after", "under"]
+__all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from", "under"]
 
 _DAY_NS = 86_400_000_000_000
 _MOST_REMEMBERED = 1024
@@ -236,47 +235,31 @@ class _Mould(NamedTuple):
         return Claim(limit, shown, units, claim, plain)
 
 
-def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Request:
-    """The request that *call* makes of *claims*, for a job that carries *ticket*."""
-    asked, delivery = [each.claim for each in claims], call.delivery
-    if call.waits is not None:
+def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAITED) -> Request:
+    """
+    The request that *call* makes of *claims*.
+
+    Args:
+        waited: How the job waited before it ran, if it waits again.
+    """
+    asked, delivery, waits = [each.claim for each in claims], call.delivery, call.waits
+    if waits is not None:
         caller = Caller.AGAIN if delivery.again else Caller.JOB
-        buckets = [each.bucket for each in asked]
-        ends_in_us = delivery.ends_in_us(call.waits.waker.waited(call.id).for_us)
-        asker, attempt = call.waits.waker.asks(call.id, buckets, caller, ends_in_us)
-        if call.waits.denied:
+        ends_in_us = delivery.ends_in_us(waits.waker.waited(call.id).for_us)
+        asker, attempt = waits.waker.asks(call.id, [each.bucket for each in asked], caller, ends_in_us)
+        if waits.denied:
             asker = asker._replace(denials=max(1, asker.denials))
-        # A store of the user's own reads `max_wait_us`, and no asker.
-        return Request(asked, caller, max_wait_us=ends_in_us, asker=asker, attempt=attempt)
-    if call.job is None and not call.peek:
-        return Request(asked, Caller.GUEST)
-    if ticket.due_us:  # its line may have been lost, or begun anew: it is not a new job all the same
-        for number, each in enumerate(claims):
-            if each.claim.max_queue is not None and ticket.has_waited_for(each.limit):
-                asked[number] = replace(each.claim, max_queue=None)
-    places = ticket.places_in([each.limit for each in claims]) if ticket.places else ()
+        return Request(asked, caller, asker=asker, attempt=attempt)
+    job = call.waiting
     if call.peek:
-        return Request(asked, Caller.PEEK, places)
-    if not delivery.comes_back:
-        return Request(asked, Caller.GUEST)
+        owner = "" if job is None else delivery.owner
+        return Request(asked, Caller.PEEK, asker=Asker(Caller.PEEK, call.id, owner))
+    if job is None:
+        return Request(asked, Caller.GUEST, asker=GUEST)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
-    return Request(asked, caller, places, delivery.max_wait_us(ticket), delivery.grace_us)
-
-
-def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> Ticket:
-    """What a job with *ticket* carries after the denial *verdict*."""
-    bound = claims[verdict.claim]
-    counts = verdict.reason is not Reason.EARLY or ticket.deferrals == 0
-    line, slots = lane_of(bound.claim.bucket), isinstance(bound.limit, Concurrency)
-    given = verdict.places
-    if len(given) == 1:
-        places = {} if given[0] is None else {limit_ref(claims[0].limit): given[0]}
-    else:
-        places = {limit_ref(each.limit): place for each, place in zip(claims, given, strict=False) if place is not None}
-        if len(places) > MOST_PLACES:
-            binding = limit_ref(bound.limit)
-            places = {ref: places[ref] for ref in sorted(places, key=lambda ref: ref != binding)[:MOST_PLACES]}
-    return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, places, line=line, slots=slots, counts=counts)
+    ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
+    asker = Asker(caller, job.id, delivery.owner, 0, "", ends_in_us, for_us, denials)
+    return Request(asked, caller, asker=asker)
 
 
 def decision_from(verdict: Verdict, claims: Sequence[Claim]) -> Decision:

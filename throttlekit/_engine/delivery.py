@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from throttlekit._core.decision import Decision, decision_of
+from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import GRACE_US
 from throttlekit._engine.inline import InlineWaits
-from throttlekit._engine.ticket import Ticket
 from throttlekit._engine.waker import Waiting
 
 __all__ = ["PLAIN_DELIVERY", "Delivery"]
@@ -28,23 +28,23 @@ class Delivery:
 
     Attributes:
         longest: The longest delay that the framework carries safely. A job that is due later
-            comes back then, and is deferred again with the same due instant.
+            comes back then, and is deferred again; its position stays.
         lateness: How late the framework delivers, in all but rare cases.
-        latest: How late it delivers at worst, if that is more: a job that expires sooner after its turn takes no place.
+        latest: How late it delivers at worst, if that is more.
         early: How much before it is due to ask for a job whose limit has no room for lateness; it
             waits out the rest in place.
         max_wait: How long a job may wait in all, from its first denial.
-        max_deferrals: How often a job may be denied. Coming back before it is due is not a denial.
+        max_deferrals: How often a job may be denied.
         expires_in: In how many seconds the framework ends the job if it has not begun: Dramatiq's `max_age`, Celery's
-            `expires`, RQ's `ttl`. A job that cannot begin before that takes no place, and comes back right after it;
-            the framework ends it in its own way. 0 or less: the job has expired.
+            `expires`, RQ's `ttl`. A job that cannot begin before that comes back right after it; the framework ends it
+            in its own way. 0 or less: the job has expired.
         again: Whether the job ran before, and has to wait once more: it stands in front of those that have not run.
         inline: Where short waits are slept in place; None: nowhere.
         held: Whether its answer counts for the jobs that stand behind it. In place it waits only where a unit would be
             lost meanwhile.
         comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no place in
-            line and no ticket. Its key, cost, tier and share are read of it all the same.
-        waits: How it waits if it is denied. None: it comes back by its delay, with a ticket.
+            line. Its key, cost, tier and share are read of it all the same.
+        waits: How it waits if it is denied. None: it comes back by its delay.
     """
 
     longest: float = 600.0
@@ -70,19 +70,9 @@ class Delivery:
         return waited >= self.max_wait or denials > self.max_deferrals
 
     @property
-    def grace_us(self) -> int:
-        """How long units lie for a job before it is taken not to come."""
-        return max(GRACE_US, round(1.2e6 * self.lateness))
-
-    def max_wait_us(self, ticket: Ticket) -> int | None:
-        """How far off the due instant of a job with *ticket* may be; None: any."""
-        if ticket.deferrals >= self.max_deferrals:
-            return 0
-        lives_us = self._lives_us()
-        if self.max_wait == math.inf:
-            return lives_us
-        left_us = ticket.max_wait_us(round(self.max_wait * 1_000_000))
-        return left_us if lives_us is None else min(left_us, lives_us)
+    def owner(self) -> str:
+        """Whose the job is on a waitlist, if it comes back by its delay."""
+        return _owner_of(self.lateness, self.latest)
 
     def in_time(self, delay: float) -> bool:
         """Whether a job that is due in *delay* seconds can begin before it expires."""
@@ -97,15 +87,16 @@ class Delivery:
             return False
         return self.inline.wait_out(decision)
 
-    def deferred(self, decision: Decision, ticket: Ticket, waited: float) -> Decision:
+    def deferred(self, decision: Decision, waited: float, denials: int) -> Decision:
         """
         A denial as an adapter gets it: with a delay that its framework can carry, or as waited too long.
 
         Args:
             waited: Seconds since the job's first denial.
+            denials: How often it was denied.
         """
-        if waited >= self.max_wait or ticket.deferrals > self.max_deferrals:
-            return replace(decision, reason="waited too long", delay=0.0, ticket=None)
+        if self.is_over(waited, denials):
+            return replace(decision, reason="waited too long", delay=0.0)
         delay = decision.delay
         if self.expires_in != math.inf and not self.in_time(delay):
             delay = max(0.0, self.expires_in) + _PAST
@@ -114,7 +105,7 @@ class Delivery:
         delay = min(delay, self.longest, self.max_wait - waited)
         return decision_of(
             False, decision.limit, decision.key, decision.cost, decision.remaining, decision.retry_after, delay,
-            decision.reset_after, decision.reason, ticket.write(), (),
+            decision.reset_after, decision.reason, None, (),
         )  # fmt: skip
 
     def _lives_us(self) -> int | None:
@@ -130,6 +121,11 @@ def _loses_units(limit: Limit, cost: int, seconds: float) -> bool:
         return False
     late_us = round(seconds * 1_000_000)
     return limit.bind(cost).tight(late_us) or limit.capacity * limit.period_us < late_us * limit.amount
+
+
+@lru_cache
+def _owner_of(lateness: float, latest: float) -> str:
+    return late_owner(max(lateness, latest))
 
 
 PLAIN_DELIVERY = Delivery()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args
 
 import pluggy
 
+from throttlekit._core.decide import Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -21,7 +22,6 @@ from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.verdict import Verdict
 from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.claims import Claim
-from throttlekit._engine.ticket import Ticket
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.hookspecs import (
@@ -110,12 +110,12 @@ class EventDispatcher:
 
     # What plugins observe
 
-    def decided(self, attempt: Attempt, decision: Decision, verdict: Verdict, ticket: Ticket) -> None:
+    def decided(self, attempt: Attempt, decision: Decision, verdict: Verdict, waited: Waited) -> None:
         """
         Emit that *verdict* decided the call. Of attempts that ended in a wait in place only the last is emitted.
 
         Args:
-            ticket: The job's, this denial included.
+            waited: How the job has waited, this denial included.
         """
         ended, uses, claims = time.perf_counter(), verdict.uses, attempt.claims
         if len(claims) == 1:
@@ -125,7 +125,7 @@ class EventDispatcher:
         else:
             limits = tuple([claim.limit for claim in claims])
             asked = any(use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True))
-        now_us, since_us = verdict.now_us, ticket.since_us
+        now_us, held_by = verdict.now_us, waited.claim
         self._decided.emit(
             _new(
                 Decided,
@@ -134,31 +134,29 @@ class EventDispatcher:
                     decision,
                     limits,
                     uses,
-                    ticket.deferrals,
-                    max(0, now_us - since_us) / 1_000_000 if since_us else 0.0,
-                    ticket.limit_name if ticket.limit_ref else "",
+                    waited.denials,
+                    waited.for_us / 1_000_000,
+                    "" if held_by is None or not waited.denials else claims[held_by].limit.name,
                     (verdict.due_us - now_us) / 1_000_000,
                     ended - attempt.began if asked else None,
                 ),
             )
         )
 
-    def decided_without_store(self, attempt: Attempt, decision: Decision, error: StoreUnavailable) -> None:
-        """Emit a *decision* that was made because the store gave no usable answer."""
-        ticket, limits = attempt.ticket, tuple([claim.limit for claim in attempt.claims])
-        took = time.perf_counter() - attempt.began if error.called else None
-        self._decided.emit(
-            Decided(attempt.call.job, decision, limits, (), ticket.deferrals, 0.0, ticket.limit_name, 0.0, took)
-        )
-
-    def decided_unasked(
-        self, decision: Decision, limits: Sequence[Limit], job: Job | None, ticket: Ticket, now_us: int
+    def decided_without_store(
+        self, attempt: Attempt, decision: Decision, error: StoreUnavailable, waited: Waited
     ) -> None:
+        """Emit a *decision* that was made because the store gave no usable answer."""
+        limits = tuple([claim.limit for claim in attempt.claims])
+        took = time.perf_counter() - attempt.began if error.called else None
+        self._decided.emit(Decided(attempt.call.job, decision, limits, (), waited.denials, 0.0, "", 0.0, took))
+
+    def decided_unasked(self, decision: Decision, limits: Sequence[Limit], job: Job | None, waited: Waited) -> None:
         """Emit a *decision* on *limits* for which no store was asked."""
         if self.decisions:
             own = tuple([limit.for_job(job) for limit in limits])
-            waited, due = ticket.seconds(now_us), round(decision.delay * 1_000_000) / 1_000_000
-            self._decided.emit(Decided(job, decision, own, (), ticket.deferrals, waited, ticket.limit_name, due, None))
+            seconds, due = waited.for_us / 1_000_000, round(decision.delay * 1_000_000) / 1_000_000
+            self._decided.emit(Decided(job, decision, own, (), waited.denials, seconds, "", due, None))
 
     def deferred(self, job: Job, decision: Decision, deferrals: int, waited: float) -> None:
         if self._deferred.functions:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import GUEST
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.local_share import OnStoreFailure
 from throttlekit._core.verdict import Caller
@@ -84,8 +85,9 @@ def decide_without_store(
     if any(each.cost > each.limit.capacity for each in here):
         return outcome, unknown
     if here:
-        # No job waits in line here: it keeps the place that it has in the store's line.
-        found = decision_from(in_process.acquire(Request([each.claim for each in here], Caller.GUEST)), here)
+        # No job waits here: it keeps the position that it has in the store.
+        request = Request([each.claim for each in here], Caller.GUEST, asker=GUEST)
+        found = decision_from(in_process.acquire(request), here)
         if not found.allowed:
             delay = min(delay, found.delay) if found.delay else delay
             return outcome, replace(unknown, limit=found.limit, key=found.key, cost=found.cost, delay=delay)

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Waited
+from throttlekit._core.decide import NOT_WAITED, Answer, Asker, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.attempt import Attempt, Layer
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from, ticket_after
+from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import OutageDelays, decide_without_store
+from throttlekit._engine.history import History
 from throttlekit._engine.returns import slots_of
-from throttlekit._engine.store_clock import StoreClock
 from throttlekit._engine.stores import Stores
-from throttlekit._engine.ticket import Ticket, lane_of, limit_ref
 from throttlekit._engine.waker import Waiting
 from throttlekit.errors import StoreUnavailable
 
 __all__ = ["Count", "Pipeline", "begins_in"]
 
-Count = Callable[[Decision, Sequence[Claim], Verdict, Ticket, "Job | None"], None]
-"""Counts a decision of the store: the decision, the claims, the verdict, the ticket, the job."""
+Count = Callable[[Decision, Sequence[Claim], Verdict, Waited, "Job | None"], None]
+"""Counts a decision of the store: the decision, the claims, the verdict, how the job has waited, the job."""
 
 
 class Pipeline:
@@ -44,7 +43,7 @@ class Pipeline:
         self, stores: Stores, layer: Layer, resolver: ClaimResolver, events: EventDispatcher, count: Count | None = None
     ) -> None:
         self.layer, self.resolver, self.events = layer, resolver, events
-        self.store_clock = StoreClock()
+        self.history = History()
         self._stores, self._count, self._outage_delays = stores, count, OutageDelays()
 
     def acquire(self, call: Call) -> Decision:
@@ -69,7 +68,7 @@ class Pipeline:
             inline = not decision.allowed and call.delivery.inline is not None and _is_deferral(call, decision)
             if not inline or not call.delivery.waits_in_place(decision):
                 return self.conclude(attempt, verdict, decision)
-            attempt = self._next_attempt(attempt, verdict)
+            attempt = attempt._replace(began=self._now())
 
     def attempt(self, call: Call) -> Attempt:
         """
@@ -82,11 +81,13 @@ class Pipeline:
         question = call.question
         known: Attempt | None = None if question is None else resolver.questions.get(question)
         if known is not None:
-            return Attempt(call, known.claims, known.ticket, known.request, self._now())
+            return Attempt(call, known.claims, known.request, self._now())
         owned, made = resolver.registry.check(call), resolver.made
         claims = resolver.resolve(call)
-        ticket = Ticket.read(None if call.job is None or not call.delivery.comes_back else call.job.ticket)
-        attempt = Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
+        waited = NOT_WAITED
+        if call.job is not None and call.waits is None:
+            waited = self.history.before(call.job.id, again=call.delivery.again)
+        attempt = Attempt(call, claims, build_request(call, claims, waited), self._now())
         if question is not None and owned and made == resolver.made and all(each.is_anyones for each in claims):
             resolver.remember(question, attempt)  # with its limits, which live as long
         return attempt
@@ -134,56 +135,67 @@ class Pipeline:
         return [answers[number] for number in range(len(calls))]
 
     def decision(self, attempt: Attempt, verdict: Verdict) -> Decision:
-        """
-        The decision that *verdict* means, counted for the fleet. To be called at once: a denial says what time it is
-        in the store now.
-        """
+        """The decision that *verdict* means, counted for the fleet."""
         decision = decision_from(verdict, attempt.claims)
-        if _is_deferral(attempt.call, decision):
-            self._set_clock(attempt, verdict)
         if self._count is not None:
-            self._count(decision, attempt.claims, verdict, _ticket_before(attempt, verdict), attempt.call.waiting)
+            self._count(decision, attempt.claims, verdict, _waited_of(attempt, verdict), attempt.call.waiting)
         return decision
 
     def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:
-        """Give a denied job its ticket and its delay, and emit the events. Returns the decision for the caller."""
-        if attempt.call.waits is not None:
-            return self._conclude_waiting(attempt, attempt.call.waits, verdict, decision)
-        ticket, job = attempt.ticket, attempt.call.job
-        if job is not None and _is_deferral(attempt.call, decision):
-            ticket = ticket_after(verdict, attempt.claims, ticket)
-            decision = self.defer(attempt.call, job, decision, ticket, verdict.now_us)
+        """Let a denied job wait, or end its waiting, and emit the events. Returns the decision for the caller."""
+        call = attempt.call
+        waited = _waited_of(attempt, verdict)
+        if call.waits is not None:
+            decision = self._conclude_waiting(attempt, call.waits, verdict, decision, waited)
+        elif call.waiting is not None:
+            decision = self._conclude_coming_back(attempt, call.waiting, decision, waited)
         if self.events.decisions:
-            self.events.decided(attempt, decision, verdict, ticket)
+            self.events.decided(attempt, decision, verdict, waited)
         return decision
 
-    def _conclude_waiting(self, attempt: Attempt, waits: Waiting, verdict: Verdict, decision: Decision) -> Decision:
-        """Hand a job that waits on a waitlist to its waker, or end its waiting; emit the events."""
-        call = attempt.call
-        answer: Answer | None = verdict.answer
-        if answer is None:  # a store of the user's own, without waitlists
-            answer = _answer_without_waitlists(verdict, waits.waker.waited(call.id))
-        ticket, units = _ticket_of(answer, attempt.claims), _units_of(attempt)
-        waited, ends_in_us = ticket.seconds(answer.now_us), _ends_in_us(attempt)
+    def _conclude_waiting(
+        self, attempt: Attempt, waits: Waiting, verdict: Verdict, decision: Decision, waited: Waited
+    ) -> Decision:
+        """Hand a job to its waker, or end its waiting."""
+        call, units, ends_in_us = attempt.call, _units_of(attempt), _ends_in_us(attempt)
         is_deferral = _is_deferral(call, decision)
-        if is_deferral and call.delivery.is_over(waited, ticket.deferrals):
-            decision, is_deferral = _waited_too_long(decision), False
+        if is_deferral and call.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             waits.waker.leave(call.id, units)
-        else:
-            waits.waker.answered(call.id, waits.item, units, answer, ends_in_us)
+            return _waited_too_long(decision)
+        answer: Answer = verdict.answer or _answer_without_waitlists(verdict, waited)
+        waits.waker.answered(call.id, waits.item, units, answer, ends_in_us)
         if is_deferral and answer.kept is None:  # its store has no waitlists, or the job has no id
             in_us = max(0, verdict.due_us - verdict.now_us)
-            waits.waker.hold(call.id, waits.item, in_us, answer.waited, ends_in_us=ends_in_us)
+            waits.waker.hold(call.id, waits.item, in_us, waited, ends_in_us=ends_in_us)
         if is_deferral and call.job is not None:
-            self.events.deferred(call.job, decision, ticket.deferrals, waited)
-        if self.events.decisions:
-            self.events.decided(attempt, decision, verdict, ticket)
+            self.events.deferred(call.job, decision, waited.denials, waited.for_us / 1_000_000)
         return decision
 
+    def _conclude_coming_back(self, attempt: Attempt, job: Job, decision: Decision, waited: Waited) -> Decision:
+        """Give a denied job its delay, or end its waiting."""
+        if decision.allowed:
+            self.history.note(job.id, waited)
+        if not _is_deferral(attempt.call, decision):
+            return decision
+        return self.defer(attempt.call, job, decision, waited, [each.claim for each in attempt.claims])
+
+    def waited(self, call: Call, claims: Sequence[StoreClaim]) -> Waited:
+        """
+        How a job that comes back by its delay has waited, as the store knows. One that waits on none of the lists of
+        *claims* gets a position on each of them; zeros if no store answers.
+        """
+        if not claims or not call.id:
+            return NOT_WAITED
+        with suppress(StoreUnavailable):
+            found = self._stores.where(claims, call.id)
+            if found is not None:
+                return Waited(found.for_us, 1, found.claim)
+            self._stores.reserve(claims, Asker(Caller.JOB, call.id, call.delivery.owner, denials=1))
+        return NOT_WAITED
+
     def hold(
-        self, call: Call, waits: Waiting, decision: Decision, ticket: Ticket, now_us: int, *,
-        units: Sequence[StoreClaim], stops: str,
-    ) -> Decision:  # fmt: skip
+        self, call: Call, waits: Waiting, decision: Decision, waited: Waited, *, units: Sequence[StoreClaim], stops: str
+    ) -> Decision:
         """
         Hold a job that something else than a store keeps back, or end its waiting; emits the event.
 
@@ -191,69 +203,72 @@ class Pipeline:
             units: The job's claims, of one unit each.
             stops: The bucket whose jobs are all kept back; "": only this job is.
         """
-        waited = ticket.seconds(now_us)
-        if call.delivery.is_over(waited, ticket.deferrals):
+        seconds = waited.for_us / 1_000_000
+        if call.delivery.is_over(seconds, waited.denials):
             waits.waker.leave(call.id, units)
             return _waited_too_long(decision)
-        waited_us, in_us = round(waited * 1_000_000), round(decision.delay * 1_000_000)
-        how, ends_in_us = Waited(waited_us, ticket.deferrals, None), call.delivery.ends_in_us(waited_us)
-        waits.waker.hold(call.id, waits.item, in_us, how, ends_in_us=ends_in_us, claims=units, stops=stops)
+        in_us, ends_in_us = round(decision.delay * 1_000_000), call.delivery.ends_in_us(waited.for_us)
+        waits.waker.hold(call.id, waits.item, in_us, waited, ends_in_us=ends_in_us, claims=units, stops=stops)
         if call.job is not None:
-            self.events.deferred(call.job, decision, ticket.deferrals, waited)
+            self.events.deferred(call.job, decision, waited.denials, seconds)
         return decision
 
-    def defer(self, call: Call, job: Job, decision: Decision, ticket: Ticket, now_us: int) -> Decision:
+    def defer(self, call: Call, job: Job, decision: Decision, waited: Waited, claims: Sequence[StoreClaim]) -> Decision:
         """The denial of *job* with a delay that its framework can carry, or the end of its waiting; emits the event."""
-        waited = ticket.seconds(now_us)
-        decision = call.delivery.deferred(decision, ticket, waited)
+        seconds = waited.for_us / 1_000_000
+        decision = call.delivery.deferred(decision, seconds, waited.denials)
         if not decision.final:
-            self.events.deferred(job, decision, ticket.deferrals, waited)
+            self.events.deferred(job, decision, waited.denials, seconds)
+        elif job.id:
+            with suppress(StoreUnavailable):  # then it is removed as it would have been woken
+                self._stores.forget(claims, [job.id], call.delivery.owner)
         return decision
 
     def without_store(self, attempt: Attempt, error: StoreUnavailable) -> Decision:
         """Decide by the limits' `on_store_failure`, or by a plugin's choice, and emit the events."""
-        job, waiting, ticket = attempt.call.job, attempt.call.waiting, attempt.ticket
+        job, waiting, waited = attempt.call.job, attempt.call.waiting, NOT_WAITED
         waits, id, units = attempt.call.waits, attempt.call.id, list[StoreClaim]()
         if waits is not None:
             units = _units_of(attempt)
             # A slot that may have been granted is given back: to be granted it again would be to have none.
             again = "" if slots_of(attempt.request) else attempt.request.attempt
             waits.waker.unanswered(id, units, again)
-            ticket = Ticket(deferrals=waits.waker.waited(id).denials)
+            waited = waits.waker.waited(id)._replace(for_us=0)
         chosen = self.events.failure_policy(error, attempt.claims, job)
         outcome, decision = decide_without_store(error, attempt.claims, self._stores.in_process, chosen)
         if waiting is not None and not decision.allowed:
             # A job that this process's own share denies returns when the share has room.
             delay = self._outage_delays.choose_delay(decision.delay) if outcome == "closed" else decision.delay
-            decision = replace(decision, delay=delay, ticket=ticket.write())
+            decision = replace(decision, delay=delay)
         self.events.store_failed(error, attempt.claims, outcome, decision, job)
         if waiting is not None and not decision.allowed:
-            self.events.deferred(waiting, decision, ticket.deferrals, 0.0)
+            self.events.deferred(waiting, decision, waited.denials, 0.0)
         if waits is not None and decision.allowed:
             waits.waker.leave_lists(id, units)
         elif waits is not None:
             # Only its positions are left: where another store answers, others pass while it waits for this one.
-            in_us, waited = round(decision.delay * 1_000_000), waits.waker.waited(id)
-            known = waited._replace(claim=None) if waited.denials else None
+            in_us, before = round(decision.delay * 1_000_000), waits.waker.waited(id)
+            known = before._replace(claim=None) if before.denials else None
             waits.waker.hold(id, waits.item, in_us, known, ends_in_us=_ends_in_us(attempt), claims=units)
         if self.events.decisions:
-            self.events.decided_without_store(attempt._replace(ticket=ticket), decision, error)
+            self.events.decided_without_store(attempt, decision, error, waited)
         return decision
-
-    def _next_attempt(self, attempt: Attempt, verdict: Verdict) -> Attempt:
-        """The attempt after a wait in place, which counts as no deferral."""
-        ticket = ticket_after(verdict, attempt.claims, attempt.ticket)._replace(deferrals=attempt.ticket.deferrals)
-        request = build_request(attempt.call, attempt.claims, ticket)
-        return attempt._replace(ticket=ticket, request=request, began=self._now())
-
-    def _set_clock(self, attempt: Attempt, verdict: Verdict) -> None:
-        """Learn the store's time from the denial of a job, if the store that denied it has one clock."""
-        binding = attempt.claims[verdict.claim]
-        if not binding.in_process and self._stores.shared.one_clock(binding.claim.bucket):
-            self.store_clock.set(verdict.now_us)
 
     def _now(self) -> float:
         return time.perf_counter() if self.events.decisions else 0.0
+
+
+def _waited_of(attempt: Attempt, verdict: Verdict) -> Waited:
+    """How a job has waited, this denial included."""
+    call, answer = attempt.call, verdict.answer
+    if call.waiting is None:
+        return NOT_WAITED
+    if answer is not None:
+        waited: Waited | None = answer.waited
+        if waited is not None or verdict.allowed or verdict.reason is Reason.FULL:
+            return waited or NOT_WAITED
+    known = NOT_WAITED if call.waits is None else call.waits.waker.waited(call.id)
+    return known if verdict.allowed else Waited(known.for_us, known.denials + 1, verdict.claim)
 
 
 def _waited_too_long(decision: Decision) -> Decision:
@@ -262,8 +277,6 @@ def _waited_too_long(decision: Decision) -> Decision:
 
 def _answer_without_waitlists(verdict: Verdict, waited: Waited) -> Answer:
     """The answer of a store without waitlists: a denied job waits in its process until it is due."""
-    if not verdict.allowed:
-        waited = Waited(waited.for_us, waited.denials + 1, verdict.claim)
     return Answer(
         verdict.reason, verdict.claim, verdict.now_us, verdict.due_us, verdict.uses,
         waited=waited if waited.denials else None,
@@ -283,31 +296,6 @@ def _ends_in_us(attempt: Attempt) -> int | None:
 def _units_of(attempt: Attempt) -> list[StoreClaim]:
     """The claims of *attempt*, of one unit each, as looks at their waitlists name them."""
     return [replace(each.claim, algorithm=each.claim.algorithm.of_one(), cost=1) for each in attempt.claims]
-
-
-def _ticket_of(answer: Answer, claims: Sequence[Claim]) -> Ticket:
-    """How a job has waited, for those that observe it."""
-    waited = answer.waited
-    if waited is None:
-        return Ticket()
-    bound = claims[waited.claim or 0]
-    line, ref = lane_of(bound.claim.bucket), limit_ref(bound.limit)
-    slots, since_us = isinstance(bound.limit, Concurrency), answer.now_us - waited.for_us
-    return Ticket(answer.retry_us, ref, waited.denials, since_us, line, slots)
-
-
-def _ticket_before(attempt: Attempt, verdict: Verdict) -> Ticket:
-    """How the job had waited before *verdict*."""
-    waits, answer = attempt.call.waits, verdict.answer
-    if waits is None:
-        return attempt.ticket
-    if answer is None:
-        waited = waits.waker.waited(attempt.call.id)
-        ticket = Ticket(deferrals=waited.denials, since_us=verdict.now_us - waited.for_us)
-    else:
-        ticket = _ticket_of(answer, attempt.claims)
-        ticket = ticket._replace(deferrals=ticket.deferrals - (not verdict.allowed))
-    return ticket if ticket.deferrals > 0 else Ticket()
 
 
 def _peek_decision(verdict: Verdict, attempt: Attempt) -> Decision:

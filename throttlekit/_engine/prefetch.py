@@ -12,26 +12,30 @@ from typing import Any, TypeAlias
 from throttlekit._core.algorithms.gcra import Bucket
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import NOT_WAITED, Answer, Asker
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.prefetch_options import PrefetchQuota
 from throttlekit._core.local_quota import LocalQuota
 from throttlekit._core.verdict import Caller, Reason, Verdict
+from throttlekit._core.wait_control import Charge
 from throttlekit._engine.attempt import Attempt, Decider, Layer, Rest
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit._engine.events import EventDispatcher
-from throttlekit._engine.ticket import Ticket
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Correction, Request
-from throttlekit.stores.composite import Part, acquire_in_parts
+from throttlekit.stores.base import Request
+from throttlekit.stores.wait_parts import WaitPart, decide_in_parts
+from throttlekit.stores.waitlists import answer_of_verdict
 
 __all__ = ["PrefetchedCalls", "Prefetcher"]
 
 _Name: TypeAlias = "tuple[str, PrefetchQuota, Bucket]"
 # The rate too: what was taken at one that was in force before is not a measure of how much to take now.
 _NOTHING = Verdict(Reason.ALLOWED, 0, 0, 0, 0, ())
+
+_AHEAD = Asker(Caller.GUEST, max_wait_us=0)
 
 _MOST_ENTRIES = 1024
 """Maximum entries per process; the least recently refilled is evicted."""
@@ -104,7 +108,7 @@ class Prefetcher:
         limit = limits[0]
         if type(limit) is not TokenBucket or limit.prefetch_quota is None:
             return None
-        if job is not None and (type(job) is not Job or job.ticket):
+        if job is not None and type(job) is not Job:
             return None
         if call.waits is not None and call.waits.waker.waited(call.id).denials:
             return None
@@ -133,7 +137,7 @@ class Prefetcher:
         return self._below.decide(attempt)
 
     def _decide(self, attempt: Attempt) -> Verdict:
-        parts: list[Part] = []
+        parts: list[WaitPart] = []
         rest: list[int] = []
         now_us, held = self._clock_us(), self._held
         with held.lock:
@@ -141,13 +145,13 @@ class Prefetcher:
                 name = _name(claim)
                 entry = held.entries.get(name) if name is not None else None
                 if entry is not None and _ready(entry.quota, claim.cost, now_us, attempt.request.caller):
-                    parts.append(Part(_Spent(held, entry, claim.cost), [number]))
+                    parts.append(WaitPart(_Spent(held, entry, claim.cost), [number]))
                 else:
                     rest.append(number)
         if not parts:
             return self.refill(attempt)
-        parts += [Part(Rest(attempt, rest, _Refill(self)), rest)] if rest else []
-        return acquire_in_parts(parts, attempt.request)
+        parts += [WaitPart(Rest(attempt, rest, _Refill(self)), rest)] if rest else []
+        return decide_in_parts(parts, attempt.request)
 
     def passed(self) -> list[tuple[Limit, str, int, int]]:
         """
@@ -264,7 +268,7 @@ class PrefetchedCalls:
             return None
         decision = self.prefetcher.spend(call)
         if decision is not None and self._events.decisions:
-            self._events.decided_unasked(decision, [decision.limit], call.job, Ticket(), 0)
+            self._events.decided_unasked(decision, [decision.limit], call.job, NOT_WAITED)
         return decision
 
 
@@ -273,12 +277,14 @@ class _Spent:
 
     def __init__(self, held: _Held, entry: _Entry, cost: int) -> None:
         self._held, self._entry, self._cost = held, entry, cost
-        self._verdict, self._until_us = entry.verdict, entry.quota.until_us
+        self._answer, self._until_us = answer_of_verdict(entry.verdict), entry.quota.until_us
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return self._verdict
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        return self._answer
 
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
         """Another part denied."""
         with self._held.lock:
             self._entry.quota.put_back(self._cost, self._until_us)
@@ -299,7 +305,7 @@ def _ready(quota: LocalQuota, cost: int, now_us: int, caller: Caller) -> bool:
 
 
 def _has_waited(request: Request) -> bool:
-    return bool(request.places or (request.asker is not None and request.asker.denials))
+    return request.asker is not None and request.asker.denials > 0
 
 
 def _name(claim: Claim) -> _Name | None:
@@ -352,4 +358,4 @@ def _enlarged(request: Request, entries: dict[int, _Entry], taking: dict[int, in
             step = claim.step * units // max(1, claim.cost)
             entry.ahead = (units, replace(claim, algorithm=algorithm, cost=units, step=step))
         claims[number] = entry.ahead[1]
-    return Request(claims, Caller.GUEST, max_wait_us=0)
+    return Request(claims, Caller.GUEST, asker=_AHEAD)

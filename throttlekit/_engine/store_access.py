@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Look
+from throttlekit._core.decide import Asker, Look
+from throttlekit._core.late import PLAIN_OWNER, lateness_us
 from throttlekit._core.verdict import Verdict
-from throttlekit._core.wait_control import Where
+from throttlekit._core.wait_control import Charge, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import (
@@ -59,10 +60,19 @@ class StoreAccess:
 
     def as_asked(self, request: Request) -> Request:
         """
-        *request* as the store is asked: a store without waitlists, which may pass it on to one that has them, is asked
-        by the line. Nobody would wake a job that waits on a list.
+        *request* as the store is asked. One without waitlists may pass it on to a store that has them, but nobody
+        would wake a job there: each comes back by its delay.
         """
-        return request if self._lists is not None or request.asker is None else request._replace(asker=None)
+        asker = request.asker
+        if self._lists is not None or asker is None or not asker.job or lateness_us(asker.owner):
+            return request
+        return request._replace(asker=asker._replace(owner=PLAIN_OWNER, park=""))
+
+    def as_answered(self, verdict: Verdict) -> Verdict:
+        """What a store without waitlists answered: nobody is told of the wakes of a job that waits there."""
+        if self._lists is not None or verdict.answer is None or verdict.answer.kept is None:
+            return verdict
+        return verdict._replace(answer=verdict.answer._replace(kept=None))
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         return self._store.acquire(request, now_us)
@@ -109,6 +119,12 @@ class StoreAccess:
         """As `SupportsWaitlists.where`; None of a store without waitlists."""
         lists = self._lists
         return None if lists is None else self._ask([each.bucket for each in claims], lambda: lists.where(claims, id))
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker) -> None:
+        """As `SupportsWaitlists.return_units`; a store without waitlists is asked for nothing."""
+        lists = self._lists
+        if lists is not None:
+            self._ask([each.claim.bucket for each in charges], lambda: lists.return_units(charges, asker))
 
     def listen(
         self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]

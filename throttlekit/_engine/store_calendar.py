@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Asker
 from throttlekit._core.time_zone import DAY_US
 from throttlekit._core.verdict import Caller, Verdict
 from throttlekit._engine.attempt import Attempt
@@ -47,7 +48,7 @@ class StoreCalendar:
             StoreUnavailable: The store did not answer.
         """
         if self._ahead_us is None:
-            self.set(store.acquire(Request(claims, Caller.PEEK)).now_us)
+            self.set(store.acquire(Request(claims, Caller.PEEK, asker=Asker(Caller.PEEK))).now_us)
             return self.now_us(store, claims)
         return self._clock_us() + self._ahead_us
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Look
+from throttlekit._core.decide import Asker, Look
 from throttlekit._core.decision import Charged, Decision, settled_of
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.verdict import Verdict
+from throttlekit._core.wait_control import Charge, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.attempt import Attempt, Layer, Rest
 from throttlekit._engine.claims import Claim
@@ -19,8 +20,8 @@ from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.store_calendar import StoreCalendar, needs_calendar
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request, Slowing, Store
-from throttlekit.stores.composite import Part, acquire_in_parts
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.wait_parts import WaitPart, decide_in_parts
 
 __all__ = ["InProcessLayer", "SharedLayer", "Stores"]
 
@@ -51,7 +52,7 @@ class Stores:
         store may have granted them all the same.
         """
         try:
-            return self.shared.acquire(self.shared.as_asked(request))
+            return self.shared.as_answered(self.shared.acquire(self.shared.as_asked(request)))
         except BaseException as error:  # also an interrupt, such as a job's time limit
             self._unanswered(request, error)
             raise
@@ -67,7 +68,7 @@ class Stores:
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Exception):
                 self._unanswered(request, answer)
-        return answers
+        return [each if isinstance(each, Exception) else self.shared.as_answered(each) for each in answers]
 
     def _unanswered(self, request: Request, error: BaseException) -> None:
         called, after = (error.called, error.retry_after) if isinstance(error, StoreUnavailable) else (True, 0.0)
@@ -104,6 +105,19 @@ class Stores:
             part = [claim for claim in claims if self._with_list(claim) is store]
             if part:
                 store.forget(part, ids, owner, keep=keep)
+
+    def where(self, claims: Sequence[StoreClaim], id: str) -> Where | None:
+        """Find where a job waits; see `SupportsWaitlists`."""
+        for store in (self.in_process, self.shared):
+            part = [claim for claim in claims if self._with_list(claim) is store]
+            found = store.where(part, id) if part else None
+            if found is not None:
+                return found._replace(claim=claims.index(part[found.claim]))
+        return None
+
+    def reserve(self, claims: Sequence[StoreClaim], asker: Asker) -> None:
+        """Give a job a position on the lists of *claims*, which the fleet shares."""
+        self.shared.return_units([Charge(claim) for claim in claims], asker)
 
     def listen(
         self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
@@ -169,10 +183,10 @@ class InProcessLayer:
     def _in_parts(self, attempt: Attempt) -> Verdict:
         own = [number for number, claim in enumerate(attempt.claims) if claim.in_process]
         rest = [number for number, claim in enumerate(attempt.claims) if not claim.in_process]
-        parts = [Part(self._stores.in_process, own)]
+        parts = [WaitPart(self._stores.in_process, own)]
         if rest:
-            parts.append(Part(Rest(attempt, rest, self._below), rest))
-        return acquire_in_parts(parts, attempt.request)
+            parts.append(WaitPart(Rest(attempt, rest, self._below), rest))
+        return decide_in_parts(parts, attempt.request)
 
 
 class SharedLayer:

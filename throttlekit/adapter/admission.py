@@ -16,7 +16,6 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import NOTHING, RUNNING
-from throttlekit._engine.ticket import Ticket
 from throttlekit._engine.waker import Waiting
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter.body import end
@@ -25,7 +24,6 @@ from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
 from throttlekit.adapter.rate_limited import limited, pause, wait_again
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 from throttlekit.limiter import Limiter
-from throttlekit.stores.base import Wait
 
 if TYPE_CHECKING:
     from throttlekit.aio import AsyncLimiter
@@ -121,32 +119,20 @@ class Throttling(Generic[_M]):
 
     def leave(self, message: _M, waits: Waiting | None = None) -> None:
         """
-        Take the job of *message* out of the lines in which it stands, as it ends without running: the next one gets
-        its turn at once, and not once its units have lain there for a while. Never raises. Without a place, no round
-        trip.
+        Take the job of *message* out of the lists on which it waits, as it ends without running: the next one gets its
+        turn at once, and not once its units have lain there for a while. One round trip. Never raises.
 
         Args:
-            waits: How it waits on waitlists; then it always takes a round trip.
+            waits: How it waits on waitlists.
         """
         try:
             job = self._host.job(message)
+            call = Call(self.limits(self._host.options(message), job), job)
+            claims = [each.claim for each in self.limiter.claims(call)]
             if waits is not None:
-                call = Call(self.limits(self._host.options(message), job), job)
-                units = [each.claim for each in self.limiter.claims(call)]
-                waits.waker.leave(waits.id or job.id, units)
-                return
-            ticket = Ticket.read(job.ticket)
-            if not ticket.places:
-                return
-            claims = self.limiter.claims(Call(self.limits(self._host.options(message), job), job))
-            places = ticket.places_in([each.limit for each in claims])
-            kept = [
-                Wait(claim.claim, place)
-                for claim, place in zip(claims, places, strict=True)
-                if place is not None and not claim.in_process
-            ]
-            if kept:
-                wiring_of(self.limiter).stores.shared.leave(kept)
+                waits.waker.leave(waits.id or job.id, claims)
+            elif job.id:
+                wiring_of(self.limiter).stores.forget(claims, [job.id], "")
         except Exception as error:
             self._log.debug("The place of a %s that ended stays for a moment: %r", self._noun.lower(), error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,8 +14,8 @@ from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import current
-from throttlekit._engine.ticket import Ticket
 from throttlekit._engine.waker import Waiting
+from throttlekit._wiring import wiring_of
 from throttlekit.adapter.options import name_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
@@ -41,7 +40,7 @@ def limited(
     Pause what *error* means, which the body of *job* raised, and deny the job.
 
     Args:
-        job: The job, with the ticket that it carried when it was admitted.
+        job: The job that was admitted.
         release: Releases the slots that the body holds. Called once the pause is stored: before that, a waiting job
             would take a slot, and call downstream.
         on_429: The limit that is paused if the error names none: the job's own setting.
@@ -53,14 +52,14 @@ def limited(
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
     """
-    meant, stored = pause(limiter, error, limits, job=job, on_429=on_429)
+    _, stored = pause(limiter, error, limits, job=job, on_429=on_429)
     release()
     if delivery.waits is not None:
         return wait_again(limiter, limits, error.retry_after, job=job, delivery=delivery, stored=stored)
     delivery = replace(delivery, inline=None, again=True)
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
-    denied = _denied(decision, job, meant.limit, delivery)
+    denied = _denied(limiter, decision, job, delivery)
     if denied.final:
         return denied
     if stored:
@@ -152,14 +151,14 @@ def _rates(claims: Sequence[Claim]) -> list[Claim]:
     return [claim for claim in claims if not isinstance(claim.limit, Concurrency)] or list(claims)
 
 
-def _denied(decision: Decision, job: Job, limit: Limit, delivery: Delivery) -> Decision:
+def _denied(limiter: Limiter, decision: Decision, job: Job, delivery: Delivery) -> Decision:
     """As a denial what was let pass: it waits for a moment, and that counts as any denial does."""
     if not decision.allowed:
         return decision
-    now_us = decision.charged[0].at_us if decision.charged else time.time_ns() // 1000  # the store may be away
-    ticket = Ticket.read(job.ticket).denied(limit, now_us, now_us)
-    if ticket.seconds(now_us) >= delivery.max_wait or ticket.deferrals > delivery.max_deferrals:
-        return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long", ticket=None)
-    return replace(
-        decision, allowed=False, charged=(), reason="paused", delay=_MOMENT, retry_after=_MOMENT, ticket=ticket.write()
-    )
+    history = wiring_of(limiter).pipeline.history
+    waited = history.of(job.id)
+    waited = waited._replace(denials=waited.denials + 1)
+    history.note(job.id, waited, again=True)
+    if delivery.is_over(waited.for_us / 1_000_000, waited.denials):
+        return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long")
+    return replace(decision, allowed=False, charged=(), reason="paused", delay=_MOMENT, retry_after=_MOMENT)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import throttlekit_lua
+from throttlekit._core.decide import Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -28,7 +29,6 @@ from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import fleet_name, limit_id
 from throttlekit._core.verdict import Verdict
 from throttlekit._engine.claims import Claim
-from throttlekit._engine.ticket import Ticket
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.tenants import TenantCounts, report_tenants
@@ -114,29 +114,29 @@ class Counts:
         self._heard: dict[str, int] = {}
 
     def decided(
-        self, decision: Decision, claims: Sequence[Claim], verdict: Verdict, ticket: Ticket, job: Job | None
+        self, decision: Decision, claims: Sequence[Claim], verdict: Verdict, waited: Waited, job: Job | None
     ) -> None:
         """
         Count what the store decided on *claims*.
 
         Args:
-            ticket: What the job brought.
+            waited: How the job has waited, this denial included.
         """
-        now_us, since_us, reason = verdict.now_us, ticket.since_us, decision.reason
-        binding = claims[verdict.claim]
+        now_us, reason, binding = verdict.now_us, decision.reason, claims[verdict.claim]
+        held_by = None if waited.claim is None or not waited.denials else claims[waited.claim].claim.bucket
         for claim in claims if decision.allowed else [binding]:
             if claim.limit.share is not None:
-                waits = since_us and (not decision.allowed or ticket.limit_ref.startswith(claim.limit.fingerprint))
-                self.tenants.decided(claim, allowed=decision.allowed, waited_us=now_us - since_us if waits else 0)
+                waits = not decision.allowed or claim.claim.bucket == held_by
+                self.tenants.decided(claim, allowed=decision.allowed, waited_us=waited.for_us if waits else 0)
         with self._lock:
             if decision.allowed:
                 for each in decision.charged:
                     seen = self._seen.get(each.bucket) or self._meet(each.bucket, each.limit)
                     seen.allowed += 1
                     seen.units += each.cost
-                    if since_us and ticket.limit_ref.startswith(each.limit.fingerprint):
-                        seen.wait_us = max(seen.wait_us, now_us - since_us)
-                if not since_us or job is None:
+                    if each.bucket == held_by:
+                        seen.wait_us = max(seen.wait_us, waited.for_us)
+                if not waited.denials or job is None:
                     return
                 bucket, due_us = "", 0
             else:
@@ -148,11 +148,10 @@ class Counts:
                 due_us = verdict.due_us
                 if due_us > seen.due_us:
                     seen.due_us = due_us
-                if since_us and now_us - since_us > seen.wait_us:
-                    seen.wait_us = now_us - since_us
+                seen.wait_us = max(seen.wait_us, waited.for_us)
             jobs = self._jobs
             if job.id and (len(jobs) < _MOST_REPORTED or job.id in jobs):
-                jobs[job.id] = (bucket, reason, since_us or now_us, ticket.deferrals, due_us, now_us)
+                jobs[job.id] = (bucket, reason, now_us - waited.for_us, waited.denials, due_us, now_us)
 
     def passed(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
         """Count jobs that passed with units that had been taken ahead."""
@@ -313,8 +312,8 @@ def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
 
 
 def _written(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
-    """The report on a job: the deferrals with the last one, unless the job only came back too early."""
-    return _json((bucket, reason, since_us, deferrals + (reason not in ("allowed", "early")), due_us, now_us))
+    """The report on a job."""
+    return _json((bucket, reason, since_us, deferrals, due_us, now_us))
 
 
 def reported_id(job_id: str) -> str:

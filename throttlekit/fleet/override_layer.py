@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import NOT_WAITED, Asker
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.verdict import Caller, Reason, Verdict
@@ -14,7 +15,6 @@ from throttlekit._engine.attempt import Attempt, Decider
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit._engine.pipeline import Pipeline
-from throttlekit._engine.ticket import Ticket
 from throttlekit.errors import CostExceedsLimit
 from throttlekit.fleet.fleet import Fleet
 from throttlekit.fleet.overrides import Paused
@@ -57,7 +57,7 @@ class OverrideLayer:
 
         def of_one(claim: Claim) -> Decision:
             if claim.limit.name in too_dear:
-                return overrides.held_back(claim, too_dear[claim.limit.name], Ticket())[0]
+                return overrides.held_back(claim, too_dear[claim.limit.name], NOT_WAITED)[0]
             return self._decide_alone(call, claim)
 
         decision = shadow(shadowed, found, of_one, lambda denial: self._emit_denial(call, denial))
@@ -66,7 +66,7 @@ class OverrideLayer:
         if call.waits is not None and decision.allowed:  # it may have waited for a limit that is in shadow mode now
             call.waits.waker.leave_lists(call.id, [each.claim for each in shadowed])
         if found is None:
-            self._pipeline.events.decided_unasked(decision, call.limits, call.job, Ticket(), 0)
+            self._pipeline.events.decided_unasked(decision, call.limits, call.job, NOT_WAITED)
         return decision
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
@@ -95,11 +95,12 @@ class OverrideLayer:
 
     def _decide_alone(self, call: Call, claim: Claim) -> Decision:
         """Decide one limit in shadow mode, for a caller that keeps no place."""
-        request = Request([claim.claim], Caller.PEEK if call.peek else Caller.GUEST)
-        verdict = self._pipeline.layer.decide(Attempt(call, [claim], Ticket(), request))
+        caller = Caller.PEEK if call.peek else Caller.GUEST
+        request = Request([claim.claim], caller, asker=Asker(caller))
+        verdict = self._pipeline.layer.decide(Attempt(call, [claim], request))
         decision = decision_from(verdict, [claim])
         if not call.peek:
-            self._fleet.count(decision, [claim], verdict, Ticket(), None)
+            self._fleet.count(decision, [claim], verdict, NOT_WAITED, None)
         return decision
 
     def _emit_denial(self, call: Call, denial: Decision) -> None:
@@ -130,32 +131,33 @@ class OverrideLayer:
         except CostExceedsLimit as error:
             paused = fleet.overrides.too_dear(error, call)
             (claim,) = self._claims(call, paused.limit)
-        before = Ticket.read(job.ticket if job is not None else None)
-        if call.waits is not None:
-            waited = call.waits.waker.waited(call.id)
-            before = Ticket(deferrals=waited.denials, since_us=fleet.overrides.now_us() - waited.for_us)
-        decision, ticket, now_us = fleet.overrides.held_back(claim, paused.rule, before)
         if call.peek:
-            return decision
+            return fleet.overrides.held_back(claim, paused.rule, NOT_WAITED)[0]
+        known, waits = NOT_WAITED, call.waits
+        if waits is not None:
+            known = waits.waker.waited(call.id)
+        elif job is not None:
+            known = self._pipeline.waited(call, self._in_force(call, call.cost))
+        decision, waited = fleet.overrides.held_back(claim, paused.rule, known)
+        now_us = fleet.overrides.now_us()
         back_us = now_us + round(decision.delay * 1_000_000)
         verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
-        # The ticket counts this denial already, if it counts at all.
-        known = ticket._replace(deferrals=ticket.deferrals - 1)
-        fleet.count(decision, [claim], verdict, known, job)
-        if call.waits is not None:
-            stops = claim.claim.bucket if paused.rule.what == "pause" else ""
-            units, waits = self._units(call), call.waits
-            decision = self._pipeline.hold(call, waits, decision, ticket, now_us, units=units, stops=stops)
+        fleet.count(decision, [claim], verdict, waited, job)
+        if waits is not None:
+            stops, units = claim.claim.bucket if paused.rule.what == "pause" else "", self._in_force(call, 1)
+            decision = self._pipeline.hold(call, waits, decision, waited, units=units, stops=stops)
         elif job is not None:
-            decision = self._pipeline.defer(call, job, decision, ticket, now_us)
-        self._pipeline.events.decided_unasked(decision, [claim.limit], call.job, ticket, now_us)
+            decision = self._pipeline.defer(call, job, decision, waited, [claim.claim])
+        self._pipeline.events.decided_unasked(decision, [claim.limit], call.job, waited)
         return decision
 
-    def _units(self, call: Call) -> list[StoreClaim]:
-        """The claims of *call* at the rates that its limits have now, of one unit each."""
+    def _in_force(self, call: Call, cost: int | None) -> list[StoreClaim]:
+        """The claims of *call* at the rates that its limits have now; none if it costs more than one lets pass."""
         limits = self._fleet.overrides.in_force(call.limits, call.job)
-        claims = self._pipeline.resolver.resolve(call.on(limits)._replace(cost=1), remember=False)
-        return [each.claim for each in claims]
+        with suppress(CostExceedsLimit):
+            claims = self._pipeline.resolver.resolve(call.on(limits)._replace(cost=cost), remember=False)
+            return [each.claim for each in claims]
+        return []
 
     def _claims(self, call: Call, limit: Limit) -> list[Claim]:
         return self._pipeline.resolver.resolve(call.on([limit]), remember=False)

@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from throttlekit._core.decide import Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -15,7 +16,6 @@ from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver
-from throttlekit._engine.ticket import Ticket
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 from throttlekit.fleet.rule_follower import RuleFollower
@@ -132,24 +132,20 @@ class Overrides:
         """The time by which rules begin and end."""
         return self._follower.now_us()
 
-    def held_back(self, claim: Claim, rule: Rule, ticket: Ticket) -> tuple[Decision, Ticket, int]:
+    def held_back(self, claim: Claim, rule: Rule, waited: Waited) -> tuple[Decision, Waited]:
         """
-        The denial of a call that a pause holds back, what the job carries then, and the time.
+        The denial of a call that a pause holds back, and how its job has waited then.
 
-        No store is asked, and the job keeps its place. A pause with an end sends its jobs to just behind it, in their
-        order, or to their due instants if those come later; one without, for a part of the time that it has lasted:
-        so that a job asks a few times, however long it lasts, and comes back soon after it has ended.
+        No store decides, and the job keeps its place. A pause with an end sends its jobs to just behind it, in their
+        order; one without, for a part of the time that it has lasted: so that a job asks a few times, however long it
+        lasts, and comes back soon after it has ended.
         """
         now_us = self._follower.now_us()
-        began_us = ticket.since_us or now_us
         if rule.until_us:
             lasts, left = rule.until_us - rule.since_us, (rule.until_us - now_us) / 1_000_000
-            place_us = ticket.due_us if rule.since_us <= ticket.due_us <= rule.until_us else began_us
-            part = min(1.0, max(0.0, (place_us - rule.since_us) / max(1, lasts)))
+            part = min(1.0, max(0.0, (now_us - waited.for_us - rule.since_us) / max(1, lasts)))
             retry = max(0.0, left)
             delay = retry + part * min(_SPREAD, _SPREAD_SHARE * lasts / 1_000_000)
-            if ticket.due_us > rule.until_us:  # before that it would only be too early, all at the same moment
-                delay = max(delay, (ticket.due_us - now_us) / 1_000_000)
         else:
             lasted = (now_us - rule.since_us) / 1_000_000
             retry = delay = min(_LATEST, max(_SOONEST, lasted / 2)) * random.uniform(0.5, 1)
@@ -157,7 +153,7 @@ class Overrides:
             allowed=False, limit=claim.limit, key=claim.key, cost=claim.cost,
             remaining=0, retry_after=retry, delay=delay, reset_after=0.0, reason="paused",
         )  # fmt: skip
-        return decision, ticket._replace(since_us=began_us, deferrals=max(1, ticket.deferrals)), now_us
+        return decision, waited._replace(denials=max(1, waited.denials))
 
     def _in_force(self, declared: Limit, job: Job | None) -> Limit:
         now_us = self._follower.now_us()

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 import redis
+from redis import exceptions
 
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker, Look
@@ -21,12 +22,15 @@ from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, acquire_or_error
 from throttlekit.stores.bells import Listener
 from throttlekit.stores.cluster import RedisClusterStore, by_hash_slot
+from throttlekit.stores.errors import STORE_ERRORS
 from throttlekit.stores.from_client import ClusterOfClient, ServerOfClient, store_of_client
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.sentinel import RedisSentinelStore
 from throttlekit.stores.wait_parts import WaitPart, ask_in_parts
 from throttlekit.stores.waitlist_wire import (
     answer_of,
+    ask_frame,
+    asked_verdict_of,
     asker_arguments,
     charge_arguments,
     encoded,
@@ -80,7 +84,21 @@ class WaitlistRedisStore(RedisStore):
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         if request.asker is None:
             return super().acquire(request, now_us)
-        return verdict_of_answer(self.ask(request.claims, request.asker, now_us, attempt=request.attempt))
+        if self._is_cluster:
+            return verdict_of_answer(self.ask(request.claims, request.asker, now_us, attempt=request.attempt))
+        try:
+            return asked_verdict_of(self._decide_asked(request, request.asker, now_us))
+        except STORE_ERRORS as error:
+            raise self._failed(request.claims[0].bucket, error) from error
+
+    def _decide_asked(self, request: Request, asker: Asker, now_us: int | None) -> Any:
+        claims, attempt, now = request.claims, request.attempt, _or_empty(now_us)
+        epoch = self._epoch() if asker.job else "0"
+        try:
+            return self._pool.execute(ask_frame(claims, asker, now, epoch, attempt, cluster=False))
+        except exceptions.NoScriptError:  # the server ran nothing, so this cannot charge twice
+            script, arguments = self._question(claims, asker, now_us, attempt)
+            return self._command("EVAL", script.text, *arguments)
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
         askers = [each.asker for each in requests if each.asker is not None]
@@ -210,7 +228,7 @@ class WaitlistRedisStore(RedisStore):
         self, request: Request, question: tuple[Script, list[Any]], reply: Any
     ) -> Verdict | Exception:
         def verdict() -> Verdict:
-            return verdict_of_answer(answer_of(self._or_evaluated(reply, *question)))
+            return asked_verdict_of(self._or_evaluated(reply, *question))
 
         try:
             return self._call(request.claims[0].bucket, verdict)

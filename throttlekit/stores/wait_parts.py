@@ -9,12 +9,14 @@ from typing import NamedTuple, Protocol
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker, Kept, Position, Waited, scarcity
-from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import TURN_US
 from throttlekit.errors import StoreUnavailable
+from throttlekit.stores.base import Request
+from throttlekit.stores.waitlists import verdict_of_answer
 
-__all__ = ["WaitPart", "ask_in_parts"]
+__all__ = ["WaitPart", "ask_in_parts", "decide_in_parts"]
 
 
 class _Decider(Protocol):
@@ -52,6 +54,7 @@ def ask_in_parts(
     now_us: int | None = None,
     *,
     attempt: str = "",
+    in_order: bool = False,
 ) -> Answer:
     """
     Decide over several stores: all or nothing, but not at one instant.
@@ -67,12 +70,17 @@ def ask_in_parts(
 
     Each part learns from those before it for how long the job has waited: a full queue does not refuse it then.
 
+    Args:
+        in_order: The parts are asked in their order, not the scarcest first.
+
     Raises:
         StoreUnavailable: A part gave no usable answer; or a part denied, and a slot that was to be returned may still
             be held.
     """
     answered: list[_Answered] = []
-    ordered = sorted(parts, key=lambda part: (not part.failed, *min(scarcity(claims[i]) for i in part.claims)))
+    ordered = list(parts)
+    if not in_order:
+        ordered.sort(key=lambda part: (not part.failed, *min(scarcity(claims[i]) for i in part.claims)))
     try:
         for part in ordered:
             answer = part.store.ask([claims[number] for number in part.claims], asker, now_us, attempt=attempt)
@@ -97,6 +105,12 @@ def ask_in_parts(
     if failure is not None:
         raise failure
     return _merge(answered, denied, len(claims), returned=charged)
+
+
+def decide_in_parts(parts: Sequence[WaitPart], request: Request) -> Verdict:
+    """Decide *request* over *parts*, in their order."""
+    asker = request.asker or Asker(request.caller)
+    return verdict_of_answer(ask_in_parts(parts, request.claims, asker, attempt=request.attempt, in_order=True))
 
 
 def _with_waited(asker: Asker, answer: Answer) -> Asker:

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Kept, Look, Position, Waited
-from throttlekit._core.storage_keys import wait_names
-from throttlekit._core.verdict import Reason
+from throttlekit._core.decide import GUEST, Answer, Asker, Kept, Look, Position, Waited
+from throttlekit._core.storage_keys import granted_name, wait_names
+from throttlekit._core.verdict import Reason, Verdict
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Place, State, Wake
-from throttlekit.stores.wire import REASONS, UnusableReply, uses_of
+from throttlekit.stores.waitlists import verdict_of_answer
+from throttlekit.stores.wire import (
+    CACHED_CLAIMS,
+    REASONS,
+    UnusableReply,
+    encode,
+    encode_terms,
+    script_for,
+    terms_of,
+    uses_of,
+)
 
 __all__ = [
-    "answer_of", "asker_arguments", "bell_message", "bell_of", "charge_arguments", "encoded", "look_of", "wait_keys",
-    "waiting_of", "where_of",
+    "answer_of", "ask_frame", "asked_verdict_of", "asker_arguments", "bell_message", "bell_of", "charge_arguments",
+    "encoded", "look_of", "wait_keys", "waiting_of", "where_of",
 ]  # fmt: skip
 
 _PLACE = 30
+_ENDS = [name.encode() for name in wait_names("")]
 _STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
 
 
@@ -38,6 +50,44 @@ def asker_arguments(asker: Asker, now: int | str, epoch: str, attempt: str) -> l
 def encoded(text: str) -> bytes:
     """An id, or the name of an owner, as the scripts get it. JSON allows half of a surrogate pair in an id."""
     return text.encode("utf-8", "surrogatepass")
+
+
+def ask_frame(
+    claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str, cluster: bool
+) -> bytes:
+    """The whole command of a question, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
+    keys, terms = _encode_claims(*claims)
+    codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
+    who = _PLAIN if asker is GUEST and now == "" else encode(asker_arguments(asker, now, epoch, attempt))
+    if attempt:
+        keys += encode((granted_name(claims[0].bucket, asker.job),))
+    return b"".join((_head(codes, bool(attempt), cluster), keys, who, terms))
+
+
+_PLAIN = encode(asker_arguments(GUEST, "", "0", ""))
+
+
+@lru_cache(CACHED_CLAIMS)
+def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
+    """The keys and the arguments of *claims*."""
+    if len(claims) == 1:
+        return _encode_names(claims[0].bucket.encode()), encode_terms(*terms_of(claims[0]))
+    names = [_encode_names(claim.bucket.encode()) for claim in claims]
+    return b"".join(names), b"".join([encode_terms(*terms_of(claim)) for claim in claims])
+
+
+def _encode_names(bucket: bytes) -> bytes:
+    """The bucket, and its `wait_names`."""
+    size = len(bucket)
+    frames = [b"$%d\r\n%b\r\n" % (size, bucket)]
+    frames += [b"$%d\r\n%b%b\r\n" % (size + len(end), bucket, end) for end in _ENDS]
+    return b"".join(frames)
+
+
+@lru_cache
+def _head(codes: str, has_attempt: bool, cluster: bool) -> bytes:
+    script, keys = script_for("ask", frozenset(codes), cluster=cluster), 5 * len(codes) + has_attempt
+    return b"*%d\r\n" % (9 + keys + 3 * len(codes)) + encode(("EVALSHA", script.sha, keys))
 
 
 def answer_of(reply: Any) -> Answer:
@@ -62,6 +112,25 @@ def answer_of(reply: Any) -> Answer:
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def asked_verdict_of(reply: Any) -> Verdict:
+    """
+    As `answer_of`: the verdict. Most replies are those to a request that passes at once, and are read faster.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    if type(reply) is bytes and reply.startswith(b"0 0 ") and reply.endswith(b";;;;"):
+        try:
+            numbers, used = reply[4:-4].split(b";")
+            now_us, retry_us = map(int, numbers.split())
+            uses = uses_of([*map(int, used.split())])
+        except ValueError as error:
+            raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+        answer = Answer(Reason.ALLOWED, 0, now_us, retry_us, uses)
+        return Verdict(Reason.ALLOWED, 0, now_us, retry_us, retry_us, uses, (), (), answer)
+    return verdict_of_answer(answer_of(reply))
 
 
 def look_of(reply: Any) -> Look:

@@ -14,7 +14,7 @@ from throttlekit._core.waitlist import State, Wake
 from throttlekit.stores.base import Correction, Lease, Store
 
 __all__ = [
-    "MOST_LISTED", "SupportsWaitlists", "batches", "binding_where", "has_waitlists", "unit_of",
+    "MOST_LISTED", "SupportsWaitlists", "answer_of_verdict", "batches", "binding_where", "has_waitlists", "unit_of",
     "verdict_of_answer", "with_waitlists",
 ]  # fmt: skip
 
@@ -136,6 +136,16 @@ def verdict_of_answer(answer: Answer) -> Verdict:
         answer.reason, answer.claim, answer.now_us, answer.retry_us, answer.retry_us, answer.uses,
         asked_us=answer.asked_us, answer=answer,
     )  # fmt: skip
+
+
+def answer_of_verdict(verdict: Verdict) -> Answer:
+    """The answer that *verdict* is; of a store without waitlists one that keeps no job."""
+    if verdict.answer is not None:
+        answer: Answer = verdict.answer
+        return answer
+    return Answer(
+        verdict.reason, verdict.claim, verdict.now_us, verdict.due_us, verdict.uses, asked_us=verdict.asked_us
+    )
 
 
 def binding_where(found: Sequence[Where]) -> Where | None:

@@ -19,13 +19,14 @@ from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores.base import Request, Slowing
 
 __all__ = [
-    "REASONS", "Script", "UnusableReply", "arguments_of", "claims_arguments", "command", "frame_of", "place_text",
-    "rest_of", "script_for", "script_of", "slowing_row", "uses_of", "verdict_of",
+    "CACHED_CLAIMS", "REASONS", "Script", "UnusableReply", "arguments_of", "claims_arguments", "command", "encode",
+    "encode_terms", "frame_of", "place_text", "rest_of", "script_for", "script_of", "slowing_row", "terms_of",
+    "uses_of", "verdict_of",
 ]  # fmt: skip
 
 REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
 """By the numbers that the scripts of decisions answer."""
-_CACHED_CLAIMS = 1024  # each takes about a kilobyte
+CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _SECRET = os.urandom(8).hex()
 _MINUS = ord("-")
 _LINE, _JOBS = line_name("").encode(), jobs_name("").encode()
@@ -61,14 +62,14 @@ def arguments_of(request: Request, now_us: int | None) -> list[Any]:
         arguments += claim.names
     arguments += _caller_arguments(request, now_us)
     for claim in request.claims:
-        arguments += _claim_arguments(*_terms_of(claim))
+        arguments += _claim_arguments(*terms_of(claim))
     return arguments
 
 
 def frame_of(request: Request, now_us: int | None) -> bytes:
     """The whole command, encoded: EVALSHA, the script's SHA-1, and `arguments_of`."""
     if request.places or request.max_wait_us is not None or now_us is not None:
-        caller = _encode(_caller_arguments(request, now_us))
+        caller = encode(_caller_arguments(request, now_us))
     else:
         caller = _encode_plain(request.caller, request.grace_us)
     keys, arguments = _encode_claims(*request.claims)
@@ -77,12 +78,12 @@ def frame_of(request: Request, now_us: int | None) -> bytes:
 
 def claims_arguments(claims: Sequence[StoreClaim]) -> list[int | str]:
     """The arguments of a script that say what the claims are."""
-    return [each for claim in claims for each in _claim_arguments(*_terms_of(claim))]
+    return [each for claim in claims for each in _claim_arguments(*terms_of(claim))]
 
 
 def command(*arguments: str | bytes | int) -> bytes:
     """Encode any command."""
-    return b"*%d\r\n" % len(arguments) + _encode(arguments)
+    return b"*%d\r\n" % len(arguments) + encode(arguments)
 
 
 def verdict_of(reply: Any) -> Verdict:
@@ -112,7 +113,7 @@ def uses_of(used: list[int]) -> tuple[Use, ...]:
 
 def rest_of(claim: StoreClaim) -> str:
     """What only a job that waits, or may have to, needs of its claim: see line.lua."""
-    return _rest(*_terms_of(claim))
+    return _rest(*terms_of(claim))
 
 
 def _rest(algorithm: Algorithm, cost: int, max_queue: int | None, tenant: str, step: int, lead: int) -> str:
@@ -150,7 +151,7 @@ def _caller_arguments(request: Request, now_us: int | None) -> tuple[Any, ...]:
     return now, request.caller.value, f"{request.grace_us} {_SECRET} {wait} {places}"
 
 
-def _terms_of(claim: StoreClaim) -> tuple[Any, ...]:
+def terms_of(claim: StoreClaim) -> tuple[Any, ...]:
     """All of *claim* but the name under which it is counted."""
     return claim.algorithm, claim.cost, claim.max_queue, claim.tenant, claim.step, claim.lead
 
@@ -160,7 +161,8 @@ def _claim_arguments(algorithm: Algorithm, *terms: Any) -> tuple[int | str, ...]
     return algorithm.size, a, f"{algorithm.code} {b};{c};{_rest(algorithm, *terms)}"
 
 
-def _encode(arguments: Iterable[str | bytes | int]) -> bytes:
+def encode(arguments: Iterable[str | bytes | int]) -> bytes:
+    """Encode some words of a command."""
     frames = b""
     for each in arguments:
         text = each if isinstance(each, bytes) else str(each).encode()
@@ -168,15 +170,15 @@ def _encode(arguments: Iterable[str | bytes | int]) -> bytes:
     return frames
 
 
-@lru_cache(_CACHED_CLAIMS)
+@lru_cache(CACHED_CLAIMS)
 def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
     """What stands before the caller's arguments, and what follows them."""
     if len(claims) == 1:
         claim = claims[0]
-        return _head(claim.algorithm.code) + _encode_names(claim.bucket.encode()), _encode_terms(*_terms_of(claim))
+        return _head(claim.algorithm.code) + _encode_names(claim.bucket.encode()), encode_terms(*terms_of(claim))
     head = _head("".join([claim.algorithm.code for claim in claims]))
     names = [_encode_names(claim.bucket.encode()) for claim in claims]
-    return b"".join((head, *names)), b"".join([_encode_terms(*_terms_of(claim)) for claim in claims])
+    return b"".join((head, *names)), b"".join([encode_terms(*terms_of(claim)) for claim in claims])
 
 
 def _encode_names(bucket: bytes) -> bytes:
@@ -186,19 +188,19 @@ def _encode_names(bucket: bytes) -> bytes:
     return b"$%d\r\n%b\r\n$%d\r\n%b%b\r\n$%d\r\n%b%b\r\n" % (size, bucket, line, bucket, _LINE, jobs, bucket, _JOBS)
 
 
-@lru_cache(_CACHED_CLAIMS)
-def _encode_terms(*terms: Any) -> bytes:
+@lru_cache(CACHED_CLAIMS)
+def encode_terms(*terms: Any) -> bytes:
     """The arguments of a claim, which are the same for every key."""
-    return _encode(_claim_arguments(*terms))
+    return encode(_claim_arguments(*terms))
 
 
 @lru_cache
 def _encode_plain(caller: Caller, grace_us: int) -> bytes:
     """The arguments of a caller that brings no place, and waits as long as it takes."""
-    return _encode(("", caller.value, f"{grace_us} {_SECRET}  "))
+    return encode(("", caller.value, f"{grace_us} {_SECRET}  "))
 
 
 @lru_cache
 def _head(codes: str) -> bytes:
     script, claims = script_for("acquire", frozenset(codes)), len(codes)
-    return b"*%d\r\n" % (6 + 6 * claims) + _encode(("EVALSHA", script.sha, 3 * claims))
+    return b"*%d\r\n" % (6 + 6 * claims) + encode(("EVALSHA", script.sha, 3 * claims))

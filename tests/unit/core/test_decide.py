@@ -9,7 +9,8 @@ import pytest
 
 from throttlekit import Concurrency, FixedWindow, Share, SlidingLog, TokenBucket
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import EARLY_US, Answer, Asker, Waited
+from throttlekit._core.decide import Answer, Asker, Waited
+from throttlekit._core.late import EARLY_US
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.line import CLASS

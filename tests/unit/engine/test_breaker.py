@@ -27,7 +27,6 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver, build_request
 from throttlekit._engine.fallback import OutageDelays
 from throttlekit._engine.registry import LimitRegistry
-from throttlekit._engine.ticket import Ticket
 from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import StoreFailed
 from throttlekit.stores import Correction, MemoryStore, Request
@@ -286,7 +285,7 @@ def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
     store = Batched()
     guard = CircuitBreaker(store, clock=clock)
     call = Call([CLOSED], JOB)
-    request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call), Ticket())
+    request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call))
     store.down = True
     with pytest.raises(StoreUnavailable):
         guard.acquire(request)
@@ -416,7 +415,6 @@ def test_local_jobs_are_held_to_the_share(limiter: Limiter, store: Failing, limi
     assert denied.limit.name == limit.name
     assert 0 < denied.delay <= 1.0
     assert denied.charged == ()
-    assert (denied.ticket is None) == (job is None)
 
 
 def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: Seconds) -> None:
@@ -669,4 +667,4 @@ def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -
     clock.now += 1
     assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["told"]] * 2
     call = Call([CLOSED], JOB)
-    assert guarded.acquire(build_request(call, ClaimResolver(LimitRegistry()).resolve(call), Ticket())).allowed
+    assert guarded.acquire(build_request(call, ClaimResolver(LimitRegistry()).resolve(call))).allowed
