@@ -19,7 +19,7 @@ local function read_record(k, owner)
     'HMGET', record, 'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'guest', 'epoch', 'slow', 'p' .. owner
   )
   was.epoch, was.slow, was.free = was[9], was[10], was[11] or nil
-  if there == (was.epoch and 3 or (was[1] or was.slow) and 1) then return was end
+  if there == (was.epoch and 3 or (was[1] or was.slow or was[8]) and 1) then return was end
   call('UNLINK', record, order, entries, KEYS[k + 5])
   return {}
 end
