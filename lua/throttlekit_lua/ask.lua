@@ -43,11 +43,18 @@ local function look(c)
   end
 end
 
--- Whether as many jobs wait as may, with those that were woken and come back late, without those of owners that do not listen.
+-- Whether as many jobs wait as may, with those that were woken and should come back yet, without those of owners that do
+-- not listen.
 local function is_full(c)
-  local list = c.line
-  local jobs = c.size > 0 and c.queue and waiting(list) + count(list, '[w~0', '(w~:') or 0
-  if not c.queue or c.size == 0 or jobs < c.queue then return false end
+  local list, low = c.line, '[w~0'
+  if not c.queue or c.size == 0 then return false end
+  local jobs, first = waiting(list), members(list, '1', low, '(w~:')[1]
+  while first do
+    local name = match(first, '^w([^|]*)')
+    jobs, low = jobs + expected(list, name), '[w' .. name .. '}'
+    first = members(list, '1', low, '(w~:')[1]
+  end
+  if jobs < c.queue then return false end
   for _, o in ipairs(owners(c.line, '-1', '(i')) do
     if o.free == DEAF then jobs = jobs - count(c.line, own('o', o.name)) end
   end

@@ -333,8 +333,23 @@ local function units_out(list) return list.epoch == '' and 0 or held(list).units
 
 -- How many jobs that come back by a delay were woken, and should come yet.
 local function expected(list, name)
+  local low, high = '[w' .. name .. '|', '(w' .. name .. '|'
+  return count(list, low .. wide(now - lateness(name)), high .. wide(now + FUTURE + 1))
+end
+
+-- When the last wake of an owner was for, or nil.
+local function last_wake(list, name)
   local low, high = own('w', name)
-  return count(list, low .. wide(now - lateness(name)), high)
+  local last = call('ZREVRANGEBYLEX', list.order, high, low, 'LIMIT', '0', '1')[1]
+  return last and tonumber(sub(last, #low, #low + 15))
+end
+
+-- When the first of jobs that come back late is woken, if no unit can be kept for it: at the limit's pace.
+local function unkept(list, name, pace, ready)
+  local last = last_wake(list, name)
+  if not last or last > now + FUTURE then return ready end
+  local at = last + pace
+  return at < now - PROBE and at or max(at, ready)
 end
 
 -- Sends a wake to an owner, by the texts of `bell_message` in stores/waitlist_wire.py, or nothing to see whether it
@@ -393,15 +408,18 @@ local function wake(c)
       break
     end
     local e = entry_of(list, o.first)
-    if late and not may_keep(c, one, kept + e.cost) then list.skips_late = true
-    else
-      tried = tried + 1
-      local at = ready_after(one, taken + e.cost - 1, now)
-      if at > now + (lead or 0) then
+    local keeps = not late or may_keep(c, one, kept + e.cost)
+    local ready = ready_after(one, (keeps and taken or 0) + e.cost - 1, now)
+    local at = keeps and ready or unkept(list, o.name, math.floor(e.cost * c.mark / 1000), ready)
+    if max(at, ready) > now + (lead or 0) then
+      if keeps then
         next_at = lead and at - lead or nil
         break
       end
-      if wake_entry(c, e, max(now, at), 'w') then
+      list.skips_late = true
+    else
+      tried = tried + 1
+      if wake_entry(c, e, at, keeps and 'w' or 'p') and keeps then
         taken, kept = taken + e.cost, kept + (late and e.cost or 0)
       end
     end
@@ -411,13 +429,12 @@ local function wake(c)
   if next_at and out.last then next_at = max(next_at, out.last + SPACING) end
   -- An owner without a free thread may be dead; the wakes of one may be lost if all are overdue.
   for _, each in ipairs(skipped) do
-    local late = lateness(each.name) > 0
-    if not late and each.free < DEAF then
-      if PROBE - each.free < now then each.free = rings(c, each.name) and -now or DEAF end
-    elseif late or each.free > 0 then
-      local low, high = own('w', each.name)
-      local last = call('ZREVRANGEBYLEX', list.order, high, low, 'LIMIT', '0', '1')[1]
-      if not last or tonumber(sub(last, #low, #low + 15)) + PROBE < now then wake_entry(c, entry_of(list, each.first), now, 'p') end
+    if lateness(each.name) == 0 then
+      if each.free < DEAF then
+        if PROBE - each.free < now then each.free = rings(c, each.name) and -now or DEAF end
+      elseif each.free > 0 then
+        if last_wake(list, each.name) + PROBE < now then wake_entry(c, entry_of(list, each.first), now, 'p') end
+      end
     end
   end
   if not o and #skipped == 0 then return again end

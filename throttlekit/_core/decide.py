@@ -406,7 +406,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
     if not asker.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
-            if each.claim.algorithm.size and most is not None and _jobs_on(each.waitlist) >= most:
+            if each.claim.algorithm.size and most is not None and _jobs_on(each.waitlist, now_us) >= most:
                 return Reason.FULL, i, retry_us
     if found.waitlist.pause.until_us > now_us:
         return Reason.PAUSED, binding, retry_us
@@ -552,7 +552,7 @@ def _rules(found: _Found, now_us: int) -> WakeRules:
             return units <= _window(algorithm)
         return not algorithm.tight(2 * units * algorithm.mark // 1000)
 
-    return WakeRules(ready_us, _window(algorithm), None if algorithm.estimates else LEAD_US, keeps)
+    return WakeRules(ready_us, _window(algorithm), None if algorithm.estimates else LEAD_US, keeps, algorithm.mark)
 
 
 def _window(algorithm: Algorithm) -> int:
@@ -588,10 +588,13 @@ def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
     return scarcity(one) < scarcity(other)
 
 
-def _jobs_on(waitlist: Waitlist) -> int:
-    """How many jobs wait, also those that were woken and come back late; without those of owners that do not listen."""
+def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
+    """
+    How many jobs wait, also those that were woken and should come back yet; without those of owners that do not listen.
+    """
     owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
-    return sum(len(owner.waiting) + len(owner.woken) * (lateness_us(owner.name) > 0) for owner in owners)
+    late = [owner.name for owner in owners if lateness_us(owner.name)]
+    return sum(len(owner.waiting) for owner in owners) + sum(waitlist.expected(name, now_us) for name in late)
 
 
 def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:

@@ -175,12 +175,14 @@ class WakeRules(NamedTuple):
         lead_us: How long before its units come a job is woken; None: no clock shows when they come, and somebody gives
             them back.
         keeps: Whether so many units may be kept for jobs that come late.
+        mark_ns: The time of one unit, at the limit's rate.
     """
 
     ready_us: Callable[[int], int]
     window: int
     lead_us: int | None
     keeps: Callable[[int], bool]
+    mark_ns: int
 
 
 @dataclass(slots=True, eq=False)
@@ -383,7 +385,8 @@ class Waitlist:
     def expected(self, owner: str, now_us: int) -> int:
         """How many jobs that come back by a delay were woken, and should come yet."""
         woken = self.woken_of(owner)
-        return len(woken) - bisect_left(woken, (now_us - lateness_us(owner), ""))
+        last, first = now_us + FUTURE_US + 1, now_us - lateness_us(owner)
+        return bisect_left(woken, (last, "")) - bisect_left(woken, (first, ""))
 
     def wake(self, rules: WakeRules, now_us: int, ring: Ring) -> int | None:
         """
@@ -405,15 +408,17 @@ class Waitlist:
                 next_us = owner.woken[0][0] + PATIENCE_US
                 break
             entry = self.entries[owner.waiting[0][1]]
-            if lateness and not rules.keeps(kept + entry.cost):
-                late = False
-                continue
-            tried += 1
-            at_us = rules.ready_us(taken + entry.cost)
-            if at_us > now_us + (rules.lead_us or 0):
+            keeps = not lateness or rules.keeps(kept + entry.cost)
+            ready_us = rules.ready_us(entry.cost + (taken if keeps else 0))
+            at_us = ready_us if keeps else _unkept_us(owner, entry.cost * rules.mark_ns // 1000, ready_us, now_us)
+            if max(at_us, ready_us) > now_us + (rules.lead_us or 0):
+                if not keeps:
+                    late = False
+                    continue
                 next_us = None if rules.lead_us is None else at_us - rules.lead_us
                 break
-            if self._wake(entry, max(now_us, at_us), now_us, ring, counts=True):
+            tried += 1
+            if self._wake(entry, at_us, now_us, ring, counts=keeps) and keeps:
                 taken += entry.cost
                 kept += entry.cost if lateness else 0
         held = list(self._held(now_us))
@@ -426,9 +431,8 @@ class Waitlist:
             next_us = max(next_us, max(woken) + SPACING_US)  # each of them looks itself, as it asks
         for each in skipped:
             if lateness_us(each.name):
-                if not each.woken or each.woken[-1][0] + PROBE_US < now_us:
-                    self._wake(self.entries[each.waiting[0][1]], now_us, now_us, ring, counts=False)
-            elif each.free < DEAF:
+                continue
+            if each.free < DEAF:
                 if PROBE_US - each.free < now_us:
                     each.free = -now_us if ring(each.name, None) else DEAF
             elif each.free > 0 and each.woken[-1][0] + PROBE_US < now_us:
@@ -499,6 +503,18 @@ class Waitlist:
 
 def _is_woken_late(entry: Entry) -> bool:
     return entry.state is State.WOKEN and lateness_us(entry.owner) > 0
+
+
+def _unkept_us(owner: Owner, pace_us: int, ready_us: int, now_us: int) -> int:
+    """
+    When the first of jobs that come back late is woken, if no unit can be kept for it: at the limit's pace, as if all
+    before it had passed. Some of them never come: who is more than `PROBE_US` behind catches up.
+    """
+    last_us = owner.woken[-1][0] if owner.woken else now_us + FUTURE_US + 1
+    if last_us > now_us + FUTURE_US:
+        return ready_us
+    at_us = last_us + pace_us
+    return at_us if at_us < now_us - PROBE_US else max(at_us, ready_us)
 
 
 def _skipped(owner: Owner, now_us: int) -> bool:
