@@ -998,20 +998,28 @@ def late_paused(seed: int) -> dict[str, Any]:
     }
 
 
-@scenario
-def late_lost(seed: int) -> dict[str, Any]:
+def late_lost(name: str, burst: int) -> None:
     """Three of four jobs that were denied never come back."""
-    sim, limit = Sim(seed), TokenBucket("partner", "50/s", burst=10)
-    for number in range(2000):
-        sim.job(number * 100, (limit, "", 1), late=0.05, lost=number % 4 > 0)
-    sim.run(40 * SECOND)
-    ran = [job.ran[0] for job in sim.jobs if job.ran]
-    return {
-        **report(sim, limit, "", 50, 0, 40 * SECOND),
-        "left": 500 - sum(not job.lost for job in sim.jobs if job.ran),
-        "seconds": max(ran) / SECOND,
-        **_by_kind(sim),
-    }
+
+    def run(seed: int) -> dict[str, Any]:
+        sim, limit = Sim(seed), TokenBucket("partner", "50/s", burst=burst)
+        for number in range(2000):
+            sim.job(number * 100, (limit, "", 1), late=0.05, lost=number % 4 > 0)
+        sim.run(60 * SECOND)
+        ran = [job.ran[0] for job in sim.jobs if job.ran]
+        return {
+            **report(sim, limit, "", 50, 0, 40 * SECOND),
+            "left": 500 - sum(not job.lost for job in sim.jobs if job.ran),
+            "seconds": max(ran) / SECOND,
+            **_by_kind(sim),
+        }
+
+    run.__name__ = name
+    scenario(run)
+
+
+late_lost("late_lost", 10)
+late_lost("late_lost_b1", 1)
 
 
 @scenario

@@ -68,6 +68,7 @@ AT_MOST: dict[str, dict[str, float]] = {
 """At most so much of each; where not named, `MOST_OF_ALL`."""
 AT_MOST |= {name: {"asks": 6.5 if "slots" in name or "two" in name else 4} for name in SCENARIOS if name[:5] == "late_"}
 AT_MOST["late_lost"] |= {"left": 0, "seconds": 60}
+AT_MOST["late_lost_b1"] |= {"left": 0, "seconds": 60}
 AT_MOST["late_paused"] |= {"in pause": 0}
 AT_MOST["late_flood"] |= {"light p99": 0.3}
 AT_LEAST: dict[str, dict[str, float]] = {
@@ -87,6 +88,7 @@ AT_LEAST: dict[str, dict[str, float]] = {
     **{name: {"use": 0.65} for name in SCENARIOS if name[:10] in ("late_2.1_b", "late_slots")},
     "late_0.05_b1_mixed": {"use": 0.85},
     "late_lost": {"use": 0.2},
+    "late_lost_b1": {"use": 0.2},
 }
 """At least so much of each; where not named, `LEAST_OF_ALL`."""
 

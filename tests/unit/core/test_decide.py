@@ -10,7 +10,7 @@ import pytest
 from throttlekit import Concurrency, FixedWindow, Share, SlidingLog, TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Answer, Asker, Waited
-from throttlekit._core.late import EARLY_US
+from throttlekit._core.late import EARLY_US, PLAIN_OWNER
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.line import CLASS
@@ -590,3 +590,28 @@ def test_a_job_that_something_else_holds_back_keeps_its_position_and_stops_nobod
     lists.ask("one")
     lists.now += SECOND
     assert [wake.id for wake in lists.look().wakes] == ["one"]
+
+
+def test_jobs_that_never_come_back_stop_nobody_for_long(lists: Lists) -> None:
+    """At burst 1 no unit can be kept for them: they are passed at the limit's pace, some with each question."""
+    for number in range(100):
+        lists.ask(f"lost{number}", owner=PLAIN_OWNER)
+    lists.now += 200 * SECOND
+    asks = 0
+    while lists.ask("new", owner=PLAIN_OWNER).reason is not Reason.ALLOWED:
+        asks += 1
+        lists.now += SECOND
+    assert asks <= 8
+
+
+def test_jobs_that_do_not_come_back_in_time_fill_no_queue(lists: Lists) -> None:
+    """They count until they should have come: new jobs are refused no longer."""
+    short = TokenBucket("partner", "1/s", burst=1, max_queue=2)
+    for job in ("one", "two", "three"):
+        lists.ask(job, short, owner=PLAIN_OWNER)
+    assert lists.ask("four", short, owner=PLAIN_OWNER).reason is Reason.FULL
+    for _ in range(4):
+        lists.now += 2 * SECOND
+        lists.store.wake([lists.claim(short)])
+    lists.ask("five", short, owner=PLAIN_OWNER)
+    assert lists.ask("six", short, owner=PLAIN_OWNER).reason is not Reason.FULL
