@@ -4,7 +4,8 @@ The owners of jobs that come back late.
 Some jobs are brought back by their framework after a delay, so no process can be told that they may ask. Their owner
 stands for all jobs that come back equally late (`late_owner`); it is never rung. If such a job is woken, its units are
 kept until it should have come, but only so many that none is lost meanwhile; beyond that, it is woken at the limit's
-pace without any, so that those that never come back stop nobody. Units that are kept for one of these jobs pass to whichever of them asks first, if its turn is near.
+pace without any, so that those that never come back stop nobody for long. Units that are kept for one of these jobs
+pass to whichever of them asks first, if its turn is near.
 
 lua/throttlekit_lua/waitlist.lua mirrors `lateness_us`. Change both, or the parity tests fail.
 """
