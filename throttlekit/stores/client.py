@@ -7,6 +7,7 @@ from typing import Any
 
 import redis
 
+from throttlekit._core.decide import Asker
 from throttlekit._core.verdict import Verdict
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores.base import Request, acquire_or_error
@@ -65,6 +66,9 @@ class ClientStore(WaitlistRedisStore):
 
     def _close_idle(self) -> None:
         self._client.connection_pool.disconnect(inuse_connections=False)
+
+    def _decide_asked(self, request: Request, asker: Asker, now_us: int | None) -> Any:
+        return self._run(*self._question(request.claims, asker, now_us, request.attempt))
 
     def _decide(self, request: Request, now_us: int | None) -> Any:
         return self._run(script_of(request), arguments_of(request, now_us))
