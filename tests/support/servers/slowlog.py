@@ -25,6 +25,7 @@ VERBS = (
 """The scripts that `throttlekit_lua.read` composes."""
 
 PARTS = (
+    "ask_bucket",
     "at_once",
     "claims",
     "clock",
