@@ -20,7 +20,6 @@ from throttlekit.adapter import (
     JobOptions,
     Run,
     Throttling,
-    Ticket,
     Waiting,
     once_in_fleet,
 )
@@ -28,7 +27,7 @@ from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._heard import Heard
 from throttlekit_rq._options import Declared, describe
 from throttlekit_rq._settings import limiter_for, settings
-from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_log
+from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_log, shown_of
 from throttlekit_rq._wire import Record
 
 __all__ = [
@@ -64,7 +63,7 @@ By RQ's own scheduler: it looks once a second, and takes what was due by the las
 to two seconds late, and about half of all jobs more than one.
 """
 
-BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, held=True), newcomer=0.0, returning=0.0)
+BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05), newcomer=0.0, returning=0.0)
 """
 By a worker of ours: its own jobs when the store wakes them, and those of stock workers when they are due, while it has
 no job to run.
@@ -97,22 +96,22 @@ def _patience(job: Any) -> float:
 
 @dataclass(slots=True)
 class _Host:
-    """`throttlekit.adapter.Host` for one job that is asked for, with the ticket that it carries."""
+    """`throttlekit.adapter.Host` for one job that is asked for."""
 
     declared: Declared
-    ticket: Mapping[str, Any] | None
     redelivery: Redelivery
     patience: Patience
     expires_in: float
+    is_denied: bool
 
     def options(self, message: Any) -> JobOptions:
         return self.declared.options
 
     def job(self, message: Any) -> Job:
-        return describe(message, self.ticket)
+        return describe(message)
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
-        longest = self.redelivery.returning if self.ticket else self.redelivery.newcomer
+        longest = self.redelivery.returning if self.is_denied else self.redelivery.newcomer
         self.patience.longest = min(settings().max_inline_wait, longest)
         inline = self.patience if self.patience.longest else None
         return delivery_of(message, self.redelivery, max_wait, self.expires_in, inline)
@@ -163,11 +162,10 @@ def admit(
     Args:
         expires_in: In how many seconds its ttl ends. If that is over, it is not asked for.
         patience: What is left of it is used up over several calls. None: that of one call.
-        waits: How a job waits, for which a limiter is asked, if it is denied. None: its ticket says how it has waited.
+        waits: How a job waits, for which a limiter is asked, if it is denied. None: it comes back by the delay.
     """
     try:
-        ticket = record.ticket if waits is None else None
-        throttling = throttling_of(job, declared, ticket, redelivery, expires_in, patience)
+        throttling = throttling_of(job, declared, redelivery, expires_in, patience, is_denied=record.is_denied)
     except ConfigurationError as error:
         return Failed(error)
     if throttling.limiter.in_memory and _memory_warning.due():
@@ -179,15 +177,13 @@ def admit(
     waiting = None if waits is None else waits(job, throttling.limiter)
     if expires_in < 0:
         throttling.leave(job, waiting)
-        return Deferred(0.0, record.ticket, None)
+        return Deferred(0.0, None)
     outcome = throttling.admit(job, waiting)
     if not isinstance(outcome, Run):
         return outcome
     if waiting is not None:
-        ticket = _ticket_of(waiting.waker.waited(job.id), outcome)
-        outcome = replace(
-            outcome, job=replace(outcome.job, ticket=ticket), delivery=replace(outcome.delivery, waits=None)
-        )
+        throttling.note_waited(job.id, waiting.waker.waited(job.id))  # for its body's process, which has no waker
+        outcome = replace(outcome, delivery=replace(outcome.delivery, waits=None))
     grant = Grant(throttling, outcome, record.expires_ms)
     try:
         clear_deferral(job, record)
@@ -195,14 +191,6 @@ def admit(
         grant.release()
         raise
     return grant
-
-
-def _ticket_of(waited: Any, run: Run) -> Mapping[str, Any] | None:
-    """How a job has waited that may run, for a process that has no waker."""
-    if not waited.denials or run.decision is None or not run.decision.charged:
-        return None
-    since_us = run.decision.charged[0].at_us - waited.for_us
-    return Ticket(deferrals=waited.denials, since_us=max(1, since_us)).write()
 
 
 def conclude(
@@ -218,7 +206,8 @@ def conclude(
     Conclude an *outcome* by which *job* does not run now.
 
     Args:
-        by_ticks, at_end, shown: How it goes back, as for `deny`.
+        by_ticks, at_end: How it goes back, as for `deny`.
+        shown: What its meta shows; None: as its meta before, and *outcome* say.
 
     Returns:
         What puts the job back or cancels it: call it with the transaction that ends the job's execution, or with None
@@ -229,8 +218,9 @@ def conclude(
         ConfigurationError: The job fails with this.
     """
     if isinstance(outcome, Deferred):
+        told = shown or shown_of(job, outcome)
         return lambda pipeline: deny(
-            job, record, outcome, by_ticks=by_ticks, at_end=at_end, shown=shown, pipeline=pipeline
+            job, record, outcome, by_ticks=by_ticks, at_end=at_end, shown=told, pipeline=pipeline
         )
     if isinstance(outcome, Dropped):
         clear_deferral(job, record)
@@ -245,10 +235,11 @@ def conclude(
 def throttling_of(
     job: Any,
     declared: Declared,
-    ticket: Mapping[str, Any] | None,
     redelivery: Redelivery,
     expires_in: float = math.inf,
     patience: Patience | None = None,
+    *,
+    is_denied: bool = False,
 ) -> Throttling[Any]:
     """
     What admits *job*.
@@ -256,7 +247,7 @@ def throttling_of(
     Raises:
         ConfigurationError: See `limiter_of`.
     """
-    host = _Host(declared, ticket, redelivery, Patience(job) if patience is None else patience, expires_in)
+    host = _Host(declared, redelivery, Patience(job) if patience is None else patience, expires_in, is_denied)
     return Throttling(limiter_of(job, declared), host, rules=settings().rules, log=_log)
 
 

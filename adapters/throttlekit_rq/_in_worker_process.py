@@ -112,7 +112,7 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
     record = read_record(job)
     lives = expires_in(job, record)
     if lives < 0:
-        return end_with(job, conclude(job, record, Deferred(0.0, record.ticket, None)))
+        return end_with(job, conclude(job, record, Deferred(0.0, None)))
     patience, left = Patience(job), _LONGEST_IN_PLACE
     while True:
         with log_once(job.connection):
@@ -130,7 +130,7 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
             time.sleep(min(_BRAKE, left, patience.left))
             return end_with(job, conclude(job, record, outcome, at_end=True))
         time.sleep(outcome.delay)
-        record = replace(record, ticket=outcome.ticket)
+        record = replace(record, is_denied=True)
         left -= outcome.delay
         lives -= outcome.delay
         patience.left -= outcome.delay
