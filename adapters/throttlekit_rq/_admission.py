@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from throttlekit.adapter import (
     Dropped,
     Every,
     Failed,
-    InlineWaits,
     JobOptions,
     Run,
     Throttling,
@@ -31,8 +29,8 @@ from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_lo
 from throttlekit_rq._wire import Record
 
 __all__ = [
-    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "Patience", "Redelivery", "admit", "conclude", "delivery_of",
-    "limiter_of", "log_once", "throttling_of",
+    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "delivery_of", "limiter_of", "log_once",
+    "patience_of", "throttling_of",
 ]  # fmt: skip
 
 _LOG_EVERY = 30
@@ -40,57 +38,21 @@ _log = logging.getLogger("throttlekit.rq")
 _memory_warning = Every(math.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class Redelivery:
-    """
-    How denied jobs are brought back. Seconds.
-
-    Attributes:
-        newcomer: The longest inline wait of a job that has not been denied before.
-        returning: The longest inline wait of a job that has.
-    """
-
-    delivery: Delivery
-    newcomer: float
-    returning: float
-
-
-BY_RQ_SCHEDULER = Redelivery(
-    Delivery(longest=600.0, lateness=1.5, latest=2.1, early=1.0), newcomer=0.05, returning=1.25
-)
+BY_RQ_SCHEDULER = Delivery(longest=600.0, lateness=1.5, latest=2.1, early=1.0)
 """
 By RQ's own scheduler: it looks once a second, and takes what was due by the last whole second. So a job comes back up
 to two seconds late, and about half of all jobs more than one.
 """
 
-BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05), newcomer=0.0, returning=0.0)
+BY_WORKER = Delivery(longest=600.0, lateness=0.05)
 """
 By a worker of ours: its own jobs when the store wakes them, and those of stock workers when they are due, while it has
 no job to run.
 """
 
 
-class Patience(InlineWaits):
-    """
-    How long a job may wait in place, in all, while it is asked for: these waits count against its timeout.
-
-    Attributes:
-        left: Seconds left.
-    """
-
-    def __init__(self, job: Any) -> None:
-        super().__init__(at_once=0)  # without a semaphore: a worker of RQ's has one job at a time
-        self.left = _patience(job)
-
-    def wait(self, seconds: float) -> bool:
-        if seconds > min(self.left, self.longest):
-            return False
-        time.sleep(seconds)
-        self.left -= seconds
-        return True
-
-
-def _patience(job: Any) -> float:
+def patience_of(job: Any) -> float:
+    """How many seconds *job* may wait in place in all: these waits count against its timeout."""
     return job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf
 
 
@@ -99,10 +61,8 @@ class _Host:
     """`throttlekit.adapter.Host` for one job that is asked for."""
 
     declared: Declared
-    redelivery: Redelivery
-    patience: Patience
+    by: Delivery
     expires_in: float
-    is_denied: bool
 
     def options(self, message: Any) -> JobOptions:
         return self.declared.options
@@ -111,10 +71,7 @@ class _Host:
         return describe(message)
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
-        longest = self.redelivery.returning if self.is_denied else self.redelivery.newcomer
-        self.patience.longest = min(settings().max_inline_wait, longest)
-        inline = self.patience if self.patience.longest else None
-        return delivery_of(message, self.redelivery, max_wait, self.expires_in, inline)
+        return delivery_of(message, self.by, max_wait, self.expires_in)
 
 
 @dataclass(slots=True)
@@ -151,21 +108,20 @@ def admit(
     job: Any,
     declared: Declared,
     record: Record,
-    redelivery: Redelivery,
+    by: Delivery,
     expires_in: float,
-    patience: Patience | None = None,
     waits: Callable[[Any, Limiter], Waiting] | None = None,
 ) -> Grant | Deferred | Failed | Dropped:
     """
     Ask for *job*. What denials left on it, its *record*, is undone if it may run.
 
     Args:
+        by: What brings it back if it is denied.
         expires_in: In how many seconds its ttl ends. If that is over, it is not asked for.
-        patience: What is left of it is used up over several calls. None: that of one call.
         waits: How a job waits, for which a limiter is asked, if it is denied. None: it comes back by the delay.
     """
     try:
-        throttling = throttling_of(job, declared, redelivery, expires_in, patience, is_denied=record.is_denied)
+        throttling = throttling_of(job, declared, by, expires_in)
     except ConfigurationError as error:
         return Failed(error)
     if throttling.limiter.in_memory and _memory_warning.due():
@@ -235,11 +191,8 @@ def conclude(
 def throttling_of(
     job: Any,
     declared: Declared,
-    redelivery: Redelivery,
+    by: Delivery,
     expires_in: float = math.inf,
-    patience: Patience | None = None,
-    *,
-    is_denied: bool = False,
 ) -> Throttling[Any]:
     """
     What admits *job*.
@@ -247,26 +200,25 @@ def throttling_of(
     Raises:
         ConfigurationError: See `limiter_of`.
     """
-    host = _Host(declared, redelivery, Patience(job) if patience is None else patience, expires_in, is_denied)
-    return Throttling(limiter_of(job, declared), host, rules=settings().rules, log=_log)
+    return Throttling(limiter_of(job, declared), _Host(declared, by, expires_in), rules=settings().rules, log=_log)
 
 
 def delivery_of(
     job: Any,
-    redelivery: Redelivery,
+    by: Delivery,
     max_wait: float | None,
     expires_in: float = math.inf,
-    inline: InlineWaits | None = None,
 ) -> Delivery:
     """
     How *job* would be brought back, and how long it may wait in all.
 
     Args:
+        by: What brings it back.
         max_wait: The job's own, in seconds, if it has one.
         expires_in: In how many seconds its ttl ends.
     """
-    early = min(redelivery.delivery.early, settings().max_inline_wait, _patience(job))
-    return settings().rules.delivery(redelivery.delivery, max_wait, early=early, expires_in=expires_in, inline=inline)
+    early = min(by.early, settings().max_inline_wait, patience_of(job))
+    return settings().rules.delivery(by, max_wait, early=early, expires_in=expires_in)
 
 
 def limiter_of(job: Any, declared: Declared) -> Limiter:

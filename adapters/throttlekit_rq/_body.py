@@ -138,8 +138,8 @@ def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     scheduler = ours = False
     if heard is None:
         scheduler, ours = promoted_by(job.connection, job.origin)
-        redelivery = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
-        run = replace(run, delivery=delivery_of(job, redelivery, run.delivery.max_wait, expires_in(job, record)))
+        by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
+        run = replace(run, delivery=delivery_of(job, by, run.delivery.max_wait, expires_in(job, record)))
     waited = grant.throttling.waited(job.id)
     with log_once(job.connection):
         outcome = grant.throttling.rate_limited(run, error, release=grant.release)
