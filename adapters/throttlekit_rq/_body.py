@@ -15,7 +15,7 @@ from typing import Any
 from rq.timeouts import BaseTimeoutException
 
 from throttlekit import RateLimited
-from throttlekit.adapter import Deferred, Run, Waited, decision_from_receipt, flush, receipt, running
+from throttlekit.adapter import Deferred, Failed, Run, Waited, decision_from_receipt, flush, receipt, running
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
@@ -134,26 +134,41 @@ def _slots(grant: Grant) -> Generator[None, None, None]:
 
 def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     """Pause what *error* means, and put *job* back behind the pause; None: it may wait no longer, and fails with it."""
-    run, record, heard = grant.run, Record(job.enqueue_at_front, grant.expires_ms), grant.heard
-    scheduler = ours = False
-    if heard is None:
-        scheduler, ours = promoted_by(job.connection, job.origin)
-        by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
-        run = replace(run, delivery=delivery_of(job, by, run.delivery.max_wait, expires_in(job, record)))
-    waited = grant.throttling.waited(job.id)
+    run, record, throttling = grant.run, Record(job.enqueue_at_front, grant.expires_ms), grant.throttling
+    if grant.heard is not None:
+        return _held_by_worker(job, grant, grant.heard, record, error)
+    scheduler, ours = promoted_by(job.connection, job.origin)
+    by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
+    run = replace(run, delivery=delivery_of(job, by, run.delivery.max_wait, expires_in(job, record)))
+    waited = throttling.waited(job.id)
     with log_once(job.connection):
-        outcome = grant.throttling.rate_limited(run, error, release=grant.release)
+        outcome = throttling.rate_limited(run, error, release=grant.release)
     if isinstance(outcome, Run):
         return None
-    if not isinstance(outcome, Deferred):
-        return end_with(job, conclude(job, record, outcome))
-    shown = shown_of(job, outcome, waited._replace(denials=waited.denials + 1))
-    if heard is None:
-        at_end = not (scheduler or ours)
-        return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, at_end=at_end, shown=shown))
-    held = replace(outcome, delay=outcome.delay + GRACE_S)
+    shown = None
+    if isinstance(outcome, Deferred):
+        shown = shown_of(job, outcome, waited._replace(denials=waited.denials + 1))
+    at_end = not (scheduler or ours)
+    return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, at_end=at_end, shown=shown))
+
+
+def _held_by_worker(job: Any, grant: Grant, heard: Heard, record: Record, error: RateLimited) -> Denied | None:
+    """The same where the worker asks for *job*: it does so once this process has put *job* back."""
+    run, throttling = grant.run, grant.throttling
+    with log_once(job.connection):
+        stored = throttling.pause(run, error, release=grant.release)
+    if isinstance(stored, Failed):
+        return end_with(job, conclude(job, record, stored))
+    waited = throttling.waited(job.id)
+    waited = waited._replace(denials=waited.denials + 1)
+    over = throttling.over(run, waited)
+    if over is not None:
+        return None if isinstance(over, Run) else end_with(job, conclude(job, record, over))
+    delay = min(run.delivery.longest, error.retry_after)
+    held = Deferred(delay + GRACE_S, None)
+    shown = shown_of(job, Deferred(delay, run.decision), waited)
     denied = end_with(job, conclude(job, record, held, shown=shown))
-    heard.put(error.retry_after)
+    heard.put(0.0 if stored else error.retry_after)
     return denied
 
 

@@ -238,7 +238,7 @@ class _Dispatcher:
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
         """The body of *job* heard a 429, and the job is among the scheduled ones: hold it."""
         waiting = self._holding.waits(job, grant.throttling.limiter)
-        outcome = grant.throttling.wait_again(job, waiting, seconds, stored=False)
+        outcome = grant.throttling.wait_again(job, waiting, seconds, stored=not seconds)
         if isinstance(outcome, Deferred):
             self._holding.scheduled(waiting)
         else:

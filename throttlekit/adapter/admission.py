@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from throttlekit._core.decide import Waited
-from throttlekit._core.decision import Decision
+from throttlekit._core.decision import Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
@@ -205,6 +205,16 @@ class Throttling(Generic[_M]):
             return False
         finally:
             release()
+
+    def over(self, run: Run, waited: Waited) -> Outcome | None:
+        """
+        For the same process: what becomes of a job that has waited so, and is to wait once more, if it may not. None:
+        it may.
+        """
+        if not run.limits or not run.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
+            return None
+        limit = run.limits[0] if run.decision is None else run.decision.limit
+        return self._outcome(decision_of(False, limit, "", 0, 0, 0.0, 0.0, 0.0, "waited too long", None, ()), run)
 
     def wait_again(self, message: _M, waits: Waiting, retry_after: float, *, stored: bool) -> Outcome:
         """
