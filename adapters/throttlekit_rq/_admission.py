@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -16,11 +15,9 @@ from throttlekit.adapter import (
     Dropped,
     Every,
     Failed,
-    InlineWaits,
     JobOptions,
     Run,
     Throttling,
-    Ticket,
     Waiting,
     once_in_fleet,
 )
@@ -28,12 +25,12 @@ from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._heard import Heard
 from throttlekit_rq._options import Declared, describe
 from throttlekit_rq._settings import limiter_for, settings
-from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_log
+from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_log, shown_of
 from throttlekit_rq._wire import Record
 
 __all__ = [
-    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "Patience", "Redelivery", "admit", "conclude", "delivery_of",
-    "limiter_of", "log_once", "throttling_of",
+    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "delivery_of", "limiter_of", "log_once",
+    "patience_of", "throttling_of",
 ]  # fmt: skip
 
 _LOG_EVERY = 30
@@ -41,81 +38,40 @@ _log = logging.getLogger("throttlekit.rq")
 _memory_warning = Every(math.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class Redelivery:
-    """
-    How denied jobs are brought back. Seconds.
-
-    Attributes:
-        newcomer: The longest inline wait of a job that has not been denied before.
-        returning: The longest inline wait of a job that has.
-    """
-
-    delivery: Delivery
-    newcomer: float
-    returning: float
-
-
-BY_RQ_SCHEDULER = Redelivery(
-    Delivery(longest=600.0, lateness=1.5, latest=2.1, early=1.0), newcomer=0.05, returning=1.25
-)
+BY_RQ_SCHEDULER = Delivery(longest=600.0, lateness=1.5, latest=2.1, early=1.0)
 """
 By RQ's own scheduler: it looks once a second, and takes what was due by the last whole second. So a job comes back up
 to two seconds late, and about half of all jobs more than one.
 """
 
-BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, held=True), newcomer=0.0, returning=0.0)
+BY_WORKER = Delivery(longest=600.0, lateness=0.05)
 """
 By a worker of ours: its own jobs when the store wakes them, and those of stock workers when they are due, while it has
 no job to run.
 """
 
 
-class Patience(InlineWaits):
-    """
-    How long a job may wait in place, in all, while it is asked for: these waits count against its timeout.
-
-    Attributes:
-        left: Seconds left.
-    """
-
-    def __init__(self, job: Any) -> None:
-        super().__init__(at_once=0)  # without a semaphore: a worker of RQ's has one job at a time
-        self.left = _patience(job)
-
-    def wait(self, seconds: float) -> bool:
-        if seconds > min(self.left, self.longest):
-            return False
-        time.sleep(seconds)
-        self.left -= seconds
-        return True
-
-
-def _patience(job: Any) -> float:
+def patience_of(job: Any) -> float:
+    """How many seconds *job* may wait in place in all: these waits count against its timeout."""
     return job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf
 
 
 @dataclass(slots=True)
 class _Host:
-    """`throttlekit.adapter.Host` for one job that is asked for, with the ticket that it carries."""
+    """`throttlekit.adapter.Host` for one job that is asked for."""
 
     declared: Declared
-    ticket: Mapping[str, Any] | None
-    redelivery: Redelivery
-    patience: Patience
+    by: Delivery
     expires_in: float
 
     def options(self, message: Any) -> JobOptions:
         return self.declared.options
 
     def job(self, message: Any) -> Job:
-        return describe(message, self.ticket)
+        return describe(message)
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
-        longest = self.redelivery.returning if self.ticket else self.redelivery.newcomer
-        self.patience.longest = min(settings().max_inline_wait, longest)
-        inline = self.patience if self.patience.longest else None
-        return delivery_of(message, self.redelivery, max_wait, self.expires_in, inline)
+        return delivery_of(message, self.by, max_wait, self.expires_in)
 
 
 @dataclass(slots=True)
@@ -152,22 +108,20 @@ def admit(
     job: Any,
     declared: Declared,
     record: Record,
-    redelivery: Redelivery,
+    by: Delivery,
     expires_in: float,
-    patience: Patience | None = None,
     waits: Callable[[Any, Limiter], Waiting] | None = None,
 ) -> Grant | Deferred | Failed | Dropped:
     """
     Ask for *job*. What denials left on it, its *record*, is undone if it may run.
 
     Args:
+        by: What brings it back if it is denied.
         expires_in: In how many seconds its ttl ends. If that is over, it is not asked for.
-        patience: What is left of it is used up over several calls. None: that of one call.
-        waits: How a job waits, for which a limiter is asked, if it is denied. None: its ticket says how it has waited.
+        waits: How a job waits, for which a limiter is asked, if it is denied. None: it comes back by the delay.
     """
     try:
-        ticket = record.ticket if waits is None else None
-        throttling = throttling_of(job, declared, ticket, redelivery, expires_in, patience)
+        throttling = throttling_of(job, declared, by, expires_in)
     except ConfigurationError as error:
         return Failed(error)
     if throttling.limiter.in_memory and _memory_warning.due():
@@ -179,15 +133,13 @@ def admit(
     waiting = None if waits is None else waits(job, throttling.limiter)
     if expires_in < 0:
         throttling.leave(job, waiting)
-        return Deferred(0.0, record.ticket, None)
+        return Deferred(0.0, None)
     outcome = throttling.admit(job, waiting)
     if not isinstance(outcome, Run):
         return outcome
     if waiting is not None:
-        ticket = _ticket_of(waiting.waker.waited(job.id), outcome)
-        outcome = replace(
-            outcome, job=replace(outcome.job, ticket=ticket), delivery=replace(outcome.delivery, waits=None)
-        )
+        throttling.note_waited(job.id, waiting.waker.waited(job.id))  # for its body's process, which has no waker
+        outcome = replace(outcome, delivery=replace(outcome.delivery, waits=None))
     grant = Grant(throttling, outcome, record.expires_ms)
     try:
         clear_deferral(job, record)
@@ -195,14 +147,6 @@ def admit(
         grant.release()
         raise
     return grant
-
-
-def _ticket_of(waited: Any, run: Run) -> Mapping[str, Any] | None:
-    """How a job has waited that may run, for a process that has no waker."""
-    if not waited.denials or run.decision is None or not run.decision.charged:
-        return None
-    since_us = run.decision.charged[0].at_us - waited.for_us
-    return Ticket(deferrals=waited.denials, since_us=max(1, since_us)).write()
 
 
 def conclude(
@@ -218,7 +162,8 @@ def conclude(
     Conclude an *outcome* by which *job* does not run now.
 
     Args:
-        by_ticks, at_end, shown: How it goes back, as for `deny`.
+        by_ticks, at_end: How it goes back, as for `deny`.
+        shown: What its meta shows; None: as its meta before, and *outcome* say.
 
     Returns:
         What puts the job back or cancels it: call it with the transaction that ends the job's execution, or with None
@@ -229,8 +174,9 @@ def conclude(
         ConfigurationError: The job fails with this.
     """
     if isinstance(outcome, Deferred):
+        told = shown or shown_of(job, outcome)
         return lambda pipeline: deny(
-            job, record, outcome, by_ticks=by_ticks, at_end=at_end, shown=shown, pipeline=pipeline
+            job, record, outcome, by_ticks=by_ticks, at_end=at_end, shown=told, pipeline=pipeline
         )
     if isinstance(outcome, Dropped):
         clear_deferral(job, record)
@@ -245,10 +191,8 @@ def conclude(
 def throttling_of(
     job: Any,
     declared: Declared,
-    ticket: Mapping[str, Any] | None,
-    redelivery: Redelivery,
+    by: Delivery,
     expires_in: float = math.inf,
-    patience: Patience | None = None,
 ) -> Throttling[Any]:
     """
     What admits *job*.
@@ -256,26 +200,25 @@ def throttling_of(
     Raises:
         ConfigurationError: See `limiter_of`.
     """
-    host = _Host(declared, ticket, redelivery, Patience(job) if patience is None else patience, expires_in)
-    return Throttling(limiter_of(job, declared), host, rules=settings().rules, log=_log)
+    return Throttling(limiter_of(job, declared), _Host(declared, by, expires_in), rules=settings().rules, log=_log)
 
 
 def delivery_of(
     job: Any,
-    redelivery: Redelivery,
+    by: Delivery,
     max_wait: float | None,
     expires_in: float = math.inf,
-    inline: InlineWaits | None = None,
 ) -> Delivery:
     """
     How *job* would be brought back, and how long it may wait in all.
 
     Args:
+        by: What brings it back.
         max_wait: The job's own, in seconds, if it has one.
         expires_in: In how many seconds its ttl ends.
     """
-    early = min(redelivery.delivery.early, settings().max_inline_wait, _patience(job))
-    return settings().rules.delivery(redelivery.delivery, max_wait, early=early, expires_in=expires_in, inline=inline)
+    early = min(by.early, settings().max_inline_wait, patience_of(job))
+    return settings().rules.delivery(by, max_wait, early=early, expires_in=expires_in)
 
 
 def limiter_of(job: Any, declared: Declared) -> Limiter:

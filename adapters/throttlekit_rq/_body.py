@@ -15,7 +15,7 @@ from typing import Any
 from rq.timeouts import BaseTimeoutException
 
 from throttlekit import RateLimited
-from throttlekit.adapter import Deferred, Run, decision_from_receipt, flush, receipt, running
+from throttlekit.adapter import Deferred, Failed, Run, Waited, decision_from_receipt, flush, receipt, running
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
@@ -29,8 +29,8 @@ from throttlekit_rq._heard import Heard
 from throttlekit_rq._holding import GRACE_S
 from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
-from throttlekit_rq._waiting import expires_in, promoted_by
-from throttlekit_rq._wire import ADMITTED, Record, meta_of
+from throttlekit_rq._waiting import expires_in, promoted_by, shown_of
+from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["GRANT", "UNTHROTTLED", "Body", "guarded", "read_admission", "running_body", "within", "write_admission"]
 
@@ -134,33 +134,41 @@ def _slots(grant: Grant) -> Generator[None, None, None]:
 
 def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     """Pause what *error* means, and put *job* back behind the pause; None: it may wait no longer, and fails with it."""
+    run, record, throttling = grant.run, Record(job.enqueue_at_front, grant.expires_ms), grant.throttling
     if grant.heard is not None:
-        return _held_by_worker(job, grant, grant.heard, error)
+        return _held_by_worker(job, grant, grant.heard, record, error)
     scheduler, ours = promoted_by(job.connection, job.origin)
-    redelivery = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
-    record = Record(grant.run.job.ticket, job.enqueue_at_front, grant.expires_ms)
-    delivery = delivery_of(job, redelivery, grant.run.delivery.max_wait, expires_in(job, record))
-    run = replace(grant.run, delivery=delivery)
+    by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
+    run = replace(run, delivery=delivery_of(job, by, run.delivery.max_wait, expires_in(job, record)))
+    waited = throttling.waited(job.id)
     with log_once(job.connection):
-        outcome = grant.throttling.rate_limited(run, error, release=grant.release)
-    if isinstance(outcome, Run):
-        return None
-    return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, at_end=not (scheduler or ours)))
-
-
-def _held_by_worker(job: Any, grant: Grant, heard: Heard, error: RateLimited) -> Denied | None:
-    with log_once(job.connection):
-        outcome = grant.throttling.rate_limited(grant.run, error, release=grant.release)
+        outcome = throttling.rate_limited(run, error, release=grant.release)
     if isinstance(outcome, Run):
         return None
     shown = None
     if isinstance(outcome, Deferred):
-        shown = meta_of(outcome.ticket)
-        outcome = replace(outcome, delay=outcome.delay + GRACE_S, ticket=None)
-    record = Record(None, job.enqueue_at_front, grant.expires_ms)
-    denied = end_with(job, conclude(job, record, outcome, shown=shown))
-    if isinstance(outcome, Deferred):
-        heard.put(error.retry_after)
+        shown = shown_of(job, outcome, waited._replace(denials=waited.denials + 1))
+    at_end = not (scheduler or ours)
+    return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, at_end=at_end, shown=shown))
+
+
+def _held_by_worker(job: Any, grant: Grant, heard: Heard, record: Record, error: RateLimited) -> Denied | None:
+    """The same where the worker asks for *job*: it does so once this process has put *job* back."""
+    run, throttling = grant.run, grant.throttling
+    with log_once(job.connection):
+        stored = throttling.pause(run, error, release=grant.release)
+    if isinstance(stored, Failed):
+        return end_with(job, conclude(job, record, stored))
+    waited = throttling.waited(job.id)
+    waited = waited._replace(denials=waited.denials + 1)
+    over = throttling.over(run, waited)
+    if over is not None:
+        return None if isinstance(over, Run) else end_with(job, conclude(job, record, over))
+    delay = min(run.delivery.longest, error.retry_after)
+    held = Deferred(delay + GRACE_S, None)
+    shown = shown_of(job, Deferred(delay, run.decision), waited)
+    denied = end_with(job, conclude(job, record, held, shown=shown))
+    heard.put(0.0 if stored else error.retry_after)
     return denied
 
 
@@ -173,7 +181,7 @@ def write_admission(job: Any) -> str:
     rates = tuple(each for each in decision.charged if not each.holder or each.stays)
     charged = receipt(replace(decision, charged=rates)) if rates else None
     heard = None if grant.heard is None else grant.heard.into
-    waited, expires = grant.run.job.ticket, grant.expires_ms
+    waited, expires = grant.throttling.waited(job.id), grant.expires_ms
     admission = {"limits": True, "charged": charged, "waited": waited, "expires": expires, "heard": heard}
     return json.dumps({"job": job.id, **admission})
 
@@ -186,10 +194,12 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
     declared = options_of(job) if written["limits"] else None
     if declared is None:
         return True, None
-    charged, ticket, expires_ms = written["charged"], written["waited"], written["expires"]
-    throttling = throttling_of(job, declared, ticket, BY_RQ_SCHEDULER)
+    charged, waited, expires_ms = written["charged"], written["waited"], written["expires"]
+    throttling = throttling_of(job, declared, BY_RQ_SCHEDULER)
+    if isinstance(waited, list):  # earlier releases wrote something else here
+        throttling.note_waited(job.id, Waited(*waited))
     run = Run(
-        describe(job, ticket),
+        describe(job),
         declared.options.limits,
         decision_from_receipt(charged) if charged is not None else None,
         delivery_of(job, BY_RQ_SCHEDULER, declared.options.max_wait),

@@ -25,7 +25,10 @@ class Heard:
         self.into = into
 
     def put(self, seconds: float) -> None:
-        """The job was put back, to wait for so long. Without its worker it comes back all the same."""
+        """
+        The job was put back, to wait for so long; 0: for what it heard, which the whole fleet knows. Without its worker
+        it comes back all the same.
+        """
         with suppress(OSError):
             os.write(self.into, str(seconds).encode())
 

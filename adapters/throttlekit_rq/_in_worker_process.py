@@ -11,14 +11,18 @@ from typing import Any
 
 from throttlekit import ConfigurationError
 from throttlekit.adapter import Deferred, flush, show_log
-from throttlekit_rq._admission import BY_RQ_SCHEDULER, Grant, Patience, admit, conclude, limiter_of, log_once
+from throttlekit_rq._admission import BY_RQ_SCHEDULER, Grant, admit, conclude, limiter_of, log_once, patience_of
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, guarded, read_admission, running_body
 from throttlekit_rq._host import Denied, current_job, end_with
 from throttlekit_rq._options import Declared, options_of
+from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import expires_in, is_first_to_log, look, promote, promoted_by, read_record
 from throttlekit_rq._wire import ask_with, imported
 
 __all__ = ["call_of", "carried_call", "run"]
+
+_LONGEST_OF_NEW, _LONGEST_OF_RETURNING = 0.05, 1.25
+"""Seconds that a job waits in place although a scheduler would bring it back; returning: it did so before."""
 
 _LONGEST_IN_PLACE = 10.0
 _BRAKE = 1.0
@@ -112,28 +116,38 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
     record = read_record(job)
     lives = expires_in(job, record)
     if lives < 0:
-        return end_with(job, conclude(job, record, Deferred(0.0, record.ticket, None)))
-    patience, left = Patience(job), _LONGEST_IN_PLACE
+        return end_with(job, conclude(job, record, Deferred(0.0, None)))
+    patience, left = patience_of(job), _LONGEST_IN_PLACE
     while True:
         with log_once(job.connection):
-            outcome = admit(job, declared, record, BY_RQ_SCHEDULER, lives, patience)
+            outcome = admit(job, declared, record, BY_RQ_SCHEDULER, lives)
         if isinstance(outcome, Grant):
             return outcome
         if not isinstance(outcome, Deferred):
             return end_with(job, conclude(job, record, outcome))
-        scheduler, ours = promoted_by(job.connection, job.origin)
-        if scheduler or ours:
-            return end_with(job, conclude(job, record, outcome, by_ticks=scheduler))
-        _warn_of_no_promoter(job)
-        _promote_due(job)
-        if outcome.delay > min(left, patience.left, lives):  # past its ttl it must not run
-            time.sleep(min(_BRAKE, left, patience.left))
-            return end_with(job, conclude(job, record, outcome, at_end=True))
-        time.sleep(outcome.delay)
-        record = replace(record, ticket=outcome.ticket)
-        left -= outcome.delay
-        lives -= outcome.delay
-        patience.left -= outcome.delay
+        wait = outcome.delay
+        if not _is_worth_waiting(outcome, record.is_denied) or wait > min(patience, lives):
+            scheduler, ours = promoted_by(job.connection, job.origin)
+            if scheduler or ours:
+                return end_with(job, conclude(job, record, outcome, by_ticks=scheduler))
+            _warn_of_no_promoter(job)
+            _promote_due(job)
+            if wait > min(left, patience, lives):  # past its ttl it must not run
+                time.sleep(min(_BRAKE, left, patience))
+                return end_with(job, conclude(job, record, outcome, at_end=True))
+            record = replace(record, is_denied=True)
+            left -= wait
+        time.sleep(wait)
+        lives -= wait
+        patience -= wait
+
+
+def _is_worth_waiting(denied: Deferred, came_back: bool) -> bool:
+    """Whether to wait out the delay of a job in place, because the scheduler would bring it back too late."""
+    if denied.decision is None or denied.decision.reason == "store unavailable":
+        return False
+    longest = _LONGEST_OF_RETURNING if came_back else _LONGEST_OF_NEW
+    return denied.delay <= min(longest, settings().max_inline_wait)
 
 
 def _promote_due(job: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -78,15 +78,13 @@ def _read(text: str) -> tuple[Given, tuple[Limit, ...] | None, tuple[Limit, ...]
     return given, own, load_limits(given.of_queue)
 
 
-def describe(job: Any, ticket: Mapping[str, Any] | None) -> Job:
+def describe(job: Any) -> Job:
     """*job* as limits see it. The arguments are those that its function gets."""
     name, args, kwargs = job.func_name, job.args, job.kwargs
     if name == RUN:
         _, name, args, kwargs = args
     function, _ = _function_and_text(job)
-    return Job(
-        id=job.id, name=name, queue=job.origin, args=tuple(args), kwargs=kwargs, function=function, ticket=ticket
-    )
+    return Job(id=job.id, name=name, queue=job.origin, args=tuple(args), kwargs=kwargs, function=function)
 
 
 def _function_and_text(job: Any) -> tuple[Callable[..., Any], str | None]:

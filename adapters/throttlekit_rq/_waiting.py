@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ from rq.queue import Queue
 from rq.utils import utcformat
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred
+from throttlekit.adapter import Deferred, Waited
 from throttlekit_rq._host import created, intermediate_key, lock_key, mark_denied, scheduled_key, worker_key
 from throttlekit_rq._rq_slots import cancelled_with, give_slot_back, has_rq_limit, keeps_slot
-from throttlekit_rq._wire import EXPIRES, FIELD, OF_LINES, Record, idle_key, logged_key, meta_of, promoter_key
+from throttlekit_rq._wire import EXPIRES, FIELD, OF_LINES, Record, idle_key, logged_key, promoter_key
 
 __all__ = [
     "announce", "cancel", "clear_deferral", "come_back_sooner", "deny", "expires_in", "is_first_to_log", "look",
-    "others_are_idle", "promote", "promoted_by", "put_new_first", "read_record", "wake",
+    "others_are_idle", "promote", "promoted_by", "put_new_first", "read_record", "shown_of", "wake",
 ]  # fmt: skip
 
 _PROMOTER_LIVES_MS = 5_000
@@ -39,7 +40,7 @@ def read_record(job: Any) -> Record:
     if job.enqueue_at_front:  # a denial sets it, so most jobs cost no round trip here
         text, expires = job.connection.hmget(job.key, FIELD, EXPIRES)
         record = Record.read(text, expires, created(job))
-    return record or Record(None, job.enqueue_at_front)
+    return record or Record(job.enqueue_at_front, is_denied=False)
 
 
 def expires_in(job: Any, record: Record) -> float:
@@ -83,7 +84,7 @@ def deny(
     Args:
         by_ticks: One of RQ's schedulers brings it back, which looks once a second.
         at_end: Put it at the end of its queue, whatever the delay.
-        shown: What its meta shows of its wait, if it carries no ticket.
+        shown: What its meta shows of its wait, as `shown_of` says; None: what it shows now.
         pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
             back at once.
     """
@@ -99,12 +100,12 @@ def deny(
     arguments = [
         job.id,
         "" if at_end else round(outcome.delay * 1_000_000),
-        Record(outcome.ticket, record.front).write(created(job)),
+        Record(record.front).write(created(job)),
         "0" if pipeline is None else "1",
         "" if record.expires_ms is None else record.expires_ms,
         _enqueued_ms(job) or "",
         "1" if by_ticks else "0",
-        _meta(job, shown or meta_of(outcome.ticket)),
+        _meta(job, shown),
     ]
     if has_rq_limit(job):
         with nullcontext(pipeline) if pipeline is not None else job.connection.pipeline() as together:
@@ -119,6 +120,26 @@ def deny(
     else:
         pipeline.eval(_DENY, len(keys), *keys, *arguments)  # in full: a transaction cannot answer NOSCRIPT
         mark_denied(job, queued=at_end)
+
+
+def shown_of(job: Any, outcome: Deferred, waited: Waited | None = None) -> dict[str, Any] | None:
+    """
+    What the meta of *job* shows under `FIELD` while it waits; None: an error kept it from being decided on.
+
+    Args:
+        waited: How it has waited, this denial included. None: as its meta showed it before.
+    """
+    if outcome.decision is None:
+        return None
+    now = time.time()
+    before = job.meta.get(FIELD) if hasattr(job.meta, "items") else None
+    before = before if isinstance(before, Mapping) else {}
+    if waited is not None:
+        since, deferrals = now - waited.for_us / 1_000_000, waited.denials
+    else:
+        since, deferrals = before.get("since", now), before.get("deferrals", 0) + 1
+    limit = outcome.decision.limit.name
+    return {"limit": limit, "since": since, "slot": now + outcome.delay, "deferrals": deferrals}
 
 
 def _meta(job: Any, shown: Mapping[str, Any] | None) -> Any:

@@ -10,18 +10,17 @@ and rq_new_first.lua know the fields of a job's hash too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from rq.utils import import_attribute
 
 from throttlekit import ConfigurationError
-from throttlekit.adapter import Ticket
 
 __all__ = [
     "ADMITTED", "EXPIRES", "FIELD", "OF_LINES", "RUN", "Carried", "Given", "Record", "ask_with", "idle_key", "imported",
-    "logged_key", "meta_of", "promoter_key",
+    "logged_key", "promoter_key",
 ]  # fmt: skip
 
 RUN = "throttlekit_rq.run"
@@ -139,18 +138,19 @@ class Record:
     What a denied job carries in its hash until it runs.
 
     Attributes:
-        ticket: How it has waited, if a stock worker has denied it. None: it has not been denied, or waits on waitlists.
         front: The job's own `enqueue_at_front`, which is set to True while it waits.
         expires_ms: When its ttl ends; None: it has none, or has not been denied.
+        is_denied: Whether it was denied since it was enqueued, and has not run.
     """
 
-    ticket: Mapping[str, Any] | None
     front: bool | None
     expires_ms: int | None = None
+    is_denied: bool = True
 
     def write(self, created: str) -> str:
         """As the field `FIELD`, for a job that was created at that instant."""
-        return json.dumps({"v": _RECORD_VERSION, "of": created, "front": self.front, "waited": self.ticket})
+        # Earlier releases kept here how the job has waited, and read nothing without it.
+        return json.dumps({"v": _RECORD_VERSION, "of": created, "front": self.front, "waited": None})
 
     @classmethod
     def read(cls, text: bytes | None, expires: bytes | None, created: str) -> Record | None:
@@ -159,20 +159,7 @@ class Record:
             data = json.loads(text or b"{}")
             # The fields outlive a job whose id is used again.
             if data["v"] == _RECORD_VERSION and data["of"] == created:
-                return cls(data["waited"], data["front"], int(expires) if expires else None)
+                return cls(data["front"], int(expires) if expires else None)
         except (KeyError, TypeError, ValueError):
             pass
         return None
-
-
-def meta_of(ticket: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a waiting job's `meta` shows under `FIELD`; None: it keeps no place in a line."""
-    place = Ticket.read(ticket)
-    if not place.due_us:
-        return None
-    return {
-        "limit": place.limit_ref.partition(":")[2],
-        "since": place.since_us / 1_000_000,
-        "slot": place.due_us / 1_000_000,
-        "deferrals": place.deferrals,
-    }

@@ -26,7 +26,17 @@ from throttlekit_rq._holding import GRACE_S, Holding
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import announce, deny, expires_in, look, promote, put_new_first, read_record, wake
+from throttlekit_rq._waiting import (
+    announce,
+    deny,
+    expires_in,
+    look,
+    promote,
+    put_new_first,
+    read_record,
+    shown_of,
+    wake,
+)
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
@@ -220,20 +230,15 @@ class _Dispatcher:
         delivery = delivery_of(job, BY_WORKER, declared.options.max_wait, lives)
         left = delivery.max_wait - waited.for_us / 1_000_000
         turn_in = max(0.0, min(outcome.delay, delivery.longest, left, lives))
-        comes = replace(outcome, delay=max(0.0, min(turn_in + GRACE_S, lives)), ticket=None)
+        comes = replace(outcome, delay=max(0.0, min(turn_in + GRACE_S, lives)))
         waiting.item.grace = comes.delay - turn_in
-        shown = None
-        if outcome.decision is not None:
-            now = time.time()
-            limit, since = outcome.decision.limit.name, now - waited.for_us / 1_000_000
-            shown = {"limit": limit, "since": since, "slot": now + outcome.delay, "deferrals": waited.denials}
-        deny(job, record, comes, shown=shown)
+        deny(job, record, comes, shown=shown_of(job, outcome, waited))
         self._holding.scheduled(waiting)
 
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
         """The body of *job* heard a 429, and the job is among the scheduled ones: hold it."""
         waiting = self._holding.waits(job, grant.throttling.limiter)
-        outcome = grant.throttling.wait_again(job, waiting, seconds, stored=False)
+        outcome = grant.throttling.wait_again(job, waiting, seconds, stored=not seconds)
         if isinstance(outcome, Deferred):
             self._holding.scheduled(waiting)
         else:

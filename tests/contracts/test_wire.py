@@ -35,8 +35,8 @@ from throttlekit._core.line import Line, Place, signed
 from throttlekit._core.serialize import dump
 from throttlekit._core.storage_keys import bucket_name, fleet_name, jobs_name, line_name
 from throttlekit._engine.ticket import Ticket
-from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, receipt
-from throttlekit_rq import _body, _wire, run
+from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, Deferred, Waited, receipt
+from throttlekit_rq import _body, _waiting, _wire, run
 
 JOB = Job(id="j", name="f")
 
@@ -212,12 +212,16 @@ def test_fields_of_a_denied_rq_job() -> None:
     """In the job's hash, and in its meta."""
     assert (_wire.FIELD, _wire.EXPIRES) == ("throttlekit", "throttlekit_expires")
     assert _wire.OF_LINES == ("throttlekit_early", "throttlekit_line"), "of earlier releases: they are removed"
-    record = _wire.Record({"v": 1}, True, 5)
-    assert json.loads(record.write("2026")) == {"v": 1, "of": "2026", "front": True, "waited": {"v": 1}}
-    text = b'{"v": 1, "of": "2026", "front": true, "waited": {"v": 1}}'
-    assert _wire.Record.read(text, b"5", "2026") == record
-    ticket = Ticket(due_us=5_000_000, limit_ref="abcdef:partner", deferrals=2, since_us=3_000_000)
-    assert _wire.meta_of(ticket.write()) == {"limit": "partner", "since": 3.0, "slot": 5.0, "deferrals": 2}
+    record = _wire.Record(True, 5)
+    assert json.loads(record.write("2026")) == {"v": 1, "of": "2026", "front": True, "waited": None}
+    for waited in (b"null", b'{"v": 2, "slot": 5, "ticket": "f:a", "n": 1, "since": 3}'):  # as earlier releases wrote
+        text = b'{"v": 1, "of": "2026", "front": true, "waited": %s}' % waited
+        assert _wire.Record.read(text, b"5", "2026") == record
+    outcome = Deferred(2.0, Limiter().acquire(TokenBucket("partner", "1/s")))
+    shown = _waiting.shown_of(SimpleNamespace(meta={}), outcome, Waited(3_000_000, 2, None))
+    assert shown is not None
+    assert (set(shown), shown["limit"], shown["deferrals"]) == ({"limit", "since", "slot", "deferrals"}, "partner", 2)
+    assert shown["slot"] - shown["since"] == pytest.approx(5.0)
 
 
 def test_names_in_rqs_redis() -> None:
@@ -235,6 +239,9 @@ def test_what_a_spawned_process_is_given() -> None:
     limiter = Limiter()
     decision = limiter.acquire(TokenBucket("a", "10/s"), job=JOB)
     run_of = SimpleNamespace(decision=decision, job=JOB)
-    setattr(job, _body.GRANT, SimpleNamespace(run=run_of, expires_ms=None, heard=SimpleNamespace(into=5)))
+    throttling = SimpleNamespace(waited=lambda id: Waited(5, 1, 0))
+    grant = SimpleNamespace(run=run_of, expires_ms=None, heard=SimpleNamespace(into=5), throttling=throttling)
+    setattr(job, _body.GRANT, grant)
     admission = json.loads(_body.write_admission(job))
     assert set(admission) == {"job", "limits", "charged", "waited", "expires", "heard"}
+    assert admission["waited"] == [5, 1, 0]

@@ -7,11 +7,11 @@ of four outcomes, the body runs between `begin` and `end`, and what a process ho
 docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.AdapterConformance` is its test suite.
 """
 
+from throttlekit._core.decide import Waited
 from throttlekit._core.durations import seconds_in
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.running import Running
-from throttlekit._engine.ticket import Ticket, lane_of
 from throttlekit._engine.waker import Waiting, Waker
 from throttlekit._util.log_limiter import Every, once_in_fleet
 from throttlekit.adapter.admission import Host, Throttling
@@ -51,22 +51,12 @@ from throttlekit.adapter.options import (
 )
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
 from throttlekit.adapter.parking import Park, ParkedLine
-from throttlekit.adapter.redis_lanes import LANES_EVERY_S, POLL_EVERY_S, SERVER_IS_LATE_S, look_at_lanes
 from throttlekit.adapter.request_limits import RequestLimits
-from throttlekit.adapter.waiting import (
-    Lane,
-    lane_behind,
-    lane_in,
-    leaves_units,
-)
 
 __all__ = [
-    "LANES_EVERY_S",
     "MAX_WAIT",
     "ON_429",
     "OPTIONS",
-    "POLL_EVERY_S",
-    "SERVER_IS_LATE_S",
     "THROTTLE",
     "Admitted",
     "Around",
@@ -80,7 +70,6 @@ __all__ = [
     "Host",
     "InlineWaits",
     "JobOptions",
-    "Lane",
     "OfRequest",
     "Outcome",
     "Park",
@@ -89,9 +78,9 @@ __all__ = [
     "Run",
     "Running",
     "Throttling",
-    "Ticket",
     "Tokens",
     "WaitRules",
+    "Waited",
     "Waiting",
     "Waker",
     "WhenOver",
@@ -108,12 +97,7 @@ __all__ = [
     "end_async",
     "flush",
     "is_dumped",
-    "lane_behind",
-    "lane_in",
-    "lane_of",
-    "leaves_units",
     "load_limits",
-    "look_at_lanes",
     "misspelt",
     "name_of",
     "once_in_fleet",

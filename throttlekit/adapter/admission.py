@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from throttlekit._core.decision import Decision
+from throttlekit._core.decide import Waited
+from throttlekit._core.decision import Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
@@ -49,7 +50,7 @@ class Host(Protocol[_M]):
         ...
 
     def job(self, message: _M) -> Job:
-        """*message* as limits see it, with the ticket that it carries."""
+        """*message* as limits see it."""
         ...
 
     def delivery(self, message: _M, max_wait: float | None) -> Delivery:
@@ -136,6 +137,14 @@ class Throttling(Generic[_M]):
         except Exception as error:
             self._log.debug("The place of a %s that ended stays for a moment: %r", self._noun.lower(), error)
 
+    def waited(self, id: str) -> Waited:
+        """How a job waited that runs in this process, or in the one that forked this one. Its run counts."""
+        return wiring_of(self.limiter).pipeline.history.of(id)
+
+    def note_waited(self, id: str, waited: Waited) -> None:
+        """For `waited`, and for what a 429 of its body leads to: a job whose waker is elsewhere was let run here."""
+        wiring_of(self.limiter).pipeline.history.note(id, waited)
+
     def concerns(self, options: JobOptions) -> bool:
         """Whether jobs with these *options* are to be admitted: they have limits, or a plugin may add some."""
         return bool(options.limits) or self.limiter.events.configures_limits
@@ -176,7 +185,7 @@ class Throttling(Generic[_M]):
             delay, waits = min(delivery.longest, max(_PANIC_DELAY, error.retry_after)), delivery.waits
             if waits is not None:
                 waits.waker.hold(waits.id or job.id, waits.item, round(delay * 1_000_000))
-            return Deferred(delay, job.ticket, None)
+            return Deferred(delay, None)
         return self._outcome(decision, run)
 
     def pause(self, run: Run, error: RateLimited, *, release: Callable[[], None]) -> bool | Failed:
@@ -196,6 +205,16 @@ class Throttling(Generic[_M]):
             return False
         finally:
             release()
+
+    def over(self, run: Run, waited: Waited) -> Outcome | None:
+        """
+        For the same process: what becomes of a job that has waited so, and is to wait once more, if it may not. None:
+        it may.
+        """
+        if not run.limits or not run.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
+            return None
+        limit = run.limits[0] if run.decision is None else run.decision.limit
+        return self._outcome(decision_of(False, limit, "", 0, 0, 0.0, 0.0, 0.0, "waited too long", None, ()), run)
 
     def wait_again(self, message: _M, waits: Waiting, retry_after: float, *, stored: bool) -> Outcome:
         """
@@ -253,13 +272,13 @@ class Throttling(Generic[_M]):
         self._log.error("%s %s could not be decided on; it is deferred.", self._noun, job.id, exc_info=error)
         if waits is not None:
             waits.waker.hold(waits.id or job.id, waits.item, round(_PANIC_DELAY * 1_000_000))
-        return Deferred(_PANIC_DELAY, job.ticket, None)
+        return Deferred(_PANIC_DELAY, None)
 
     def _outcome(self, decision: Decision, asked: Run) -> Outcome:
         if decision.allowed or (decision.final and self.rules.when_over == "run"):
             return Run(asked.job, asked.limits, decision, asked.delivery, asked.on_429)
         if not decision.final:
-            return Deferred(decision.delay, decision.ticket, decision)
+            return Deferred(decision.delay, decision)
         if self.rules.when_over == "drop":
             return Dropped(_refusal(decision))
         return Failed(WaitedTooLong(_refusal(decision), limit=decision.limit.name, reason=decision.reason), decision)

@@ -31,15 +31,11 @@ class Around:
         follow: Called with what becomes of a job whose body raised `RateLimited`, once its slots are released. It
             raises, or returns whether the error ends here; for `Run`, where it is an error like any other, it is not
             called.
-
-    Attributes:
-        returned_lanes: `Run.returned_lanes`, once the body has ended.
     """
 
     def __init__(self, throttling: Throttling[Any], run: Run, follow: Callable[[Outcome], bool]) -> None:
         self._throttling, self._run, self._follow = throttling, run, follow
         self._outer = current()
-        self.returned_lanes: tuple[str, ...] = ()
 
     @property
     def _limiter(self) -> Limiter:
@@ -55,10 +51,9 @@ class Around:
             if isinstance(error, RateLimited):
                 outcome = self._throttling.rate_limited(self._run, error, release=partial(end, error))
         finally:
-            if (running := current()) is not self._outer:
+            if current() is not self._outer:
                 end(error)
                 resume(self._outer)
-                self.returned_lanes = self._run.returned_lanes(running.decision)
         return not isinstance(outcome, Run) and self._follow(outcome)
 
     async def __aenter__(self) -> None:
@@ -70,10 +65,9 @@ class Around:
             if isinstance(error, RateLimited):
                 outcome = await self._throttling.rate_limited_async(self._run, error)
         finally:
-            if (running := current()) is not self._outer:
+            if current() is not self._outer:
                 await end_async(self._limiter, error)
                 resume(self._outer)
-                self.returned_lanes = self._run.returned_lanes(running.decision)
         return not isinstance(outcome, Run) and self._follow(outcome)
 
 
@@ -95,11 +89,6 @@ class Admitted:
         self._outcome = [outcome]
         self._around: Around | None = None
         self.begun = False
-
-    @property
-    def returned_lanes(self) -> tuple[str, ...]:
-        """`Run.returned_lanes`, once the body has ended; empty before."""
-        return () if self._around is None else self._around.returned_lanes
 
     def around(self) -> Any:
         """

@@ -6,30 +6,23 @@ hold what waits. `throttlekit parked` shows what is left there, and `throttlekit
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
 import throttlekit_lua
-from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
-from throttlekit._engine.ticket import Ticket
-from throttlekit.adapter.waiting import lane_in
 
-__all__ = ["MOST_WOKEN", "Park", "ParkedLine"]
+__all__ = ["MOST_WOKEN", "PARKS", "Park", "ParkedLine"]
 
-_SOON, _SOON_SLOT = 2.0, 20.0
-"""Seconds before it is due that a parked job was woken."""
-
-_PARKS = "throttlekit:parks"
+PARKS = "throttlekit:parks"
 """The hash in which a Redis says which parks it has: a JSON object of each, by its prefix."""
 
 _BATCH = 500
 MOST_WOKEN = 200
 """Jobs that one script wakes: with new messages that takes the server some 2 ms."""
 
-_SCRIPTS = tuple(throttlekit_lua.script(name) for name in ("park", "park_wake"))
+_WAKE = throttlekit_lua.script("park_wake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +53,17 @@ class Park:
     ) -> None:  # fmt: skip
         self.framework, self.queue, self.prefix = framework, queue, prefix
         self._client, self._messages, self._lists, self._moves = client, messages, lists, moves
-        self._park, self._wake = (client.register_script(text) for text in _SCRIPTS)
+        self._wake = client.register_script(_WAKE)
 
     @classmethod
     def all_of(cls, client: Any) -> list[Park]:
         """The parks of the Redis of *client*, also those whose workers have all ended."""
-        found = client.hgetall(_PARKS)
+        found = client.hgetall(PARKS)
         return [cls(client, **json.loads(found[prefix])) for prefix in sorted(found)]
-
-    def announce(self) -> None:
-        """Let `all_of` find it."""
-        park = {
-            "framework": self.framework, "queue": self.queue, "prefix": self.prefix, "messages": self._messages,
-            "lists": list(self._lists), "moves": self._moves,
-        }  # fmt: skip
-        self._client.hset(_PARKS, self.prefix, json.dumps(park))
 
     def forget(self) -> None:
         """Let `all_of` find it no longer: its queue is gone."""
-        self._client.hdel(_PARKS, self.prefix)
+        self._client.hdel(PARKS, self.prefix)
 
     def lines_known(self) -> int:
         """How many lines have jobs in it; in constant time."""
@@ -111,38 +96,6 @@ class Park:
             for job, message in zip(jobs, messages, strict=True):
                 yield job, self.own(message)
             at += batch
-
-    def put(
-        self, message_id: str, message: bytes | str, ticket: Mapping[str, Any] | None, *, unacked: str,
-        beside: str, delay: float, delivery: Delivery = PLAIN_DELIVERY, new_id: str = "",
-    ) -> bool:  # fmt: skip
-        """
-        Park a job that carries *ticket*, whose message a worker holds unacknowledged.
-
-        Args:
-            message: With that ticket.
-            unacked: Where the broker notes that the worker holds it: a hash if messages move, else a set.
-            beside: Where else the message is, and is not to stay.
-            delay: Seconds until the job is due.
-            delivery: Says until when it may wait.
-            new_id: The message's id from now on, if it stays with it: what its worker still does by the old one hits no
-                later delivery.
-
-        Returns:
-            False, and nothing was done, if the worker does not hold it any more.
-        """
-        lane, read = lane_in(ticket), Ticket.read(ticket)
-        waited = (read.due_us - read.since_us) / 1_000_000 - delay
-        # A job that would end sooner is not told so late an instant; a longer wait is told in hops.
-        ends_in = max(delay, min(delivery.expires_in, delivery.max_wait - waited))
-        look_in = max(0.0, delay - (_SOON_SLOT if lane.slots else _SOON))
-        keys = [unacked, beside, self._messages, *self._keys(lane.name), f"{self.prefix}:ends"]
-        args = [
-            "hash" if self._moves else "set", message_id, message, lane.name, read.limit_name,
-            lane.start, lane.number, look_in, "" if ends_in == math.inf else ends_in, read.places[read.limit_ref].epoch,
-            new_id or message_id,
-        ]  # fmt: skip
-        return bool(self._park(keys=keys, args=args))
 
     def release(self, lane: str, most: int) -> int:
         """

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Job, Limiter, TokenBucket
-from throttlekit.stores import MemoryStore
-from throttlekit.testing import FakeClock
 from throttlekit_dramatiq import Throttle
 
 PARTNER = TokenBucket("partner", "10/s", burst=3)
@@ -246,30 +244,15 @@ def test_own_limits_can_be_forbidden(stub: Site, brought: dict[str, Any]) -> Non
     assert (len(stub.ran), len(store.asked)) == (1, 1)
 
 
-def test_forged_ticket_gains_no_unit() -> None:
-    """A place that the line did not give counts as none: the job stands behind those that wait, the bound holds."""
-    clock = FakeClock()
-    store = Recording(MemoryStore(clock_us=clock))
-    limiter, limit = Limiter(store), TokenBucket("partner", "1/s", burst=3)
-    assert limiter.acquire(limit, cost=3).allowed
-    honest = limiter.acquire(limit, job=Job(id="waits")).ticket
-    assert honest is not None
-    (ref, place), *_ = honest["places"].items()
-    front = [place[0], place[1] - 1, *place[2:]]
-    forged = {**honest, "slot": 1, "n": 0, "since": 0, "places": {ref: front}}
-    assert not any(limiter.acquire(limit, job=Job(id=str(n), ticket=forged)).allowed for n in range(10))
-    clock.advance(1)
-    assert not any(limiter.acquire(limit, job=Job(id=str(n), ticket=forged)).allowed for n in range(10))
-    assert limiter.acquire(limit, job=Job(id="waits", ticket=honest)).allowed
-    passed = 0
-    for _ in range(20):
-        clock.advance(1)
-        passed += sum(limiter.acquire(limit, job=Job(id=str(n), ticket=forged)).allowed for n in range(10))
-    assert passed <= 20
-    other = TokenBucket("partner", "2/s", burst=3)
-    elsewhere = Recording(MemoryStore(clock_us=clock))
-    assert Limiter(elsewhere).acquire(other, job=Job(id="x", ticket=forged)).allowed
-    assert elsewhere.asked[0][0].places == (None,)  # of another definition
+def test_ticket_of_an_earlier_release_is_not_looked_at(stub: Site) -> None:
+    """A message that an earlier release denied carries one: it is asked for as any other."""
+    store = throttled(stub)
+    job = body(stub, throttle=PARTNER)
+    for ticket in ({"v": 2, "slot": 5, "ticket": "f:partner", "n": 1, "since": 3, "places": {}}, "none"):
+        forge(stub, job, ticket, "throttlekit")
+    with stub.working():
+        stub.until_ran(2)
+    assert len(store.asked) == 2
 
 
 def test_a_body_may_send_to_another_broker_that_has_the_same_middleware(site: Site) -> None:

@@ -27,8 +27,6 @@ from throttlekit.adapter import (
 
 __all__ = ["Throttle"]
 
-_TICKET = "throttlekit"  # the option in which a waiting message carries its ticket
-
 
 class Throttle(Plugin):
     """
@@ -72,9 +70,7 @@ class Throttle(Plugin):
 
     def job(self, message: Message) -> Job:
         task = message.task
-        return Job(
-            str(message.id), task.name, args=message.args, function=task.function, ticket=message.options.get(_TICKET)
-        )
+        return Job(str(message.id), task.name, args=message.args, function=task.function)
 
     def delivery(self, message: Message, max_wait: float | None) -> Delivery:
         return self._rules.delivery(Delivery(longest=3600.0, lateness=0.02), max_wait)
@@ -86,8 +82,6 @@ class Throttle(Plugin):
         if isinstance(outcome, Run):
             outcome = self._body(message, outcome, run)
         if isinstance(outcome, Deferred):
-            if outcome.ticket is not None:
-                message.options[_TICKET] = outcome.ticket
             self.queue.put(message, outcome.delay)
         elif isinstance(outcome, Dropped):
             message.result = ("dropped", None)
@@ -101,7 +95,6 @@ class Throttle(Plugin):
         if granted.decision is None:  # no limits
             run()
             return None
-        message.options.pop(_TICKET, None)
         begin(self._limiter, granted.decision, granted.job)
         error: BaseException | None = None
         try:

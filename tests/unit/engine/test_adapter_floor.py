@@ -89,7 +89,7 @@ def test_a_configuration_error_fails_the_job() -> None:
 def test_any_other_error_defers_the_job(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged with its traceback, and the job comes back in a second."""
     outcome = _throttling(_Host(fault=LookupError("not there"))).admit("a")
-    assert outcome == Deferred(1.0, None, None)
+    assert outcome == Deferred(1.0, None)
     assert "could not be decided on" in caplog.text
 
 
@@ -98,10 +98,9 @@ class _Unreachable(Limiter):
         raise OSError("out of sockets")
 
 
-def test_an_error_of_the_limiter_keeps_the_ticket(caplog: pytest.LogCaptureFixture) -> None:
-    """A job whose decision failed comes back with the ticket that it carried."""
+def test_an_error_of_the_limiter_defers_the_job(caplog: pytest.LogCaptureFixture) -> None:
     throttling = Throttling(_Unreachable(), _Host(OWN), rules=WaitRules(), log=LOG)
-    assert throttling.admit("a") == Deferred(1.0, {"v": 1}, None)
+    assert throttling.admit("a") == Deferred(1.0, None)
     assert "could not be decided on" in caplog.text
 
 
