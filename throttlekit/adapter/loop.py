@@ -121,8 +121,9 @@ class HoldingStream(ABC, Generic[_R, _T]):
         try:
             while True:
                 if self._woken:
+                    is_ours = await self.is_ours(self._woken[0])  # it stays there in case the worker stops meanwhile
                     message = self._woken.popleft()
-                    if await self.is_ours(message):
+                    if is_ours:
                         yield self.handed_on(message, waited=True)
                 elif (raw := self._arrived()) is not None:
                     yield self.handed_on(self.received(raw), waited=False)
@@ -170,7 +171,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         self.is_open = False
         # A stream that is cancelled while it opens may close the channel of all, and lose every acknowledgement.
         await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
-        held = [*self._woken, *await asyncio.to_thread(self.waker.close)]
+        held = await asyncio.to_thread(self.waker.close)
+        held[:0] = self._woken  # now, as the waker may still have woken some
         self._woken.clear()
         read, errors = await self._end_readings()
         held += read
