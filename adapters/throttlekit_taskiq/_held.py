@@ -122,6 +122,8 @@ class Holding(HoldingStream[_Message, Delivered]):
         self._kept[denied.task_id] = denied
         if denied.acked or self._is_held_for_long(denied):
             await self._pass_on(denied.task_id)
+        if not self.is_open:
+            await self.settle()
 
     async def tend(self) -> None:
         if self._idle is not None:

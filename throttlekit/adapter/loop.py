@@ -179,6 +179,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         until = asyncio.get_running_loop().time() + _INSIST_S
         for begin in range(0, len(held), _AT_ONCE):
             await asyncio.gather(*(self.put_back(each, until) for each in held[begin : begin + _AT_ONCE]))
+        await self.settle()
         for stream in self._streams:
             try:
                 await stream.aclose()
@@ -219,6 +220,15 @@ class HoldingStream(ABC, Generic[_R, _T]):
         task = asyncio.ensure_future(self.put_back(message))
         self._putting_back.add(task)
         task.add_done_callback(self._putting_back.discard)
+
+    async def settle(self) -> None:
+        """
+        Wait until the broker has what goes back to it, or is given up. To be awaited by a task that was denied after
+        the stream was closed: the worker waits for its tasks, and then nothing of its loop goes on.
+        """
+        await asyncio.sleep(0)  # the waker has asked the loop to begin
+        while self._putting_back:
+            await asyncio.wait(self._putting_back)
 
     def _call(self, function: Callable[[_T], None], message: _T) -> None:
         """Call *function* in the loop, from any thread."""

@@ -343,6 +343,50 @@ def test_an_error_at_shutdown_reaches_the_receiver() -> None:
     limiter.close()
 
 
+class _SlowToTake(InMemoryBroker):
+    """A queue that takes a while to store a message, and has no acknowledgements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: list[bytes] = []
+
+    async def kick(self, message: Any) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.queue.append(message.message)
+
+    async def listen(self) -> Any:
+        while self.queue:
+            yield self.queue.pop(0)
+        await asyncio.Event().wait()
+
+
+def test_a_task_that_is_denied_after_the_worker_has_closed_its_stream_ends_in_the_broker() -> None:
+    """taskiq waits for the callbacks that it has begun, and for nothing else: a callback ends once its task is back."""
+    broker, limiter = _SlowToTake(), Limiter("memory://")
+    broker.add_middlewares(Throttle(limiter))
+    broker.is_worker_process = True
+
+    @broker.task(throttle=[_SLOW])
+    async def job() -> None: ...
+
+    async def main() -> None:
+        await broker.startup()
+        receiver = Receiver(broker, max_async_tasks=10, run_startup=False)
+        for _ in range(2):
+            await job.kiq()
+        _, second = broker.queue
+        listening = broker.listen()
+        messages = [await anext(listening) for _ in range(2)]
+        await listening.aclose()
+        callbacks = [asyncio.ensure_future(receiver.callback(message)) for message in messages]
+        await asyncio.wait(callbacks)
+        assert [json.loads(each)["task_id"] for each in broker.queue] == [json.loads(second)["task_id"]]
+
+    asyncio.run(main())
+    limiter.close()
+
+
 class NatsBroker(InMemoryBroker):
     """As that of taskiq-nats, which gives each message to all workers unless it has a queue."""
 
