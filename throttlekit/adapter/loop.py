@@ -223,11 +223,11 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     async def settle(self) -> None:
         """
-        Wait until the broker has what goes back to it, or is given up. To be awaited by a task that was denied after
-        the stream was closed: the worker waits for its tasks, and then nothing of its loop goes on.
+        Once the stream is closed, wait until the broker has all that goes back to it. To be awaited by a task that was
+        denied: its worker waits for it, and then nothing of the loop goes on.
         """
-        await asyncio.sleep(0)  # the waker has asked the loop to begin
-        while self._putting_back:
+        await asyncio.sleep(0)  # the waker may have asked the loop to begin
+        while self._putting_back and not self.is_open:
             await asyncio.wait(self._putting_back)
 
     def _call(self, function: Callable[[_T], None], message: _T) -> None:

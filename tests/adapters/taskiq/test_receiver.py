@@ -17,6 +17,7 @@ import pika
 import pytest
 from aio_pika import ExchangeType
 from redis import Redis
+from redis.asyncio import Connection
 from redis.asyncio import Redis as AsyncRedis
 from taskiq import AsyncBroker, InMemoryBroker, SimpleRetryMiddleware, TaskiqScheduler
 from taskiq.brokers.shared_broker import AsyncSharedBroker
@@ -341,6 +342,43 @@ def test_an_error_at_shutdown_reaches_the_receiver() -> None:
     limiter = Limiter("memory://")
     asyncio.run(main())
     limiter.close()
+
+
+def test_a_message_that_reaches_a_list_as_its_worker_closes_the_read_stays_there(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis would give it to the read, which is still there for it, and nobody would see it again."""
+    broker: Any = make_broker("list", redis_url, None, "closing")
+    broker.add_middlewares(Throttle(limiter := Limiter("memory://")))
+    disconnect, sent = Connection.disconnect, list[str]()
+
+    with closing(Redis.from_url(redis_url, decode_responses=True)) as client:
+        database = str(client.connection_pool.connection_kwargs["db"])
+
+        def is_reading() -> bool:
+            return any((each["db"], each["cmd"]) == (database, "brpop") for each in client.client_list())
+
+        async def send_and_disconnect(connection: Any, *args: Any, **options: Any) -> None:
+            sent.append(f"late {len(sent)}")
+            client.lpush("closing", sent[-1])
+            await disconnect(connection, *args, **options)
+
+        async def main() -> None:
+            finish = asyncio.Event()
+            receiving = asyncio.ensure_future(Receiver(broker, max_async_tasks=1).listen(finish))
+            while not is_reading():
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(Connection, "disconnect", send_and_disconnect)
+            finish.set()
+            await receiving
+            await broker.shutdown()
+
+        asyncio.run(main())
+        monkeypatch.undo()
+        left = client.lrange("closing", 0, -1)
+    limiter.close()
+    assert sent
+    assert sorted(left) == sent
 
 
 class _SlowToTake(InMemoryBroker):

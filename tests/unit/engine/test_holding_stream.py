@@ -217,12 +217,14 @@ def test_a_message_whose_owner_is_asked_as_the_worker_stops_goes_back() -> None:
     """The worker stops while it asks the broker whether a woken message is still its own."""
 
     class Asking(_Stream):
+        asked: asyncio.Event
+
         async def is_ours(self, message: str) -> bool:
             self.asked.set()
             await asyncio.Event().wait()
             return True
 
-    async def run() -> _Stream:
+    async def run() -> Asking:
         stream = Asking("a", opens_within=0.0)
         stream.asked = asyncio.Event()
         listening = stream.listen()
