@@ -17,6 +17,7 @@ from throttlekit.stores.wire import arguments_of, script_of
 
 __all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording"]
 
+_OF_WAITLISTS = {"ask", "forget", "list_waiting", "listen", "look", "own", "return_units", "wake", "where"}
 _ROUNDED_US = 1000  # timers come a little early
 
 
@@ -51,6 +52,11 @@ class Passing:
 
     def close(self) -> None:
         self.inner.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OF_WAITLISTS:
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
 
 class Recording(Passing):
