@@ -30,7 +30,7 @@ from throttlekit._engine.waker import Waker
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Slowing, Store
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from throttlekit.fleet.fleet import Fleet
@@ -87,7 +87,7 @@ class Wired:
         made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
         made = with_groups(made, stores, hooks)
         guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
-        counted = Stores(guarded, WaitlistMemoryStore())
+        counted = Stores(guarded, MemoryStore())
         self.events = EventDispatcher(hooks)
         self.threads = Threads()
         self.fleet: Fleet | None = None

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
+from throttlekit._core.answer import Answer
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.verdict import Verdict
 from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import decision_from
@@ -266,7 +266,7 @@ class AsyncLimiter:
             batches.put(question, loop)
         return question
 
-    def _decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
+    def _decide_all(self, attempts: Sequence[Attempt]) -> list[Answer | Exception]:
         return wiring_of(self._limiter).pipeline.decide_all(attempts)
 
     async def _has_overrides(self) -> bool:
@@ -308,14 +308,14 @@ class _Question:
     """An attempt whose answer a task waits for."""
 
     attempt: Attempt
-    answered: asyncio.Future[Verdict]
-    verdict: Verdict | None = None
+    answered: asyncio.Future[Answer]
+    verdict: Answer | None = None
     """What the store answered, also if the task was cancelled before."""
     ended: bool = False
     abandoned: asyncio.Future[None] | None = None
     """Done when the answer has come to a question whose task was cancelled."""
 
-    def settle(self, answer: Verdict | Exception) -> None:
+    def settle(self, answer: Answer | Exception) -> None:
         """Hand *answer* on: an exception is raised where the verdict is awaited."""
         self.ended = True
         if isinstance(answer, Exception):
@@ -342,7 +342,7 @@ class _Batches:
 
     def __init__(
         self,
-        decide_all: Callable[[Sequence[Attempt]], list[Verdict | Exception]],
+        decide_all: Callable[[Sequence[Attempt]], list[Answer | Exception]],
         start: Callable[[Callable[[], None]], object],
     ) -> None:
         self._decide_all, self._start = decide_all, start
@@ -355,7 +355,7 @@ class _Batches:
             self._busy = True
             loop.call_soon(self._go, loop)  # questions of the same turn of the loop go along
 
-    async def abandon(self, question: _Question) -> Verdict | None:
+    async def abandon(self, question: _Question) -> Answer | None:
         """The task of *question* was cancelled: its verdict, once there is one; None if it took nothing."""
         if question in self._waiting:
             self._waiting.remove(question)
@@ -383,7 +383,7 @@ class _Batches:
             loop.call_soon_threadsafe(self._finish, batch, answers, loop)
 
     def _finish(
-        self, batch: Sequence[_Question], answers: Sequence[Verdict | Exception], loop: asyncio.AbstractEventLoop
+        self, batch: Sequence[_Question], answers: Sequence[Answer | Exception], loop: asyncio.AbstractEventLoop
     ) -> None:
         self._go(loop)
         for question, answer in zip(batch, answers, strict=True):

@@ -361,12 +361,12 @@ class Limiter(Wired):
         self._registry.check(call)
         for each in self.claims(call):
             with self._nothing_prefetched([each.claim.bucket]):
-                self._wiring.stores.of(each.limit).reset(each.claim.names)
+                self._wiring.stores.of(each.limit).reset([each.claim.bucket])
 
     def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
-        """Empty the waiting line of *limit*, for after a purge: what was counted stays. Else as `pause`."""
+        """Empty the waitlist of *limit*, for after a purge: what was counted stays. Else as `pause`."""
         for each in self._each_tier(limit, job, key):
-            self._wiring.stores.of(each.limit).clear_lines([each.claim.names[1]])
+            self._wiring.stores.of(each.limit).clear_waitlists([each.claim.bucket])
 
     def declare(self, *limits: Limit) -> None:
         """

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from throttlekit import Limit
 from throttlekit._core.storage_keys import bucket_name, digest_of, parts_of
 from throttlekit.fleet.changes import Change
-from throttlekit.fleet.line_now import SlowNow
+from throttlekit.fleet.list_now import SlowNow
 from throttlekit.fleet.rules import Rule
 
 __all__ = [

@@ -11,7 +11,7 @@ from throttlekit.fleet.browse import Holder, Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, share_of_minute, why_ignored
 from throttlekit.fleet.downstream import STEP_S, total
-from throttlekit.fleet.line_now import SlowNow
+from throttlekit.fleet.list_now import SlowNow
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Waiting
 from throttlekit_cli.formatting import format_key, format_limit, format_pace

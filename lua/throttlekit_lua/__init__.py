@@ -1,9 +1,9 @@
 """
 Every Lua script of throttlekit.
 
-A decision's script is composed (`read`): what all share, one file for each algorithm that it needs, and one for the
-verb; for `acquire` also the short ways: that of most grants, `fast_bucket` or `fast_path`, and that of a job that waits
-for one token bucket, `fast_line`. The scripts of the fleet and of RQ's adapter stand alone (`script`).
+A store's script is composed (`read`): what all share, one file for each algorithm that it needs, and one for the verb;
+for `ask` also the short ways of most grants, `at_once` and `ask_bucket`. The scripts of the fleet and of adapters stand
+alone (`script`).
 """
 
 from functools import cache
@@ -42,15 +42,10 @@ _PARTS = {
     part: (files(__name__) / f"{part}.lua").read_text("utf-8")
     for part in (
         "clock",
-        "fast_bucket",
-        "fast_line",
-        "fast_path",
         "common",
         *ALGORITHMS.values(),
         "slowdown",
         "slow_events",
-        "line",
-        "acquire",
         "ask_bucket",
         "at_once",
         "claims",
@@ -58,12 +53,7 @@ _PARTS = {
         "waitlist",
         *_WAITING,
         *_ALONE,
-        "leave",
-        "settle",
-        "pause",
-        "slow",
-        "lease",
-        "clear_line",
+        "renew",
     )
 }
 
@@ -79,23 +69,18 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS), *, cluster: b
     The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all.
 
     Args:
-        cluster: The script runs on a node of a cluster. Only verbs of waitlists differ: `PUBLISH` counts the receivers
-            of that node alone, so each owner is assumed to listen.
+        cluster: The script runs on a node of a cluster. `PUBLISH` counts the receivers of that node alone, so each owner
+            is assumed to listen.
     """
     codes = codes | {"c"} if "a" in codes else codes
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
-    slow = ("slow_events",) if verb == "slow" else ()
-    line = ("slowdown", *slow, "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
-    shortest = ("fast_bucket", "fast_line") if verb == "acquire" and codes == frozenset("t") else ()
-    short = ("fast_path",) if verb == "acquire" else ()
     texts = [_PARTS[name] for name in algorithms]
     if verb in _WAITING:
         first = ("ask_bucket",) if verb == "ask" and codes == frozenset("t") else ()
         return _read_waiting(verb, texts, first, cluster)
     if verb in _ALONE:
         return "\n".join(_PARTS[part] for part in ("clock", "common", "claims", verb))
-    parts = [_PARTS[part] for part in ("clock", *shortest, "common")]
-    return "\n".join((*parts, *texts, *(_PARTS[part] for part in (*short, *line, verb))))
+    return "\n".join((_PARTS["clock"], _PARTS["common"], *texts, _PARTS[verb]))
 
 
 def _read_waiting(verb: str, algorithms: list[str], shortest: tuple[str, ...], cluster: bool) -> str:

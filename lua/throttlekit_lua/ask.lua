@@ -82,10 +82,10 @@ local function verdict()
   end
   if not waits and waited_denials == 0 then
     for i, each in ipairs(claims) do
-      if is_full(each) then return 4, i, retry end
+      if is_full(each) then return 3, i, retry end
     end
   end
-  if list.paused > now then return 5, binding, retry end
+  if list.paused > now then return 4, binding, retry end
   return ready_after(c, 0, now) > now and 1 or 2, binding, retry
 end
 
@@ -199,7 +199,7 @@ if reason == 0 then
   for _, c in ipairs(claims) do waits = waits or c.entry ~= nil end
   kept = waits and positions() or ''
   for _, c in ipairs(claims) do grant(c, retry) end
-elseif reason ~= 4 and job ~= '' then
+elseif reason ~= 3 and job ~= '' then
   waited_denials, waited_at = waited_denials + 1, binding
   local parked = deny(binding)
   if late > 0 then
@@ -209,7 +209,7 @@ elseif reason ~= 4 and job ~= '' then
   kept = concat({whole(binding - 1), parked and '1' or '0', claims[binding].line.epoch}, ' ')
 else
   for _, c in ipairs(claims) do mend(c) end
-  if reason ~= 4 then retry = spread(claims[binding], retry) end
+  if reason ~= 3 then retry = spread(claims[binding], retry) end
 end
 local looks, delays, replies = {}, {}, {}
 for i, c in ipairs(claims) do

@@ -16,7 +16,7 @@
            parked epoch" or nothing, but of a job that waited and is granted, for each claim "-", or the position that it
            had and "+" if it had a turn, else "-"; looks: "claim delay" each; waited: "for denials claim", with "-" for a
            claim that is unknown, or nothing; wakes: "claim delay" each, whose ids follow as texts of their own
-           reason: 0 allowed, 1 exhausted, 2 in line, 4 queue full, 5 paused
+           reason: 0 allowed, 1 exhausted, 2 in line, 3 queue full, 4 paused
 ]]
 local job, owner, park, claims = ARGV[3], ARGV[4], ARGV[5], read_claims(7, math.floor(#KEYS / 5), ARGV[4])
 local free, max_wait, epoch, waited_for, waited_denials, attempt =

@@ -1,5 +1,5 @@
 --[[
-  A limit that is slower for a while. Mirrors throttlekit/_core/slowdown.py. Comes after common.lua, before line.lua.
+  A limit that is slower for a while. Mirrors throttlekit/_core/slowdown.py. Comes after common.lua.
 
   line.slow   what its line keeps of it, as SLOWED names it; nil: the limit is not slowed down
   c.pace      the pace of the claim: `each` nanoseconds a unit, `charge` microseconds for the request, `gate`

@@ -5,7 +5,7 @@
   KEYS     of each claim, of one unit: see ask.lua
   ARGV     [1] now; [2] the number of claims; [3] "settle" or "release"; the claims, as in ask.lua; then of each claim
            5 arguments: a, b and c of the algorithm that charged it, when it did, and by how much the true cost is
-           greater: see settle.lua and lease.lua
+           greater, in the algorithm's own measure; less if negative
 ]]
 local number, verb = tonumber(ARGV[2]), ARGV[3]
 local claims = read_claims(4, number, '')

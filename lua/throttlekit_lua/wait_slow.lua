@@ -4,7 +4,9 @@
 
   KEYS     of each claim, of one unit: see ask.lua
   ARGV     [1] now; [2] the number of claims; the claims, as in ask.lua; then of each claim 4 arguments: "fall" or
-           "heard", and its numbers as in slow.lua
+           "heard"; or "drop", for slots that adapt; a fall or a drop: when the refused job was admitted, or ""; heard:
+           how many units remain; a fall: the span, microseconds; heard: until when, microseconds from now; a fall: the
+           floor, millionths
 ]]
 local number = tonumber(ARGV[2])
 local claims = read_claims(3, number, '')
@@ -12,9 +14,10 @@ for i, c in ipairs(claims) do
   local at = 3 + 3 * number + 4 * (i - 1)
   local x, y, z = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   find(c)
-  local changed
-  if ARGV[at] == 'fall' then changed = fall(c.line, x, y, z)
-  else changed = hear(c.line, x, y, c.of.there(c) + math.floor(y / (max(1, c.mark) / 1000))) end
+  local why, changed = ARGV[at], false
+  if why == 'fall' then changed = fall(c.line, x, y, z)
+  elseif why == 'heard' then changed = hear(c.line, x, y, c.of.there(c) + math.floor(y / (max(1, c.mark) / 1000)))
+  elseif c.of.drop(c, x) then c.of.keep(c) end
   if changed then c.line.renewed = 0 end
   wake_claim(c)
   mend(c)

@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.storage_keys import jobs_name, line_name
+from throttlekit._core.storage_keys import wait_names
 
-__all__ = ["StoreClaim", "claim_of"]
+__all__ = ["CLASS", "CLASSES", "UNIT", "StoreClaim", "claim_of"]
+
+UNIT = 1_000_000
+"""How far one unit moves a tenant of weight 1 on."""
+
+CLASS, CLASSES = 2**40, 16
+"""What a class of priority adds to `StoreClaim.lead`, and how many classes there are at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,9 +28,8 @@ class StoreClaim:
     Attributes:
         max_queue: How many jobs may wait for a new one to join them. None: any number.
         tenant: Whose share of the limit the job takes; "" if the limit is not shared.
-        step: How far the job moves its tenant on in the line: cost / weight, in `line.UNIT`, rounded up; 0 if the limit
-            is not shared.
-        lead: How far before v jobs of its class of priority start: a multiple of `line.CLASS`.
+        step: How far the job moves its tenant on: cost / weight, in `UNIT`, rounded up; 0 if the limit is not shared.
+        lead: The job's class of priority, times `CLASS`: who has more is before who has less.
     """
 
     bucket: str
@@ -36,9 +41,9 @@ class StoreClaim:
     lead: int = 0
 
     @property
-    def names(self) -> tuple[str, str, str]:
-        """All names of the limit's state: what is taken, the line's numbers, the jobs in the line."""
-        return self.bucket, line_name(self.bucket), jobs_name(self.bucket)
+    def names(self) -> tuple[str, ...]:
+        """All names of the limit's state: what is taken, and those of its waitlist."""
+        return self.bucket, *wait_names(self.bucket)
 
 
 class _Draft:

@@ -15,13 +15,22 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm, Use
-from throttlekit._core.claim import StoreClaim
+from throttlekit._core.answer import (
+    GUEST,
+    Answer,
+    Asker,
+    Caller,
+    Kept,
+    Look,
+    Position,
+    Reason,
+    Waited,
+)
+from throttlekit._core.claim import CLASS, CLASSES, StoreClaim
 from throttlekit._core.late import early_us as early_us_of
 from throttlekit._core.late import lateness_us
-from throttlekit._core.line import CLASS, CLASSES
 from throttlekit._core.slowdown import Pace, Pause, after_429, pace_of, paced, ready_after
 from throttlekit._core.storage_keys import is_workflow
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import (
     DEAF,
     GUESTS_US,
@@ -30,7 +39,6 @@ from throttlekit._core.waitlist import (
     PATIENCE_US,
     TURN_US,
     Entry,
-    Place,
     Ring,
     State,
     Waitlist,
@@ -38,10 +46,7 @@ from throttlekit._core.waitlist import (
     WakeRules,
 )
 
-__all__ = [
-    "GUEST", "NOT_WAITED", "Answer", "Asker", "Bell", "Kept", "Look", "Position", "Stored", "Waited", "ask",
-    "forget", "look", "own", "scarcity",
-]  # fmt: skip
+__all__ = ["Bell", "Stored", "ask", "forget", "look", "own", "scarcity"]
 
 _NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
 """
@@ -64,129 +69,6 @@ class Stored(NamedTuple):
 
     taken: Any = None
     waitlist: Waitlist | None = None
-
-
-class Asker(NamedTuple):
-    """
-    Who asks.
-
-    Attributes:
-        job: The job's id; "" for a caller that keeps no position.
-        owner: The process, by the name of its channel; of a job that its framework brings back, `late_owner`.
-        free: How many threads it has free besides that which asks.
-        park: The park in which the job may wait; "": its process holds it.
-        max_wait_us: How long the job wants to wait from now on; None: for ever.
-        waited_us, denials: For how long it has waited, and how often it was denied, as far as its process knows. A full
-            queue does not refuse a job that was denied before, even if the store has lost its state.
-    """
-
-    caller: Caller
-    job: str = ""
-    owner: str = ""
-    free: int = 0
-    park: str = ""
-    max_wait_us: int | None = None
-    waited_us: int = 0
-    denials: int = 0
-
-
-GUEST = Asker(Caller.GUEST)
-"""A caller that keeps no position."""
-
-
-class Kept(NamedTuple):
-    """
-    Where a denied job waits.
-
-    Attributes:
-        claim: The number of the claim on whose list it waits.
-        parked: It may wait in the park; else its process holds it.
-        epoch: That of the list.
-    """
-
-    claim: int
-    parked: bool
-    epoch: str
-
-
-class Position(NamedTuple):
-    """
-    What a job had on one list until it was granted.
-
-    Attributes:
-        turn: It was woken there, or before another limit held it back.
-    """
-
-    place: Place
-    turn: bool
-
-
-class Waited(NamedTuple):
-    """
-    How a job has waited.
-
-    Attributes:
-        for_us: Since its first denial.
-        denials: How often it was denied, this time included.
-        claim: The number of the claim on whose list it waits, or waited until it was granted; None: unknown.
-    """
-
-    for_us: int
-    denials: int
-    claim: int | None
-
-
-NOT_WAITED = Waited(0, 0, None)
-
-
-class Answer(NamedTuple):
-    """
-    The answer to one question.
-
-    Attributes:
-        claim: The number of the binding claim; 0 when allowed.
-        retry_us: About when the request would pass, if every job before it does. When allowed, the instant at which its
-            body may begin: at most `EARLY_US` from now, for a job that was woken.
-        uses: What is used of each claim's limit after the decision; None: that claim was not decided.
-        kept: Where the job waits; None: it does not.
-        wakes: The asker's own wakes, and for each claim that somebody should look at, in how many microseconds.
-        positions: When a job that waited is granted, what it had on each list.
-        asked_us: The instant of the decision on each claim, where several stores with clocks of their own decide; else
-            empty.
-        waited: How the job has waited; None: it has not.
-    """
-
-    reason: Reason
-    claim: int
-    now_us: int
-    retry_us: int
-    uses: tuple[Use | None, ...]
-    kept: Kept | None = None
-    wakes: tuple[tuple[int, Wake], ...] = ()
-    looks: tuple[tuple[int, int], ...] = ()
-    positions: tuple[Position | None, ...] = ()
-    asked_us: tuple[int, ...] = ()
-    waited: Waited | None = None
-
-
-class Look(NamedTuple):
-    """
-    The answer to a look at one list.
-
-    Attributes:
-        wakes: All wakes of the owner that have not asked.
-        again: Of the ids that it named, those that are not waiting here for it: they ask anew.
-        near: The first entries of a park.
-        owners: How many owners have jobs in the order.
-        look_in_us: In how many microseconds somebody should look; None: nobody needs to.
-    """
-
-    epoch: str
-    wakes: tuple[Wake, ...] = ()
-    again: tuple[str, ...] = ()
-    near: tuple[str, ...] = ()
-    owners: int = 0
-    look_in_us: int | None = None
 
 
 class _Found(NamedTuple):

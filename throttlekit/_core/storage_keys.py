@@ -17,13 +17,12 @@ from functools import lru_cache
 
 __all__ = [
     "bucket_name", "bucket_of", "digest_of", "digest_of_key", "fleet_name", "granted_name", "held_since", "holder_name",
-    "is_bucket_of", "is_encodable", "is_line", "is_waitlist", "is_workflow", "jobs_name", "jobs_name_of", "limit_id",
-    "line_name", "parts_of", "patterns_of", "quoted", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
+    "is_bucket_of", "is_encodable", "is_waitlist", "is_workflow", "limit_id", "parts_of", "patterns_of", "quoted", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)
-_SUFFIX = re.compile(r":(wait1|order1|entries1|tags1|order2|jobs2)$", re.ASCII)
+_SUFFIX = re.compile(r":(wait1|order1|entries1|tags1)$", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
 _SLOTS = re.compile(r"\*(\d{1,15})$", re.ASCII)
@@ -87,7 +86,7 @@ def wait_names(bucket: str) -> tuple[str, str, str, str]:
 
 
 def bucket_of(name: str) -> str:
-    """The bucket that *name* belongs to: one of `wait_names`, `line_name`, `jobs_name`, or the bucket itself."""
+    """The bucket that *name* belongs to: one of `wait_names`, or the bucket itself."""
     return _SUFFIX.sub("", name)
 
 
@@ -99,26 +98,6 @@ def is_waitlist(name: str) -> bool:
 def granted_name(bucket: str, job: str) -> str:
     """Where a grant is kept for a while, in case its answer is lost; on the node of *bucket*."""
     return f"{bucket}:granted1:{quoted(job)}"
-
-
-def line_name(bucket: str) -> str:
-    """Where the numbers of the waiting line of *bucket* are stored: another name for each shape that they had."""
-    return f"{bucket}:order2"
-
-
-def is_line(name: str) -> bool:
-    """Whether *name* is one that `line_name` made."""
-    return name.endswith(":order2")
-
-
-def jobs_name_of(line: str) -> str:
-    """Where the jobs that wait in the line are stored whose numbers are stored as *line*."""
-    return jobs_name(line.removesuffix(":order2"))
-
-
-def jobs_name(bucket: str) -> str:
-    """Where the jobs that wait in the line of *bucket* are stored, in order."""
-    return f"{bucket}:jobs2"
 
 
 def holder_name(job_id: str, token: str, asked_us: int) -> str:

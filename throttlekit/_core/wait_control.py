@@ -17,20 +17,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from throttlekit._core.algorithm import Algorithm
+from throttlekit._core.answer import Asker, Position
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import (
-    _NOBODY,
-    Asker,
-    Bell,
-    Position,
-    Stored,
-    _Found,
-    _look,
-    _position,
-    _stored,
-    _wake_all,
-    _workflow_of,
-)
+from throttlekit._core.decide import _NOBODY, Bell, Stored, _Found, _look, _position, _stored, _wake_all, _workflow_of
 from throttlekit._core.slowdown import Fall, Heard, Pause, after_429, slowed
 from throttlekit._core.waitlist import KEPT_US, Entry, State, Waitlist
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from throttlekit._core.answer import Answer, Asker
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker
 from throttlekit._core.decision import Decision
-from throttlekit._core.verdict import Verdict
 from throttlekit._core.wait_control import Charge
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim
 from throttlekit.stores.base import Request
-from throttlekit.stores.waitlists import answer_of_verdict
 
 __all__ = ["Attempt", "Decider", "Layer", "Rest"]
 
@@ -51,7 +49,7 @@ class Decider(Protocol):
 class Layer(Protocol):
     """A layer from the pipeline down to the store: it answers an attempt, or passes it down."""
 
-    def decide(self, attempt: Attempt) -> Verdict:
+    def decide(self, attempt: Attempt) -> Answer:
         """
         Decide *attempt*.
 
@@ -70,9 +68,9 @@ class Rest:
     def ask(
         self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
-        mine, request = [self._attempt.claims[number] for number in self._numbers], self._attempt.request
-        request = request._replace(claims=claims, asker=asker, attempt=attempt)
-        return answer_of_verdict(self._layer.decide(self._attempt._replace(claims=mine, request=request)))
+        mine = [self._attempt.claims[number] for number in self._numbers]
+        request = Request(claims, asker, attempt)
+        return self._layer.decide(self._attempt._replace(claims=mine, request=request))
 
     def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
         """It is the last part: it is charged only if the others are. A job that they deny asks it for no position."""

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.answer import Answer, Asker
+from throttlekit._core.claim import StoreClaim
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import Request, Store, SupportsCommands, acquire_or_error
+from throttlekit.stores.base import Request, Store, SupportsCommands, ask_or_error
 
 __all__ = ["CircuitBreaker"]
 
@@ -62,28 +63,30 @@ class CircuitBreaker(StoreAccess):
         renew_lock_after_fork(self, "_lock")
         self._begin, self._fault = Every(clock=clock), Every(clock=clock)
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
         if self._outages:
-            self._turn_away(_names(request))
+            self._turn_away([claim.bucket for claim in claims])
         began = self._clock()
         try:
-            verdict = self._store.acquire(request, now_us)
+            answer = self._store.ask(claims, asker, now_us, attempt=attempt)
         except StoreUnavailable as error:
-            self._failed(_names(request), error, self._clock() - began)
+            self._failed([claim.bucket for claim in claims], error, self._clock() - began)
             raise
         if self._outages:
-            self._answered(_names(request))
-        return verdict
+            self._answered([claim.bucket for claim in claims])
+        return answer
 
-    def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
+    def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """
-        `acquire` each of *requests*, in one round trip if the store can. An error takes its answer's place; a request
+        `ask` each of *requests*, in one round trip if the store can. An error takes its answer's place; a request
         to a part that is known to be down is not sent.
         """
         batched = self._batched
         if batched is None:
-            return [acquire_or_error(self, request) for request in requests]
-        answers: dict[int, Verdict | Exception] = {}
+            return [ask_or_error(self, request) for request in requests]
+        answers: dict[int, Answer | Exception] = {}
         for number, request in enumerate(requests) if self._outages else ():
             try:
                 self._turn_away(_names(request))
@@ -92,7 +95,7 @@ class CircuitBreaker(StoreAccess):
         asked = [number for number in range(len(requests)) if number not in answers]
         began = self._clock()
         try:
-            found = batched.acquire_all([requests[number] for number in asked]) if asked else ()
+            found = batched.ask_all([requests[number] for number in asked]) if asked else ()
             answers.update(zip(asked, found, strict=True))
         except StoreUnavailable as error:
             answers.update(dict.fromkeys(asked, error))

@@ -19,7 +19,7 @@ from throttlekit.hookspecs import (
     hookimpl,
 )
 from throttlekit.stores.base import Store
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["DeferralLog", "RateLimitLog", "ShadowLog", "SlotLostLog", "Stores", "UnchargedLog"]
 
@@ -35,20 +35,20 @@ class Stores:
         if not colon:
             return None
         if scheme == "memory":
-            return WaitlistMemoryStore()
+            return MemoryStore()
         server, _, shape = scheme.partition("+")
         if shape == "sentinel" and server in _SERVERS:
-            from throttlekit.stores.redis_waitlists import WaitlistSentinelStore
+            from throttlekit.stores.sentinel import RedisSentinelStore
 
-            return WaitlistSentinelStore(url)
+            return RedisSentinelStore(url)
         if shape == "cluster" and server in _SERVERS:
-            from throttlekit.stores.redis_waitlists import WaitlistClusterStore
+            from throttlekit.stores.cluster import RedisClusterStore
 
-            return WaitlistClusterStore(url)
+            return RedisClusterStore(url)
         if scheme in (*_SERVERS, "unix"):
-            from throttlekit.stores.redis_waitlists import WaitlistRedisStore
+            from throttlekit.stores.redis import RedisStore
 
-            return WaitlistRedisStore(url)
+            return RedisStore(url)
         return None
 
 

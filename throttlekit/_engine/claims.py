@@ -1,4 +1,4 @@
-"""Turn a call into claims and a store's request, and the store's verdict into a decision."""
+"""Turn a call into claims and a store's request, and the store's answer into a decision."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any, NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.answer import GUEST, NOT_WAITED, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim, claim_of
-from throttlekit._core.decide import GUEST, NOT_WAITED, Asker, Waited
 from throttlekit._core.decision import Charged, Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.share import NO_STAKE, Stake
 from throttlekit._core.limit.template import key_text
 from throttlekit._core.storage_keys import bucket_name, holder_name, quoted
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.call import Call
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.stores.base import Request
@@ -249,43 +248,43 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
         asker, attempt = waits.waker.asks(call.id, [each.bucket for each in asked], caller, ends_in_us)
         if waits.denied:
             asker = asker._replace(denials=max(1, asker.denials))
-        return Request(asked, caller, asker=asker, attempt=attempt)
+        return Request(asked, asker, attempt)
     job = call.waiting
     if call.peek:
         owner = "" if job is None else delivery.owner
-        return Request(asked, Caller.PEEK, asker=Asker(Caller.PEEK, call.id, owner))
+        return Request(asked, Asker(Caller.PEEK, call.id, owner))
     if job is None:
-        return Request(asked, Caller.GUEST, asker=GUEST)
+        return Request(asked, GUEST)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
     ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
     asker = Asker(caller, job.id, delivery.owner, 0, "", ends_in_us, for_us, denials)
-    return Request(asked, caller, asker=asker)
+    return Request(asked, asker)
 
 
-def decision_from(verdict: Verdict, claims: Sequence[Claim]) -> Decision:
-    """*verdict* as the decision on *claims*."""
-    reason, binding, now_us = verdict.reason, verdict.claim, verdict.now_us
-    asked_us = verdict.asked_us or (now_us,) * len(claims)
+def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:
+    """*answer* as the decision on *claims*."""
+    reason, binding, now_us = answer.reason, answer.claim, answer.now_us
+    asked_us = answer.asked_us or (now_us,) * len(claims)
     allowed = reason is Reason.ALLOWED
     charged: tuple[Charged, ...] = ()
     if allowed and len(claims) == 1:
-        charged = (claims[0].charged(asked_us[0], verdict.uses[0]),)
+        charged = (claims[0].charged(asked_us[0], answer.uses[0]),)
     elif allowed:
-        charged = tuple(map(Claim.charged, claims, asked_us, verdict.uses))
+        charged = tuple(map(Claim.charged, claims, asked_us, answer.uses))
         least = 2.0
-        for number, (claim, use, at_us) in enumerate(zip(claims, verdict.uses, asked_us, strict=True)):
+        for number, (claim, use, at_us) in enumerate(zip(claims, answer.uses, asked_us, strict=True)):
             left = 1.0 if use is None else claim.limit.remaining(use, at_us) / claim.limit.capacity
             if left < least:
                 binding, least = number, left
-    bound, use, at_us = claims[binding], verdict.uses[binding] or Use(0, 0), asked_us[binding]
+    bound, use, at_us = claims[binding], answer.uses[binding] or Use(0, 0), asked_us[binding]
     return decision_of(
         allowed,
         bound.limit,
         bound.key,
         bound.cost,
         bound.limit.remaining(use, at_us),
-        (verdict.retry_us - now_us) / 1_000_000,
-        0.0 if reason is Reason.FULL else (verdict.due_us - now_us) / 1_000_000,
+        (answer.retry_us - now_us) / 1_000_000,
+        0.0 if reason is Reason.FULL else (answer.retry_us - now_us) / 1_000_000,
         max(0, use.full_us - at_us) / 1_000_000,
         "allowed" if allowed else reason.value,
         None,

@@ -13,13 +13,12 @@ from typing import Any, TypeVar, get_args
 
 import pluggy
 
-from throttlekit._core.decide import Waited
+from throttlekit._core.answer import Answer, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.local_share import OnStoreFailure
 from throttlekit._core.limit.template import key_text, safe_repr
-from throttlekit._core.verdict import Verdict
 from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.claims import Claim
 from throttlekit._util.log_limiter import Every
@@ -110,14 +109,14 @@ class EventDispatcher:
 
     # What plugins observe
 
-    def decided(self, attempt: Attempt, decision: Decision, verdict: Verdict, waited: Waited) -> None:
+    def decided(self, attempt: Attempt, decision: Decision, answer: Answer, waited: Waited) -> None:
         """
-        Emit that *verdict* decided the call. Of attempts that ended in a wait in place only the last is emitted.
+        Emit that *answer* decided the call. Of attempts that ended in a wait in place only the last is emitted.
 
         Args:
             waited: How the job has waited, this denial included.
         """
-        ended, uses, claims = time.perf_counter(), verdict.uses, attempt.claims
+        ended, uses, claims = time.perf_counter(), answer.uses, attempt.claims
         if len(claims) == 1:
             limit = claims[0].limit
             limits: tuple[Limit, ...] = (limit,)
@@ -125,7 +124,7 @@ class EventDispatcher:
         else:
             limits = tuple([claim.limit for claim in claims])
             asked = any(use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True))
-        now_us, held_by = verdict.now_us, waited.claim
+        now_us, held_by = answer.now_us, waited.claim
         self._decided.emit(
             _new(
                 Decided,
@@ -137,7 +136,7 @@ class EventDispatcher:
                     waited.denials,
                     waited.for_us / 1_000_000,
                     "" if held_by is None or not waited.denials else claims[held_by].limit.name,
-                    (verdict.due_us - now_us) / 1_000_000,
+                    (answer.retry_us - now_us) / 1_000_000,
                     ended - attempt.began if asked else None,
                 ),
             )

@@ -8,15 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from throttlekit._core.answer import GUEST
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import GUEST
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.local_share import OnStoreFailure
-from throttlekit._core.verdict import Caller
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import Request, Store
+from throttlekit.stores.base import Store
 
 __all__ = ["OutageDelays", "decide_without_store"]
 
@@ -86,8 +85,7 @@ def decide_without_store(
         return outcome, unknown
     if here:
         # No job waits here: it keeps the position that it has in the store.
-        request = Request([each.claim for each in here], Caller.GUEST, asker=GUEST)
-        found = decision_from(in_process.acquire(request), here)
+        found = decision_from(in_process.ask([each.claim for each in here], GUEST), here)
         if not found.allowed:
             delay = min(delay, found.delay) if found.delay else delay
             return outcome, replace(unknown, limit=found.limit, key=found.key, cost=found.cost, delay=delay)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from throttlekit._core.decide import NOT_WAITED, Waited
+from throttlekit._core.answer import NOT_WAITED, Waited
 from throttlekit._util.fork_safety import renew_lock_after_fork
 
 __all__ = ["History"]

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import NOT_WAITED, Answer, Asker, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.attempt import Attempt, Layer
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from
@@ -25,8 +24,8 @@ from throttlekit.errors import StoreUnavailable
 
 __all__ = ["Count", "Pipeline", "begins_in"]
 
-Count = Callable[[Decision, Sequence[Claim], Verdict, Waited, "Job | None"], None]
-"""Counts a decision of the store: the decision, the claims, the verdict, how the job has waited, the job."""
+Count = Callable[[Decision, Sequence[Claim], Answer, Waited, "Job | None"], None]
+"""Counts a decision of the store: the decision, the claims, the answer, how the job has waited, the job."""
 
 
 class Pipeline:
@@ -59,15 +58,15 @@ class Pipeline:
             return _peek_decision(self.layer.decide(attempt), attempt)
         while True:
             try:
-                verdict = self.layer.decide(attempt)
+                answer = self.layer.decide(attempt)
             except StoreUnavailable as error:
                 return self.without_store(attempt, error)
-            decision = self.decision(attempt, verdict)
-            if decision.allowed and (early := begins_in(verdict)):
+            decision = self.decision(attempt, answer)
+            if decision.allowed and (early := begins_in(answer)):
                 time.sleep(early)
             inline = not decision.allowed and call.delivery.inline is not None and _is_deferral(call, decision)
             if not inline or not call.delivery.waits_in_place(decision):
-                return self.conclude(attempt, verdict, decision)
+                return self.conclude(attempt, answer, decision)
             attempt = attempt._replace(began=self._now())
 
     def attempt(self, call: Call) -> Attempt:
@@ -92,9 +91,9 @@ class Pipeline:
             resolver.remember(question, attempt)  # with its limits, which live as long
         return attempt
 
-    def decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
+    def decide_all(self, attempts: Sequence[Attempt]) -> list[Answer | Exception]:
         """Decide each of *attempts*, in one round trip where that is possible. An error takes its answer's place."""
-        answers: dict[int, Verdict | Exception] = {}
+        answers: dict[int, Answer | Exception] = {}
         together: list[int] = []
         for number, attempt in enumerate(attempts):
             if any(claim.in_process or claim.limit.prefetch_quota is not None for claim in attempt.claims):
@@ -111,7 +110,7 @@ class Pipeline:
             except Exception as error:
                 answers[number] = error
         if dated:
-            found = self._stores.acquire_all([each.request for each in dated.values()])
+            found = self._stores.ask_all([each.request for each in dated.values()])
             for (number, each), answer in zip(dated.items(), found, strict=True):
                 self._stores.calendar.heard(each, answer)
                 answers[number] = answer
@@ -130,31 +129,31 @@ class Pipeline:
             except Exception as error:
                 answers[number] = error
         found = self.decide_all([*attempts.values()]) if attempts else []
-        for (number, attempt), verdict in zip(attempts.items(), found, strict=True):
-            answers[number] = verdict if isinstance(verdict, Exception) else _peek_decision(verdict, attempt)
+        for (number, attempt), answer in zip(attempts.items(), found, strict=True):
+            answers[number] = answer if isinstance(answer, Exception) else _peek_decision(answer, attempt)
         return [answers[number] for number in range(len(calls))]
 
-    def decision(self, attempt: Attempt, verdict: Verdict) -> Decision:
-        """The decision that *verdict* means, counted for the fleet."""
-        decision = decision_from(verdict, attempt.claims)
+    def decision(self, attempt: Attempt, answer: Answer) -> Decision:
+        """The decision that *answer* means, counted for the fleet."""
+        decision = decision_from(answer, attempt.claims)
         if self._count is not None:
-            self._count(decision, attempt.claims, verdict, _waited_of(attempt, verdict), attempt.call.waiting)
+            self._count(decision, attempt.claims, answer, _waited_of(attempt, answer), attempt.call.waiting)
         return decision
 
-    def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:
+    def conclude(self, attempt: Attempt, answer: Answer, decision: Decision) -> Decision:
         """Let a denied job wait, or end its waiting, and emit the events. Returns the decision for the caller."""
         call = attempt.call
-        waited = _waited_of(attempt, verdict)
+        waited = _waited_of(attempt, answer)
         if call.waits is not None:
-            decision = self._conclude_waiting(attempt, call.waits, verdict, decision, waited)
+            decision = self._conclude_waiting(attempt, call.waits, answer, decision, waited)
         elif call.waiting is not None:
             decision = self._conclude_coming_back(attempt, call.waiting, decision, waited)
         if self.events.decisions:
-            self.events.decided(attempt, decision, verdict, waited)
+            self.events.decided(attempt, decision, answer, waited)
         return decision
 
     def _conclude_waiting(
-        self, attempt: Attempt, waits: Waiting, verdict: Verdict, decision: Decision, waited: Waited
+        self, attempt: Attempt, waits: Waiting, answer: Answer, decision: Decision, waited: Waited
     ) -> Decision:
         """Hand a job to its waker, or end its waiting."""
         call, units, ends_in_us = attempt.call, _units_of(attempt), _ends_in_us(attempt)
@@ -162,10 +161,9 @@ class Pipeline:
         if is_deferral and call.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             waits.waker.leave(call.id, units)
             return _waited_too_long(decision)
-        answer: Answer = verdict.answer or _answer_without_waitlists(verdict, waited)
         waits.waker.answered(call.id, waits.item, units, answer, ends_in_us)
-        if is_deferral and answer.kept is None:  # its store has no waitlists, or the job has no id
-            in_us = max(0, verdict.due_us - verdict.now_us)
+        if is_deferral and answer.kept is None:  # the job has no id, so no waitlist has it
+            in_us = max(0, answer.retry_us - answer.now_us)
             waits.waker.hold(call.id, waits.item, in_us, waited, ends_in_us=ends_in_us)
         if is_deferral and call.job is not None:
             self.events.deferred(call.job, decision, waited.denials, waited.for_us / 1_000_000)
@@ -258,39 +256,29 @@ class Pipeline:
         return time.perf_counter() if self.events.decisions else 0.0
 
 
-def _waited_of(attempt: Attempt, verdict: Verdict) -> Waited:
+def _waited_of(attempt: Attempt, answer: Answer) -> Waited:
     """How a job has waited, this denial included."""
-    call, answer = attempt.call, verdict.answer
+    call = attempt.call
     if call.waiting is None:
         return NOT_WAITED
-    if answer is not None:
-        waited: Waited | None = answer.waited
-        if waited is not None or verdict.allowed or verdict.reason is Reason.FULL:
-            return waited or NOT_WAITED
+    if answer.waited is not None or answer.allowed or answer.reason is Reason.FULL:
+        return answer.waited or NOT_WAITED
     known = NOT_WAITED if call.waits is None else call.waits.waker.waited(call.id)
-    return known if verdict.allowed else Waited(known.for_us, known.denials + 1, verdict.claim)
+    return Waited(known.for_us, known.denials + 1, answer.claim)
 
 
 def _waited_too_long(decision: Decision) -> Decision:
     return replace(decision, reason="waited too long", delay=0.0)
 
 
-def _answer_without_waitlists(verdict: Verdict, waited: Waited) -> Answer:
-    """The answer of a store without waitlists: a denied job waits in its process until it is due."""
-    return Answer(
-        verdict.reason, verdict.claim, verdict.now_us, verdict.due_us, verdict.uses,
-        waited=waited if waited.denials else None,
-    )  # fmt: skip
-
-
-def begins_in(verdict: Verdict) -> float:
+def begins_in(answer: Answer) -> float:
     """Seconds until the body may begin of a job that was woken, and granted a little before its units came."""
-    return 0.0 if verdict.answer is None else max(0, verdict.retry_us - verdict.now_us) / 1_000_000
+    return max(0, answer.retry_us - answer.now_us) / 1_000_000
 
 
 def _ends_in_us(attempt: Attempt) -> int | None:
     """In how long the job of *attempt* is to wait no longer; None: never."""
-    return None if attempt.request.asker is None else attempt.request.asker.max_wait_us
+    return attempt.request.asker.max_wait_us
 
 
 def _units_of(attempt: Attempt) -> list[StoreClaim]:
@@ -298,8 +286,8 @@ def _units_of(attempt: Attempt) -> list[StoreClaim]:
     return [replace(each.claim, algorithm=each.claim.algorithm.of_one(), cost=1) for each in attempt.claims]
 
 
-def _peek_decision(verdict: Verdict, attempt: Attempt) -> Decision:
-    return replace(decision_from(verdict, attempt.claims), charged=())
+def _peek_decision(answer: Answer, attempt: Attempt) -> Decision:
+    return replace(decision_from(answer, attempt.claims), charged=())
 
 
 def _is_deferral(call: Call, decision: Decision) -> bool:

@@ -110,9 +110,9 @@ def store_of(client: object, *, also: bool) -> Store:
     """
     if also:
         raise ConfigurationError("a limiter asks one store: give a URL or client=, not both")
-    from throttlekit.stores.redis_waitlists import waitlist_store_of_client
+    from throttlekit.stores.from_client import store_of_client
 
-    return waitlist_store_of_client(client)
+    return store_of_client(client)
 
 
 def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: pluggy.PluginManager) -> Store:
@@ -126,7 +126,7 @@ def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: p
         return store
     if not isinstance(stores, Mapping) or not all(isinstance(each, str) and each for each in stores):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError('stores= takes a store for each name or group of limits: {"llm-*": "redis://…"}')
-    from throttlekit.stores.grouped_waitlists import grouped  # of use to few limiters, and its imports are costly
+    from throttlekit.stores.grouped import grouped  # of use to few limiters, and its imports are costly
 
     groups: list[tuple[str, Store]] = []
     for pattern, each in stores.items():
@@ -138,7 +138,7 @@ def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: p
 
 
 def _checked(store: Store, remedy: str) -> Store:
-    verbs = ("acquire", "settle", "release", "renew", "pause", "reset", "clear_lines", "close")
+    verbs = ("ask", "settle", "release", "renew", "pause", "forget", "listen", "reset", "clear_waitlists", "close")
     if isinstance(store, type) or not all(callable(getattr(store, verb, None)) for verb in verbs):
         shown = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
         if type(store).__module__.partition(".")[0] in ("redis", "valkey"):

@@ -11,14 +11,13 @@ from typing import Any, TypeAlias
 
 from throttlekit._core.algorithms.gcra import Bucket
 from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import NOT_WAITED, Answer, Asker
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.prefetch_options import PrefetchQuota
 from throttlekit._core.local_quota import LocalQuota
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._core.wait_control import Charge
 from throttlekit._engine.attempt import Attempt, Decider, Layer, Rest
 from throttlekit._engine.call import Call
@@ -26,14 +25,13 @@ from throttlekit._engine.claims import Claim, decision_from
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.stores.base import Request
-from throttlekit.stores.wait_parts import WaitPart, decide_in_parts
-from throttlekit.stores.waitlists import answer_of_verdict
+from throttlekit.stores.parts import Part, ask_in_parts
 
 __all__ = ["PrefetchedCalls", "Prefetcher"]
 
 _Name: TypeAlias = "tuple[str, PrefetchQuota, Bucket]"
 # The rate too: what was taken at one that was in force before is not a measure of how much to take now.
-_NOTHING = Verdict(Reason.ALLOWED, 0, 0, 0, 0, ())
+_NOTHING = Answer(Reason.ALLOWED, 0, 0, 0, ())
 
 _AHEAD = Asker(Caller.GUEST, max_wait_us=0)
 
@@ -51,15 +49,15 @@ def _clock_us() -> Callable[[], int]:
 
 class _Entry:
     """
-    What was taken ahead under one bucket, and the answer for calls that spend from it: what the store answered when
+    What was taken ahead under one bucket, and the decision on calls that spend from it: what the store answered when
     the units were taken.
     """
 
-    __slots__ = ("ahead", "alias", "answer", "cost", "limit", "name", "passed", "quota", "units", "verdict")
+    __slots__ = ("ahead", "alias", "answer", "cost", "limit", "name", "passed", "quota", "stored", "units")
 
     def __init__(self, name: _Name, limit: Limit) -> None:
         self.name, self.limit, self.quota = name, limit, LocalQuota(name[1])
-        self.verdict = _NOTHING
+        self.stored = _NOTHING
         self.answer: Decision | None = None
         self.alias: object = None
         self.cost = self.passed = self.units = 0
@@ -126,7 +124,7 @@ class Prefetcher:
                 return entry.answer
         return None
 
-    def decide(self, attempt: Attempt) -> Verdict:
+    def decide(self, attempt: Attempt) -> Answer:
         """
         Spend units at hand for the claims that have them, and ask below for the others. What was spent goes back to
         hand if the layer below denies.
@@ -136,22 +134,23 @@ class Prefetcher:
                 return self._decide(attempt)
         return self._below.decide(attempt)
 
-    def _decide(self, attempt: Attempt) -> Verdict:
-        parts: list[WaitPart] = []
+    def _decide(self, attempt: Attempt) -> Answer:
+        parts: list[Part] = []
         rest: list[int] = []
         now_us, held = self._clock_us(), self._held
         with held.lock:
             for number, claim in enumerate(attempt.claims):
                 name = _name(claim)
                 entry = held.entries.get(name) if name is not None else None
-                if entry is not None and _ready(entry.quota, claim.cost, now_us, attempt.request.caller):
-                    parts.append(WaitPart(_Spent(held, entry, claim.cost), [number]))
+                if entry is not None and _ready(entry.quota, claim.cost, now_us, attempt.request.asker.caller):
+                    parts.append(Part(_Spent(held, entry, claim.cost), [number]))
                 else:
                     rest.append(number)
         if not parts:
             return self.refill(attempt)
-        parts += [WaitPart(Rest(attempt, rest, _Refill(self)), rest)] if rest else []
-        return decide_in_parts(parts, attempt.request)
+        parts += [Part(Rest(attempt, rest, _Refill(self)), rest)] if rest else []
+        request = attempt.request
+        return ask_in_parts(parts, request.claims, request.asker, attempt=request.attempt, in_order=True)
 
     def passed(self) -> list[tuple[Limit, str, int, int]]:
         """
@@ -185,10 +184,10 @@ class Prefetcher:
             for entry in [each for each in held.entries.values() if meant(each.name)]:
                 _drop(held, entry)
 
-    def refill(self, attempt: Attempt) -> Verdict:
+    def refill(self, attempt: Attempt) -> Answer:
         """Ask below for *attempt*, and for units ahead where that pays; if they are denied, for *attempt* alone."""
         claims, request = attempt.claims, attempt.request
-        if request.caller is Caller.PEEK:
+        if request.asker.caller is Caller.PEEK:
             return self._below.decide(attempt)
         held, asked_us = self._held, self._clock_us()
         entries: dict[int, _Entry] = {}
@@ -204,17 +203,17 @@ class Prefetcher:
                     entry.quota.begin(asked_us)
         if taking:
             try:
-                verdict = self._below.decide(attempt._replace(request=_enlarged(request, entries, taking)))
-                self._record(held, claims, entries, taking, verdict, asked_us)
+                answer = self._below.decide(attempt._replace(request=_enlarged(request, entries, taking)))
+                self._record(held, claims, entries, taking, answer, asked_us)
             finally:
                 for number in taking:
                     entries[number].quota.ended()
-            if verdict.allowed:
-                return verdict
+            if answer.allowed:
+                return answer
             asked_us = self._clock_us()
-        verdict = self._below.decide(attempt)
-        self._record(held, claims, entries, {}, verdict, asked_us)
-        return verdict
+        answer = self._below.decide(attempt)
+        self._record(held, claims, entries, {}, answer, asked_us)
+        return answer
 
     def _record(
         self,
@@ -222,7 +221,7 @@ class Prefetcher:
         claims: Sequence[Claim],
         entries: dict[int, _Entry],
         taking: dict[int, int],
-        verdict: Verdict,
+        answer: Answer,
         asked_us: int,
     ) -> None:
         now_us = self._clock_us()
@@ -231,16 +230,16 @@ class Prefetcher:
                 if held.entries.get(entry.name) is not entry:
                     continue  # it was emptied meanwhile: what was on its way is lost
                 claim, quota = claims[number], entry.quota
-                use, at_us = verdict.uses[number], verdict.asked_us[number] if verdict.asked_us else verdict.now_us
+                use, at_us = answer.uses[number], answer.asked_us[number] if answer.asked_us else answer.now_us
                 remaining = claim.limit.remaining(use, at_us) if use is not None else 0
-                if number in taking and verdict.allowed:
+                if number in taking and answer.allowed:
                     quota.took(taking[number], claim.cost, asked_us, now_us, remaining)
-                    entry.verdict = Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, (use,))
+                    entry.stored = Answer(Reason.ALLOWED, 0, at_us, at_us, (use,))
                     _answer_at_once(held, entry, claim)
                 elif number in taking:
                     quota.refused(asked_us)
-                elif not taking and (verdict.allowed or verdict.claim == number):
-                    quota.asked_plainly(claim.cost, verdict.allowed, asked_us, remaining)
+                elif not taking and (answer.allowed or answer.claim == number):
+                    quota.asked_plainly(claim.cost, answer.allowed, asked_us, remaining)
 
 
 class PrefetchedCalls:
@@ -277,7 +276,7 @@ class _Spent:
 
     def __init__(self, held: _Held, entry: _Entry, cost: int) -> None:
         self._held, self._entry, self._cost = held, entry, cost
-        self._answer, self._until_us = answer_of_verdict(entry.verdict), entry.quota.until_us
+        self._answer, self._until_us = entry.stored, entry.quota.until_us
 
     def ask(
         self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
@@ -296,7 +295,7 @@ class _Refill:
     def __init__(self, prefetcher: Prefetcher) -> None:
         self._prefetcher = prefetcher
 
-    def decide(self, attempt: Attempt) -> Verdict:
+    def decide(self, attempt: Attempt) -> Answer:
         return self._prefetcher.refill(attempt)
 
 
@@ -305,7 +304,7 @@ def _ready(quota: LocalQuota, cost: int, now_us: int, caller: Caller) -> bool:
 
 
 def _has_waited(request: Request) -> bool:
-    return request.asker is not None and request.asker.denials > 0
+    return request.asker.denials > 0
 
 
 def _name(claim: Claim) -> _Name | None:
@@ -343,7 +342,7 @@ def _answer_at_once(held: _Held, entry: _Entry, claim: Claim) -> None:
         limit,
         limit.name if limit.key is None else (limit.name, claim.key),
     )
-    entry.answer = decision_from(entry.verdict, [claim])
+    entry.answer = decision_from(entry.stored, [claim])
     held.quick[entry.alias] = entry
 
 
@@ -358,4 +357,4 @@ def _enlarged(request: Request, entries: dict[int, _Entry], taking: dict[int, in
             step = claim.step * units // max(1, claim.cost)
             entry.ahead = (units, replace(claim, algorithm=algorithm, cost=units, step=step))
         claims[number] = entry.ahead[1]
-    return Request(claims, Caller.GUEST, asker=_AHEAD)
+    return Request(claims, _AHEAD)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from throttlekit._core.answer import Caller
 from throttlekit._core.storage_keys import is_workflow
-from throttlekit._core.verdict import Caller
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request
@@ -146,7 +146,7 @@ def slots_of(request: Request) -> list[Correction]:
     What gives back the slots that *request* may have been granted; nothing for a peek, nor of a workflow's slot, which
     other jobs of it may hold.
     """
-    if request.caller is Caller.PEEK:
+    if request.asker.caller is Caller.PEEK:
         return []
     return [
         Correction(claim.bucket, claim.algorithm, 0, -claim.algorithm.size)

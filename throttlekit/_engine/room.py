@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from throttlekit._core.algorithm import Algorithm
+from throttlekit._core.answer import Look
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Look
 from throttlekit._core.waitlist import Wake
 
 __all__ = ["AHEAD_US", "LookAt", "Room", "net_period_us"]

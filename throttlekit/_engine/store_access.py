@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
+from throttlekit._core.answer import Answer, Asker, Look
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker, Look
-from throttlekit._core.late import PLAIN_OWNER, lateness_us
-from throttlekit._core.verdict import Verdict
-from throttlekit._core.wait_control import Charge, Where
+from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import (
@@ -23,16 +21,14 @@ from throttlekit.stores.base import (
     SupportsCommands,
     SupportsForget,
     SupportsParts,
-    Wait,
-    acquire_or_error,
+    ask_or_error,
 )
 from throttlekit.stores.memory import MemoryStore
-from throttlekit.stores.waitlists import SupportsWaitlists, has_waitlists
 
 __all__ = ["StoreAccess"]
 
 _T = TypeVar("_T")
-_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing, Wait)
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
 
 
 class StoreAccess:
@@ -46,7 +42,6 @@ class StoreAccess:
         self._store = store
         self._parted = store if isinstance(store, SupportsParts) else None
         self._batched = store if isinstance(store, SupportsBatch) else None
-        self._lists = cast(SupportsWaitlists, store) if has_waitlists(store) else None
 
     @property
     def in_memory(self) -> bool:
@@ -58,31 +53,17 @@ class StoreAccess:
         """The server, without a user or a password, as `StoreUnavailable.server` has it; "": not known."""
         return str(getattr(self._store, "address", ""))
 
-    def as_asked(self, request: Request) -> Request:
-        """
-        *request* as the store is asked. One without waitlists may pass it on to a store that has them, but nobody
-        would wake a job there: each comes back by its delay.
-        """
-        asker = request.asker
-        if self._lists is not None or asker is None or not asker.job or lateness_us(asker.owner):
-            return request
-        return request._replace(asker=asker._replace(owner=PLAIN_OWNER, park=""))
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        return self._store.ask(claims, asker, now_us, attempt=attempt)
 
-    def as_answered(self, verdict: Verdict) -> Verdict:
-        """What a store without waitlists answered: nobody is told of the wakes of a job that waits there."""
-        if self._lists is not None or verdict.answer is None or verdict.answer.kept is None:
-            return verdict
-        return verdict._replace(answer=verdict.answer._replace(kept=None))
-
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return self._store.acquire(request, now_us)
-
-    def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
-        """`acquire` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
+    def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+        """`ask` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
         if self._batched is None:
-            return [acquire_or_error(self, request) for request in requests]
+            return [ask_or_error(self, request) for request in requests]
         try:
-            return list(self._batched.acquire_all(requests))
+            return list(self._batched.ask_all(requests))
         except StoreUnavailable as error:
             return [error] * len(requests)
 
@@ -103,40 +84,43 @@ class StoreAccess:
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         self._part_by_part(slowings, lambda those: self._store.slow(those, now_us))
 
-    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
-        self._part_by_part(waits, lambda those: self._store.leave(those, now_us))
+    def look(
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
+        near: bool = False,
+    ) -> Look:  # fmt: skip
+        return self._ask([claim.bucket], lambda: self._store.look(claim, owner, free, ids, now_us, near=near))
 
-    def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look:
-        lists = self._lists
-        return Look("") if lists is None else self._ask([claim.bucket], lambda: lists.look(claim, owner, free, ids))
+    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
+        return self._ask([claim.bucket], lambda: self._store.own(claim, owner, ids, now_us))
 
-    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
-        lists = self._lists
-        if lists is not None:
-            self._part_by_part(claims, lambda those: lists.forget(those, ids, owner, keep=keep))
+    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
+        self._part_by_part(claims, lambda those: self._store.wake(those, now_us))
 
-    def where(self, claims: Sequence[StoreClaim], id: str) -> Where | None:
-        """As `SupportsWaitlists.where`; None of a store without waitlists."""
-        lists = self._lists
-        return None if lists is None else self._ask([each.bucket for each in claims], lambda: lists.where(claims, id))
+    def forget(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
+        self._part_by_part(claims, lambda those: self._store.forget(those, ids, owner, now_us, keep=keep))
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker) -> None:
-        """As `SupportsWaitlists.return_units`; a store without waitlists is asked for nothing."""
-        lists = self._lists
-        if lists is not None:
-            self._ask([each.claim.bucket for each in charges], lambda: lists.return_units(charges, asker))
+    def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
+        return self._ask([each.bucket for each in claims], lambda: self._store.where(claims, id, now_us))
+
+    def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
+        return self._ask([claim.bucket], lambda: self._store.list_waiting(claim, most))
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        self._ask([each.claim.bucket for each in charges], lambda: self._store.return_units(charges, asker, now_us))
 
     def listen(
         self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        """As `SupportsWaitlists.listen`; of a store without waitlists nothing is heard."""
-        return (lambda: None) if self._lists is None else self._lists.listen(owner, heard, missed)
+        return self._store.listen(owner, heard, missed)
 
-    def reset(self, names: Sequence[str]) -> None:
-        self._ask(names, lambda: self._store.reset(names))
+    def reset(self, buckets: Sequence[str]) -> None:
+        self._ask(buckets, lambda: self._store.reset(buckets))
 
-    def clear_lines(self, names: Sequence[str]) -> None:
-        self._ask(names, lambda: self._store.clear_lines(names))
+    def clear_waitlists(self, buckets: Sequence[str]) -> None:
+        self._ask(buckets, lambda: self._store.clear_waitlists(buckets))
 
     def one_clock(self, name: str) -> bool:
         """Whether one server keeps all names, as it does *name*: each node of a cluster has a clock of its own."""
@@ -158,7 +142,7 @@ class StoreAccess:
             raise TypeError(f"a {type(self._store).__name__} has no place that the whole fleet sees")
         return self._store.commands(commands)
 
-    def delete_matching(self, pattern: str, *, lines_only: bool = False) -> int:
+    def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
         """
         As `SupportsForget.delete_matching`.
 
@@ -167,7 +151,7 @@ class StoreAccess:
         """
         if not isinstance(self._store, SupportsForget):
             raise TypeError(f"a {type(self._store).__name__} cannot find names")
-        return self._store.delete_matching(pattern, lines_only=lines_only)
+        return self._store.delete_matching(pattern, waitlists_only=waitlists_only)
 
     def close(self) -> None:
         self._store.close()

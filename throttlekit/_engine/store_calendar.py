@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from throttlekit._core.answer import Answer, Asker, Caller
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker
 from throttlekit._core.time_zone import DAY_US
-from throttlekit._core.verdict import Caller, Verdict
 from throttlekit._engine.attempt import Attempt
-from throttlekit.stores.base import Request, Store
+from throttlekit.stores.base import Store
 
 __all__ = ["StoreCalendar", "needs_calendar"]
 
@@ -35,9 +34,9 @@ class StoreCalendar:
         """Record that it was *store_us* by the store's clock a moment ago."""
         self._ahead_us = store_us - self._clock_us()
 
-    def heard(self, attempt: Attempt, answer: Verdict | Exception) -> None:
+    def heard(self, attempt: Attempt, answer: Answer | Exception) -> None:
         """Learn the time from the store's *answer* to *attempt*, if the attempt needs it."""
-        if isinstance(answer, Verdict) and needs_calendar(attempt):
+        if isinstance(answer, Answer) and needs_calendar(attempt):
             self.set(answer.now_us)
 
     def now_us(self, store: Store, claims: Sequence[StoreClaim]) -> int:
@@ -48,7 +47,7 @@ class StoreCalendar:
             StoreUnavailable: The store did not answer.
         """
         if self._ahead_us is None:
-            self.set(store.acquire(Request(claims, Caller.PEEK, asker=Asker(Caller.PEEK))).now_us)
+            self.set(store.ask(claims, Asker(Caller.PEEK)).now_us)
             return self.now_us(store, claims)
         return self._clock_us() + self._ahead_us
 

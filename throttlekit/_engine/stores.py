@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from throttlekit._core.answer import Answer, Asker, Look
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker, Look
 from throttlekit._core.decision import Charged, Decision, settled_of
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.verdict import Verdict
 from throttlekit._core.wait_control import Charge, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.attempt import Attempt, Layer, Rest
@@ -20,8 +19,8 @@ from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.store_calendar import StoreCalendar, needs_calendar
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request, Slowing, Store
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
-from throttlekit.stores.wait_parts import WaitPart, decide_in_parts
+from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.parts import Part, ask_in_parts
 
 __all__ = ["InProcessLayer", "SharedLayer", "Stores"]
 
@@ -39,28 +38,28 @@ class Stores:
     """
 
     shared: StoreAccess
-    in_process: WaitlistMemoryStore
+    in_process: MemoryStore
     returns: Returns = field(init=False)
     calendar: StoreCalendar = field(default_factory=StoreCalendar)
 
     def __post_init__(self) -> None:
         self.returns = Returns(lambda slots: self.shared.settle(slots))
 
-    def acquire(self, request: Request) -> Verdict:
+    def ask(self, request: Request) -> Answer:
         """
         Decide *request* in the shared store. If the caller gets no answer, the slots of *request* are given back: the
         store may have granted them all the same.
         """
         try:
-            return self.shared.as_answered(self.shared.acquire(self.shared.as_asked(request)))
+            return self.shared.ask(request.claims, request.asker, attempt=request.attempt)
         except BaseException as error:  # also an interrupt, such as a job's time limit
             self._unanswered(request, error)
             raise
 
-    def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
-        """`acquire` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
+    def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+        """`ask` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
         try:
-            answers = self.shared.acquire_all([self.shared.as_asked(each) for each in requests])
+            answers = self.shared.ask_all(requests)
         except BaseException as error:
             for request in requests:
                 self._unanswered(request, error)
@@ -68,7 +67,7 @@ class Stores:
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Exception):
                 self._unanswered(request, answer)
-        return [each if isinstance(each, Exception) else self.shared.as_answered(each) for each in answers]
+        return answers
 
     def _unanswered(self, request: Request, error: BaseException) -> None:
         called, after = (error.called, error.retry_after) if isinstance(error, StoreUnavailable) else (True, 0.0)
@@ -96,7 +95,7 @@ class Stores:
     # Waitlists
 
     def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look:
-        """Look at the waitlist of *claim*; see `SupportsWaitlists`."""
+        """Look at the waitlist of *claim*; see `Store`."""
         return self._with_list(claim).look(claim, owner, free, ids)
 
     def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
@@ -107,7 +106,7 @@ class Stores:
                 store.forget(part, ids, owner, keep=keep)
 
     def where(self, claims: Sequence[StoreClaim], id: str) -> Where | None:
-        """Find where a job waits; see `SupportsWaitlists`."""
+        """Find where a job waits; see `Store`."""
         for store in (self.in_process, self.shared):
             part = [claim for claim in claims if self._with_list(claim) is store]
             found = store.where(part, id) if part else None
@@ -131,7 +130,7 @@ class Stores:
 
         return end
 
-    def _with_list(self, claim: StoreClaim) -> WaitlistMemoryStore | StoreAccess:
+    def _with_list(self, claim: StoreClaim) -> MemoryStore | StoreAccess:
         return self.in_process if self.in_process.has_list(claim.bucket) else self.shared
 
     def settle(self, decision: Decision, actual: int, limit: Limit | None) -> Decision:
@@ -171,22 +170,23 @@ class InProcessLayer:
     def __init__(self, stores: Stores, below: Layer) -> None:
         self._stores, self._below = stores, below
 
-    def decide(self, attempt: Attempt) -> Verdict:
+    def decide(self, attempt: Attempt) -> Answer:
         special = False
         for claim in attempt.claims:
             if not claim.plain:
                 if claim.in_process:
                     return self._in_parts(attempt)
                 special = True
-        return self._below.decide(attempt) if special else self._stores.acquire(attempt.request)
+        return self._below.decide(attempt) if special else self._stores.ask(attempt.request)
 
-    def _in_parts(self, attempt: Attempt) -> Verdict:
+    def _in_parts(self, attempt: Attempt) -> Answer:
         own = [number for number, claim in enumerate(attempt.claims) if claim.in_process]
         rest = [number for number, claim in enumerate(attempt.claims) if not claim.in_process]
-        parts = [WaitPart(self._stores.in_process, own)]
+        parts = [Part(self._stores.in_process, own)]
         if rest:
-            parts.append(WaitPart(Rest(attempt, rest, self._below), rest))
-        return decide_in_parts(parts, attempt.request)
+            parts.append(Part(Rest(attempt, rest, self._below), rest))
+        request = attempt.request
+        return ask_in_parts(parts, request.claims, request.asker, attempt=request.attempt, in_order=True)
 
 
 class SharedLayer:
@@ -195,10 +195,10 @@ class SharedLayer:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    def decide(self, attempt: Attempt) -> Verdict:
+    def decide(self, attempt: Attempt) -> Answer:
         stores = self._stores
         if not needs_calendar(attempt):
-            return stores.acquire(attempt.request)
-        verdict = stores.acquire(stores.calendar.dated(attempt, stores.shared).request)
-        stores.calendar.heard(attempt, verdict)
-        return verdict
+            return stores.ask(attempt.request)
+        answer = stores.ask(stores.calendar.dated(attempt, stores.shared).request)
+        stores.calendar.heard(attempt, answer)
+        return answer

@@ -12,10 +12,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from throttlekit._core.answer import Answer, Asker, Caller, Look, Reason, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Look, Waited
 from throttlekit._core.storage_keys import parts_of
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.room import AHEAD_US, Room
 from throttlekit._engine.stop import Stop

@@ -7,7 +7,7 @@ of four outcomes, the body runs between `begin` and `end`, and what a process ho
 docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.AdapterConformance` is its test suite.
 """
 
-from throttlekit._core.decide import Waited
+from throttlekit._core.answer import Waited
 from throttlekit._core.durations import seconds_in
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.inline import InlineWaits

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from throttlekit._core.decide import Waited
+from throttlekit._core.answer import Waited
 from throttlekit._core.decision import Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit

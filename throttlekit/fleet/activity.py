@@ -21,13 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import throttlekit_lua
-from throttlekit._core.decide import Waited
+from throttlekit._core.answer import Answer, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import fleet_name, limit_id
-from throttlekit._core.verdict import Verdict
 from throttlekit._engine.claims import Claim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
@@ -114,7 +113,7 @@ class Counts:
         self._heard: dict[str, int] = {}
 
     def decided(
-        self, decision: Decision, claims: Sequence[Claim], verdict: Verdict, waited: Waited, job: Job | None
+        self, decision: Decision, claims: Sequence[Claim], answer: Answer, waited: Waited, job: Job | None
     ) -> None:
         """
         Count what the store decided on *claims*.
@@ -122,7 +121,7 @@ class Counts:
         Args:
             waited: How the job has waited, this denial included.
         """
-        now_us, reason, binding = verdict.now_us, decision.reason, claims[verdict.claim]
+        now_us, reason, binding = answer.now_us, decision.reason, claims[answer.claim]
         held_by = None if waited.claim is None or not waited.denials else claims[waited.claim].claim.bucket
         for claim in claims if decision.allowed else [binding]:
             if claim.limit.share is not None:
@@ -145,7 +144,7 @@ class Counts:
                 seen.denied[reason] = seen.denied.get(reason, 0) + 1
                 if job is None or reason == "queue full":
                     return
-                due_us = verdict.due_us
+                due_us = answer.retry_us
                 if due_us > seen.due_us:
                     seen.due_us = due_us
                 seen.wait_us = max(seen.wait_us, waited.for_us)

@@ -322,8 +322,10 @@ class Control:
         return now_us, [(field, rule and rule.at(now_us)) for field, rule in found]
 
     def _forget(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
-        name, part, lines_only = _name(limit), None if key is None else key_text(key), verb == "clear-line"
-        forgotten = sum(self._store.delete_matching(each, lines_only=lines_only) for each in patterns_of(name, part))
+        name, part, waitlists_only = _name(limit), None if key is None else key_text(key), verb == "clear-line"
+        forgotten = sum(
+            self._store.delete_matching(each, waitlists_only=waitlists_only) for each in patterns_of(name, part)
+        )
         if not forgotten:
             return ()
         now_us, _ = read_rules(self._store)

@@ -6,11 +6,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from throttlekit._core.decide import Waited
+from throttlekit._core.answer import Answer, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.verdict import Verdict
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit.fleet.activity import Activity
@@ -66,10 +65,10 @@ class Fleet:
         self._follower.follow()
 
     def count(
-        self, decision: Decision, claims: Sequence[Claim], verdict: Verdict, waited: Waited, job: Job | None
+        self, decision: Decision, claims: Sequence[Claim], answer: Answer, waited: Waited, job: Job | None
     ) -> None:
         """Count what the store decided on *claims*; see `Counts.decided`."""
-        self.activity.counts.decided(decision, claims, verdict, waited, job)
+        self.activity.counts.decided(decision, claims, answer, waited, job)
 
     def count_settled(self, before: Decision, after: Decision) -> None:
         """Count what `settle` has corrected."""

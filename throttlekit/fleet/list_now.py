@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from throttlekit._core.slowdown import Pause
+from throttlekit._core.slowdown import Pause, Slowdown, pace_of
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.waitlist import DEAF, State
-from throttlekit.fleet.line_now import SlowNow, slow_now
 
-__all__ = [
+__all__ = ["SlowNow", 
     "Entry", "ListNow", "entries_question", "entry_from", "list_from", "list_questions", "listens", "owner_question",
 ]  # fmt: skip
 
@@ -19,6 +18,21 @@ _SAMPLE = 20
 _PLACE, _INSTANT = 30, 16
 _FIELDS = 11
 _STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
+
+
+class SlowNow(NamedTuple):
+    """
+    A limit that is slower for a while.
+
+    Attributes:
+        rate: Units a second that pass now, at most.
+        by: "adapt": downstream refused calls; "headers": downstream said how much is left.
+        ends: In how many seconds it is over, if nothing else is heard.
+    """
+
+    rate: float
+    by: str
+    ends: float
 
 
 class Entry(NamedTuple):
@@ -81,7 +95,7 @@ def list_from(answers: Iterator[Any], now_us: int, mark: int) -> ListNow:
     pause = Pause(int(until or 0), int(begun or 0)).at(now_us)
     paused = (pause.until_us - now_us) / 1e6 if pause.until_us > now_us else None
     ids = dict.fromkeys(id for id in map(_id_of, [*first, *some]) if id is not None)
-    return ListNow(waiting + woken, owners, tuple(ids), paused, slow_now((slow or b"").split(b" "), mark, now_us))
+    return ListNow(waiting + woken, owners, tuple(ids), paused, _slow_now((slow or b"").split(b" "), mark, now_us))
 
 
 def entries_question(bucket: str, ids: tuple[bytes | str, ...]) -> tuple[Any, ...]:
@@ -116,3 +130,17 @@ def _id_of(member: bytes) -> bytes | None:
     if member[:1] in (b"o", b"w"):
         return member.split(b"|", 2)[2]
     return None
+
+
+def _slow_now(fields: Sequence[bytes], mark: int, now_us: int) -> SlowNow | None:
+    """The slowdown that is stored as *fields*; None: there is none now. *mark*: `Algorithm.mark`."""
+    try:
+        slow = Slowdown(*map(int, fields)).at(now_us)
+        pace = pace_of(slow, mark, 1, now_us)
+    except (TypeError, ValueError, ZeroDivisionError):  # of another release
+        return None
+    if pace is None:
+        return None
+    heard = now_us < slow.heard_us and pace.each == slow.each_ns
+    ends_us = slow.heard_us if heard else slow.back_us
+    return SlowNow(1e9 / pace.each, "headers" if heard else "adapt", (ends_us - now_us) / 1e6)

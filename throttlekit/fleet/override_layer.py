@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import NOT_WAITED, Asker
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.attempt import Attempt, Decider
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, decision_from
@@ -96,11 +95,11 @@ class OverrideLayer:
     def _decide_alone(self, call: Call, claim: Claim) -> Decision:
         """Decide one limit in shadow mode, for a caller that keeps no place."""
         caller = Caller.PEEK if call.peek else Caller.GUEST
-        request = Request([claim.claim], caller, asker=Asker(caller))
-        verdict = self._pipeline.layer.decide(Attempt(call, [claim], request))
-        decision = decision_from(verdict, [claim])
+        request = Request([claim.claim], Asker(caller))
+        answer = self._pipeline.layer.decide(Attempt(call, [claim], request))
+        decision = decision_from(answer, [claim])
         if not call.peek:
-            self._fleet.count(decision, [claim], verdict, NOT_WAITED, None)
+            self._fleet.count(decision, [claim], answer, NOT_WAITED, None)
         return decision
 
     def _emit_denial(self, call: Call, denial: Decision) -> None:
@@ -141,8 +140,8 @@ class OverrideLayer:
         decision, waited = fleet.overrides.held_back(claim, paused.rule, known)
         now_us = fleet.overrides.now_us()
         back_us = now_us + round(decision.delay * 1_000_000)
-        verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
-        fleet.count(decision, [claim], verdict, waited, job)
+        answer = Answer(Reason.PAUSED, 0, now_us, back_us, (None,))
+        fleet.count(decision, [claim], answer, waited, job)
         if waits is not None:
             stops, units = claim.claim.bucket if paused.rule.what == "pause" else "", self._in_force(call, 1)
             decision = self._pipeline.hold(call, waits, decision, waited, units=units, stops=stops)

@@ -17,20 +17,19 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, cast
 
 from throttlekit._core.algorithm import Use
+from throttlekit._core.answer import Answer, Asker, Caller
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import load_in_force
-from throttlekit._core.storage_keys import bucket_name, fleet_name, is_encodable, limit_id, line_name, parts_of
-from throttlekit._core.verdict import Caller, Verdict
+from throttlekit._core.storage_keys import bucket_name, fleet_name, is_encodable, limit_id, parts_of
 from throttlekit._core.waitlist import State
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, reported_id
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.last_minute import Minute, Step, minute_of, minutes_of_keys, pressing_names, recent_steps
-from throttlekit.fleet.line_now import SlowNow, line_of
 from throttlekit.fleet.list_now import (
     ListNow,
+    SlowNow,
     entries_question,
     entry_from,
     list_from,
@@ -41,8 +40,7 @@ from throttlekit.fleet.list_now import (
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.fleet.slots import slot_questions, slots_from
-from throttlekit.stores.base import Request, SupportsBatch
-from throttlekit.stores.waitlists import SupportsWaitlists
+from throttlekit.stores.base import Request, Store, SupportsBatch
 
 __all__ = [
     "ORDERS",
@@ -74,7 +72,9 @@ _LIMIT_REPORTED_S = 3_600
 class FleetStore(Protocol):
     """A store that the whole fleet sees."""
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict: ...
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer: ...
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
 
@@ -303,7 +303,7 @@ def _on_list(store: FleetStore, job: Waiting, key: Key, job_id: str) -> Waiting:
     now = time_of(store)
     cost = max(1, min(entry.cost, key.limit.most))
     claim = StoreClaim(key.bucket, key.limit.bind(cost, round(now * 1_000_000)), cost)
-    found = cast(SupportsWaitlists, store).where([claim], job_id)
+    found = cast(Store, store).where([claim], job_id)
     if found is None:  # it has left meanwhile
         return job
     is_kept = found.state is State.KEPT
@@ -399,24 +399,24 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
     for at in range(0, len(keys), _AT_ONCE):
         some, around_us = keys[at : at + _AT_ONCE], time.time_ns() // 1000
         claims = [StoreClaim(each.bucket, each.limit.bind(0, around_us)) for each in some]
-        verdict = store.acquire(Request(claims, Caller.PEEK))
-        asked_us = verdict.asked_us or (verdict.now_us,) * len(some)
+        answer = store.ask(claims, Asker(Caller.PEEK))
+        asked_us = answer.asked_us or (answer.now_us,) * len(some)
         questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
         answers = iter(store.commands([each for those in questions for each in those]))
         lists: list[ListNow] = []
-        for key, claim, use, now_us in zip(some, claims, verdict.uses, asked_us, strict=True):
+        for key, claim, use, now_us in zip(some, claims, answer.uses, asked_us, strict=True):
             mark = claim.algorithm.mark
-            line, slots = line_of(next(answers), now_us, mark), slots_from(claim, answers, now_us)
+            slots = slots_from(claim, answers, now_us)
             lists.append(list_from(answers, now_us, mark))
             used = key.limit.capacity - key.limit.remaining(use or Use(0, now_us), now_us)
-            key = replace(key, used=used, **line._asdict())
+            key = replace(key, used=used)
             found.append(replace(key, **slots._asdict()) if slots else key)
         found[at:] = _with_lists(store, found[at:], lists, asked_us)
     return found
 
 
 def _questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
-    return [("GET", line_name(claim.bucket)), *slot_questions(claim, now_us), *list_questions(claim.bucket)]
+    return [*slot_questions(claim, now_us), *list_questions(claim.bucket)]
 
 
 def _with_lists(
@@ -439,13 +439,13 @@ def _with_lists(
         since = min((each.since for each in entries.get(number, ()) if each.since), default=None)
         yield replace(
             key,
-            waiting=key.waiting + known.jobs,
-            waiting_units=key.waiting_units + round(known.jobs * costs.get(number, 1)),
+            waiting=known.jobs,
+            waiting_units=round(known.jobs * costs.get(number, 1)),
             owners=known.owners,
             oldest_wait=None if since is None else max(0.0, now_us / 1e6 - since),
-            last_starts=_latest(key.last_starts, starts.get(number)),
-            paused=_latest(key.paused, known.paused),
-            slowed=min((each for each in (key.slowed, known.slowed) if each is not None), default=None),
+            last_starts=starts.get(number),
+            paused=known.paused,
+            slowed=known.slowed,
         )
 
 
@@ -459,22 +459,18 @@ def _last_starts(store: FleetStore, keys: Mapping[int, tuple[Key, float]]) -> di
         cost = max(1, min(round(mean), key.limit.most))
         claims.append(StoreClaim(key.bucket, key.limit.bind(cost, around_us), cost))
     asker, found = Asker(Caller.PEEK), dict[int, float]()
-    verdicts = _acquire_all(store, [Request([claim], Caller.PEEK, asker=asker) for claim in claims])
-    for number, claim, verdict in zip(keys, claims, verdicts, strict=True):
-        if not isinstance(verdict, Exception):
+    answers = _ask_all(store, [Request([claim], asker) for claim in claims])
+    for number, claim, answer in zip(keys, claims, answers, strict=True):
+        if not isinstance(answer, Exception):
             after_ns = claim.cost * claim.algorithm.mark if claim.algorithm.overflows else 0
-            found[number] = max(0.0, (verdict.retry_us - verdict.now_us) / 1e6 - after_ns / 1e9)
+            found[number] = max(0.0, (answer.retry_us - answer.now_us) / 1e6 - after_ns / 1e9)
     return found
 
 
-def _acquire_all(store: FleetStore, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+def _ask_all(store: FleetStore, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
     if isinstance(store, SupportsBatch):
-        return store.acquire_all(requests)
-    return [store.acquire(request) for request in requests]
-
-
-def _latest(one: float | None, other: float | None) -> float | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+        return store.ask_all(requests)
+    return [store.ask(request.claims, request.asker) for request in requests]
 
 
 def _process(text: str) -> Process:

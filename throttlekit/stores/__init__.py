@@ -1,7 +1,7 @@
 """Stores: where limits keep their state."""
 
 from throttlekit._core.claim import StoreClaim
-from throttlekit.stores.base import Correction, Lease, Request, Slowing, Store, Wait
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore as MemoryStore
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, Store
+from throttlekit.stores.memory import MemoryStore as MemoryStore
 
-__all__ = ["Correction", "Lease", "MemoryStore", "Request", "Slowing", "Store", "StoreClaim", "Wait"]
+__all__ = ["Correction", "Lease", "MemoryStore", "Request", "Slowing", "Store", "StoreClaim"]

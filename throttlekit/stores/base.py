@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from throttlekit._core.algorithm import Algorithm
+from throttlekit._core.answer import Answer, Asker, Look
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker
 from throttlekit._core.latency import Drop
-from throttlekit._core.line import GRACE_US, Place
 from throttlekit._core.slowdown import Fall, Heard
-from throttlekit._core.verdict import Caller, Verdict
+from throttlekit._core.wait_control import Charge, Waiting, Where
+from throttlekit._core.waitlist import Wake
 
 __all__ = [
     "Correction",
@@ -24,27 +24,20 @@ __all__ = [
     "SupportsCommands",
     "SupportsForget",
     "SupportsParts",
-    "Wait",
-    "acquire_or_error",
+    "ask_or_error",
 ]
 
 
 class Request(NamedTuple):
     """
-    Everything that one decision depends on: the arguments of `throttlekit._core.acquire.acquire`. No two claims share a
-    name.
+    The arguments of `Store.ask`. No two claims share a name.
 
     Attributes:
-        asker: Who asks, if the job waits on waitlists: then these are the arguments of `throttlekit._core.decide.ask`.
-        attempt: Which attempt of the job it is: the store gives a repeated question the answer that it gave before.
+        attempt: Names this question of the job; see `Store.ask`.
     """
 
     claims: Sequence[StoreClaim]
-    caller: Caller
-    places: Sequence[Place | None] = ()
-    max_wait_us: int | None = None
-    grace_us: int = GRACE_US
-    asker: Asker | None = None
+    asker: Asker
     attempt: str = ""
 
 
@@ -70,18 +63,6 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """A job's place in the line of one claim."""
-
-    claim: StoreClaim
-    place: Place
-
-    @property
-    def bucket(self) -> str:
-        return self.claim.bucket
-
-
-@dataclass(frozen=True, slots=True)
 class Slowing:
     """Why the limit of *claim* is to be slower for a while, or to have fewer slots in use."""
 
@@ -95,22 +76,84 @@ class Slowing:
 
 class Store(Protocol):
     """
-    Keeps the state of each limit and its waiting line, and decides over them atomically.
+    Keeps the state of each limit and its waitlist, decides over them atomically, and wakes the jobs that wait: also
+    after a pause, a slowdown, a correction or a release.
 
     The store owns the clock: the caller's time never enters a decision. A missing name means an unused limit
-    or an empty line. Every value expires by itself, once nothing in it counts any more and the last place of
-    the line was due. Safe to share between threads, and across a fork.
+    or an empty waitlist. Every value expires by itself, once nothing in it counts any more. Safe to share between
+    threads, and across a fork.
+
+    A method raises StoreUnavailable if there was no usable answer: it is unknown whether it was done.
+
+    `now_us` is for tests: the time to decide at.
     """
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
         """
-        Decide *request* as `throttlekit._core.acquire.acquire` does, and store the new state.
+        Decide as `throttlekit._core.decide.ask` does, and store the new state.
 
         Args:
-            now_us: For tests: the time to decide at.
+            attempt: Names this question of the job. If it is repeated after an answer that was lost, so is a grant.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the request was charged.
+        """
+        ...
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        """Return what `ask` charged, because another store denied it: as `wait_control.return_units` does."""
+        ...
+
+    def look(
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
+        near: bool = False,
+    ) -> Look:  # fmt: skip
+        """Look at one waitlist, as `throttlekit._core.decide.look` does."""
+        ...
+
+    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
+        """Make *owner* the owner of jobs on one waitlist."""
+        ...
+
+    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
+        """Wake jobs for which there are units."""
+        ...
+
+    def forget(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
+        """
+        Remove jobs from the waitlists of *claims*; then wake others.
+
+        Args:
+            owner: Only jobs that it owns; "": whoever owns them.
+            keep: They keep their positions, and wait for nothing that the store knows.
+        """
+        ...
+
+    def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
+        """Find where a job waits, given its claims; None: on none of their waitlists."""
+        ...
+
+    def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
+        """Count the jobs on one waitlist, and name at most *most* of the first, and at most `MOST_LISTED`."""
+        ...
+
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        """
+        Listen for wakes of *owner* that other callers make.
+
+        Args:
+            heard: Called with the bucket and the wakes, in any thread.
+            missed: Called when wakes may have been missed.
+
+        Returns:
+            A function that ends it.
         """
         ...
 
@@ -141,21 +184,11 @@ class Store(Protocol):
         """
         ...
 
-    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
-        """
-        Take jobs out of the lines in which they stand, as `throttlekit._core.acquire.leave` does. A place that its line
-        does not have changes nothing.
-
-        Raises:
-            StoreUnavailable: There was no usable answer. The job is set aside in its turn.
-        """
-        ...
-
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
         """
-        Deny every request for *for_us*, as `throttlekit._core.acquire.pause` does. None ends the pause.
+        Deny every request for *for_us*, as `throttlekit._core.wait_control.pause` does. None ends the pause.
 
         Args:
             emptied: The service downstream answered 429: the limits count as used up to the end of *for_us*.
@@ -167,25 +200,25 @@ class Store(Protocol):
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         """
-        Slow limits down for a while, as `throttlekit._core.acquire.slow` does.
+        Slow limits down for a while, as `throttlekit._core.wait_control.slow` does.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the limits are slower.
         """
         ...
 
-    def reset(self, names: Sequence[str]) -> None:
+    def reset(self, buckets: Sequence[str]) -> None:
         """
-        Delete *names*: the limits are unused, the lines are empty.
+        Delete all that is stored for *buckets*: the limits are unused, the waitlists are empty.
 
         Raises:
             StoreUnavailable: There was no usable answer.
         """
         ...
 
-    def clear_lines(self, names: Sequence[str]) -> None:
+    def clear_waitlists(self, buckets: Sequence[str]) -> None:
         """
-        Empty the waiting lines called *names*. What is counted stays, and so do pauses.
+        Empty the waitlists of *buckets*. What is counted stays, and so do pauses.
 
         Raises:
             StoreUnavailable: There was no usable answer.
@@ -197,22 +230,22 @@ class Store(Protocol):
         ...
 
 
-def acquire_or_error(store: Store, request: Request) -> Verdict | Exception:
-    """Decide *request*. Returns an error, and does not raise it."""
+def ask_or_error(store: Store, request: Request) -> Answer | Exception:
+    """Ask *request*. Returns an error, and does not raise it."""
     try:
-        return store.acquire(request)
+        return store.ask(request.claims, request.asker, attempt=request.attempt)
     except Exception as error:
         return error
 
 
 @runtime_checkable
 class SupportsBatch(Protocol):
-    """A store that decides several requests in one round trip. Optional."""
+    """A store that answers several requests in one round trip. Optional."""
 
-    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         """
-        Decide each of *requests* by itself, one after the other, as `Store.acquire` does. An error of one request
-        stands in the place of its verdict.
+        Decide each of *requests* by itself, one after the other, as `Store.ask` does. An error of one request stands
+        in the place of its answer.
 
         Raises:
             StoreUnavailable: There was no usable answer to any. It is unknown which were charged.
@@ -253,17 +286,17 @@ class SupportsCommands(Protocol):
 class SupportsForget(Protocol):
     """A store that deletes names by a pattern. For operators: it may take seconds. Optional."""
 
-    def delete_matching(self, pattern: str, *, lines_only: bool = False) -> int:
+    def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
         """
         Delete every name that matches *pattern*, as SCAN reads it. Scans all names, a thousand at a time.
 
         Args:
-            lines_only: Of these, empty the waiting lines, as `Store.clear_lines` does, and leave all else.
+            waitlists_only: Of these, empty the waitlists, as `Store.clear_waitlists` does, and leave all else.
 
         Returns:
-            The number of names deleted, or of lines emptied.
+            The number of names deleted, or of waitlists emptied.
 
         Raises:
-            StoreUnavailable: There was no usable answer. Some names may be deleted, or lines emptied.
+            StoreUnavailable: There was no usable answer. Some names may be deleted, or waitlists emptied.
         """
         ...

@@ -7,18 +7,16 @@ from typing import Any
 
 import redis
 
-from throttlekit._core.decide import Asker
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.answer import Asker
+from throttlekit._core.claim import StoreClaim
 from throttlekit.errors import ConfigurationError
-from throttlekit.stores.base import Request, acquire_or_error
-from throttlekit.stores.redis import address_of, renew_pool_lock_after_fork
-from throttlekit.stores.redis_waitlists import WaitlistRedisStore
-from throttlekit.stores.wire import arguments_of, script_of
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_server import address_of, renew_pool_lock_after_fork
 
 __all__ = ["ClientStore"]
 
 
-class ClientStore(WaitlistRedisStore):
+class ClientStore(RedisStore):
     """
     Sends every command with *client* itself, by its `execute_command` and its pipelines: for tracing and metrics that
     hook into these. `Limiter(ClientStore(client))`.
@@ -51,27 +49,14 @@ class ClientStore(WaitlistRedisStore):
         self._client: Any = client
         self.address = address_of(pool)
 
-    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
-        if any(each.asker is not None for each in requests):
-            return super().acquire_all(requests)
-        commands = [("EVALSHA", script_of(request).sha, *arguments_of(request, None)) for request in requests]
-        try:
-            replies = self._call(requests[0].claims[0].bucket, lambda: self._send_all(commands))
-        except ConfigurationError:  # redis-py cannot encode a text of one request, and has sent none
-            return [acquire_or_error(self, request) for request in requests]
-        return [self._verdict(request, reply) for request, reply in zip(requests, replies, strict=True)]
-
     def close(self) -> None:
         """The client stays open."""
 
     def _close_idle(self) -> None:
         self._client.connection_pool.disconnect(inuse_connections=False)
 
-    def _decide_asked(self, request: Request, asker: Asker, now_us: int | None) -> Any:
-        return self._run(*self._question(request.claims, asker, now_us, request.attempt))
-
-    def _decide(self, request: Request, now_us: int | None) -> Any:
-        return self._run(script_of(request), arguments_of(request, now_us))
+    def _decide(self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str) -> Any:
+        return self._run(*self._question(claims, asker, now_us, attempt))
 
     def _command(self, *arguments: Any) -> Any:
         return self._client.execute_command(*arguments)

@@ -11,19 +11,20 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import RedisClusterException
 
+from throttlekit._core.answer import Answer, Asker
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.wait_control import Where
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait, acquire_or_error
-from throttlekit.stores.composite import Part, acquire_in_parts
-from throttlekit.stores.redis import RedisStore, renew_pool_lock_after_fork
-from throttlekit.stores.wire import arguments_of, script_of
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, ask_or_error
+from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_server import renew_pool_lock_after_fork
 
 __all__ = ["RedisClusterStore", "by_hash_slot"]
 
 
-_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing, Wait)
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
 
 
 class RedisClusterStore(RedisStore):
@@ -32,7 +33,7 @@ class RedisClusterStore(RedisStore):
 
     All keys of one limit and key share one hash slot. Claims that share a hash slot are decided in one
     call; a job whose claims lie in several is decided hash slot by hash slot, and a denial gives back what
-    was charged before it (`acquire_in_parts`): one round trip for each hash slot, and on a denial one more for
+    was charged before it (`ask_in_parts`): one round trip for each hash slot, and on a denial one more for
     each that was charged. The bound of each limit holds all the same.
 
     Args:
@@ -42,6 +43,8 @@ class RedisClusterStore(RedisStore):
     Raises:
         ConfigurationError: The URL is not valid.
     """
+
+    _is_cluster = True
 
     def __init__(self, url: str, *, timeout: float = 0.25) -> None:
         scheme, colon, rest = url.partition("://")
@@ -54,47 +57,24 @@ class RedisClusterStore(RedisStore):
         self._connect_error: tuple[float, Exception] | None = None
         renew_lock_after_fork(self, "_connect_lock")
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        hash_slots: dict[int, list[int]] = {}
-        for number, claim in enumerate(request.claims):
-            hash_slots.setdefault(_hash_slot(claim.bucket), []).append(number)
-        if len(hash_slots) == 1:
-            return super().acquire(request, now_us)
-        # The lines in which the job has its places come first: a job that comes back too early charges nothing.
-        held = {number for number, place in enumerate(request.places) if place is not None}
-        parts = [Part(self, claims) for claims in hash_slots.values()]
-        return acquire_in_parts(sorted(parts, key=lambda part: held.isdisjoint(part.claims)), request, now_us)
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        numbers = {id(claim): number for number, claim in enumerate(claims)}
+        groups = by_hash_slot(claims)
+        if len(groups) == 1:
+            return super().ask(claims, asker, now_us, attempt=attempt)
+        parts = [Part(self, [numbers[id(claim)] for claim in group]) for group in groups]
+        return ask_in_parts(parts, claims, asker, now_us, attempt=attempt)
 
-    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
-        return [acquire_or_error(self, request) for request in requests]
-
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        settle = super().settle
-        self._for_each_hash_slot(corrections, lambda group: settle(group, now_us))
-
-    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        release = super().release
-        self._for_each_hash_slot(leases, lambda group: release(group, now_us))
+    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+        return [ask_or_error(self, request) for request in requests]
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         answers: dict[int, bool] = {}
         for group in by_hash_slot(leases):
             answers.update(zip(map(id, group), super().renew(group, now_us), strict=True))
         return [answers[id(each)] for each in leases]
-
-    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
-        leave = super().leave
-        self._for_each_hash_slot(waits, lambda group: leave(group, now_us))
-
-    def pause(
-        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
-    ) -> None:
-        pause = super().pause
-        self._for_each_hash_slot(claims, lambda group: pause(group, for_us, now_us, emptied=emptied))
-
-    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        slow = super().slow
-        self._for_each_hash_slot(slowings, lambda group: slow(group, now_us))
 
     def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
         """Run *call* for the items of each hash slot. All are tried; then the first error is raised."""
@@ -120,8 +100,8 @@ class RedisClusterStore(RedisStore):
                 pool.disconnect()
             self._cluster.close()
 
-    def _decide(self, request: Request, now_us: int | None) -> Any:
-        return self._run(script_of(request), arguments_of(request, now_us))
+    def _decide(self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str) -> Any:
+        return self._run(*self._question(claims, asker, now_us, attempt))
 
     def _command(self, *arguments: Any) -> Any:
         # With target_nodes redis-py sends the command once. Without, it would send it again after a time-out.
@@ -172,9 +152,16 @@ class RedisClusterStore(RedisStore):
         for name in names:
             self._command("UNLINK", name)
 
-    def _clear(self, names: Sequence[str]) -> int:
+    def _clear(self, buckets: Sequence[str]) -> int:
         clear = super()._clear
-        return sum(clear([name]) for name in names)
+        return sum(clear([bucket]) for bucket in buckets)
+
+    def _entries_of(self, claims: Sequence[StoreClaim], id: str, now_us: int | None) -> list[Where]:
+        numbers, found = list(claims), list[Where]()
+        for group in by_hash_slot(claims):
+            for each in super()._entries_of(group, id, now_us):
+                found.append(each._replace(claim=numbers.index(group[each.claim])))
+        return found
 
 
 class _NodeRefresh:

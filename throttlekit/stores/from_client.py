@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -11,10 +10,11 @@ from redis.cluster import ClusterNode
 
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.stores.redis import RedisStore, connection_options
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_server import connection_options
 from throttlekit.stores.sentinel import master_client
 
-__all__ = ["ClusterOfClient", "ServerOfClient", "store_of_client"]
+__all__ = ["store_of_client"]
 
 _TIMEOUT = 0.25
 # Options that belong to the client's own pool, or that make redis-py send a command again.
@@ -35,7 +35,7 @@ _NOT_COPIED = frozenset(
 )
 
 
-class ServerOfClient(RedisStore):
+class _ServerOfClient(RedisStore):
     """A store on the server of *client*, or on the master that its Sentinels name."""
 
     def __init__(self, client: Any) -> None:
@@ -54,7 +54,7 @@ class ServerOfClient(RedisStore):
         self._connect_with(master_client(manager, pool.service_name))
 
 
-class ClusterOfClient(RedisClusterStore):
+class _ClusterOfClient(RedisClusterStore):
     """A store on the cluster of *client*."""
 
     def __init__(self, client: Any) -> None:
@@ -79,13 +79,9 @@ class ClusterOfClient(RedisClusterStore):
         )
 
 
-def store_of_client(
-    client: object,
-    server: Callable[[Any], RedisStore] = ServerOfClient,
-    cluster: Callable[[Any], RedisStore] = ClusterOfClient,
-) -> RedisStore:
+def store_of_client(client: object) -> RedisStore:
     """
-    A store on the server that *client* uses: one that *server* or *cluster* makes.
+    A store on the server that *client* uses.
 
     Taken from the client: the address, the user, TLS, a Sentinel's service, a cluster's nodes. Not taken: its
     time-outs, retries and decoding, because the store makes its own connections. The client is not changed.
@@ -95,9 +91,9 @@ def store_of_client(
     """
     try:
         if isinstance(client, redis.RedisCluster):
-            return cluster(client)
+            return _ClusterOfClient(client)
         if isinstance(client, redis.Redis):
-            return server(client)
+            return _ServerOfClient(client)
     except TypeError as error:
         # The error's text may hold a password.
         raise ConfigurationError(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from operator import attrgetter
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from throttlekit._core.answer import Answer, Asker, Look
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.pattern import matches
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.wait_control import Charge, Waiting, Where
+from throttlekit._core.waitlist import Wake
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import (
     Correction,
@@ -21,10 +24,10 @@ from throttlekit.stores.base import (
     SupportsCommands,
     SupportsForget,
     SupportsParts,
-    Wait,
-    acquire_or_error,
+    ask_or_error,
 )
-from throttlekit.stores.composite import Part, acquire_in_parts
+from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.waitlists import binding_where
 
 __all__ = ["GroupedStore", "SharedGroupedStore", "grouped"]
 
@@ -64,15 +67,12 @@ class _Group:
     def part_of(self, name: str) -> str:
         return f"{self.label} {self.store.part_of(name) if isinstance(self.store, SupportsParts) else ''}"
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return self.call(lambda store: store.acquire(request, now_us))  # type: ignore[no-any-return]
-
-    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         if not isinstance(self.store, SupportsBatch):
-            return [acquire_or_error(self, request) for request in requests]  # type: ignore[arg-type]
+            return [ask_or_error(self, request) for request in requests]  # type: ignore[arg-type]
         batched = self.store
         try:
-            answers = self.call(lambda _: batched.acquire_all(requests))
+            answers = self.call(lambda _: batched.ask_all(requests))
         except StoreUnavailable as error:
             return [error] * len(requests)
         for answer in {id(each): each for each in answers}.values():
@@ -95,7 +95,7 @@ class GroupedStore:
     fleet keeps of all limits together, in the default one.
 
     A job with limits in several stores is decided store by store, and a denial gives back what was charged before it
-    (`acquire_in_parts`), as on a cluster. The bound of each limit holds all the same.
+    (`ask_in_parts`), as on a cluster. The bound of each limit holds all the same.
 
     Args:
         default: The store of all other limits.
@@ -108,27 +108,72 @@ class GroupedStore:
         self._groups = [(pattern, _Group(f"group {pattern}", store)) for pattern, store in groups]
         self._known: dict[str, _Group] = {}
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        numbers: dict[_Group, list[int]] = {}
-        for number, claim in enumerate(request.claims):
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        numbers: dict[Any, list[int]] = {}
+        for number, claim in enumerate(claims):
             numbers.setdefault(self._of(claim.bucket), []).append(number)
         if len(numbers) == 1:
-            return next(iter(numbers)).acquire(request, now_us)
-        # The lines in which the job has its places come first: a job that comes back too early charges nothing.
-        held = {number for number, place in enumerate(request.places) if place is not None}
-        parts = [Part(group, claims) for group, claims in numbers.items()]
-        return acquire_in_parts(sorted(parts, key=lambda part: held.isdisjoint(part.claims)), request, now_us)
+            return next(iter(numbers)).ask(claims, asker, now_us, attempt=attempt)  # type: ignore[no-any-return]
+        parts = [Part(group, those, group.failed) for group, those in numbers.items()]
+        return ask_in_parts(parts, claims, asker, now_us, attempt=attempt)
 
-    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
-        answers: dict[int, Verdict | Exception] = {}
+    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+        answers: dict[int, Answer | Exception] = {}
         together: dict[_Group, list[int]] = {}
         for number, request in enumerate(requests):
             groups = {self._of(claim.bucket) for claim in request.claims}
             if len(groups) == 1:
                 together.setdefault(groups.pop(), []).append(number)
         for group, numbers in together.items():
-            answers.update(zip(numbers, group.acquire_all([requests[number] for number in numbers]), strict=True))
-        return [answers.get(number) or acquire_or_error(self, request) for number, request in enumerate(requests)]
+            answers.update(zip(numbers, group.ask_all([requests[number] for number in numbers]), strict=True))
+        return [answers.get(number) or ask_or_error(self, request) for number, request in enumerate(requests)]
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        self._each(
+            charges, lambda store, those: store.return_units(those, asker, now_us), lambda each: each.claim.bucket
+        )
+
+    def look(
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
+        near: bool = False,
+    ) -> Look:  # fmt: skip
+        return self._of(claim.bucket).call(lambda store: store.look(claim, owner, free, ids, now_us, near=near))  # type: ignore[no-any-return]
+
+    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
+        return self._of(claim.bucket).call(lambda store: store.own(claim, owner, ids, now_us))  # type: ignore[no-any-return]
+
+    def forget(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
+        self._each(claims, lambda store, those: store.forget(those, ids, owner, now_us, keep=keep))
+
+    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
+        self._each(claims, lambda store, those: store.wake(those, now_us))
+
+    def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
+        found: list[Where] = []
+
+        def find(store: Any, those: list[StoreClaim]) -> None:
+            each = store.where(those, id, now_us)
+            if each is not None:
+                found.append(each._replace(claim=claims.index(those[each.claim])))
+
+        self._each(claims, find)
+        return binding_where(found)
+
+    def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
+        return self._of(claim.bucket).call(lambda store: store.list_waiting(claim, most))  # type: ignore[no-any-return]
+
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        with ExitStack() as stack:
+            for group in self._all():
+                stack.callback(group.store.listen(owner, heard, missed))
+            return stack.pop_all().close
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self._each(corrections, lambda store, those: store.settle(those, now_us))
@@ -141,9 +186,6 @@ class GroupedStore:
         self._each(leases, lambda store, those: held.update(zip(those, store.renew(those, now_us), strict=True)))
         return [held[each] for each in leases]
 
-    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
-        self._each(waits, lambda store, those: store.leave(those, now_us))
-
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
@@ -152,11 +194,11 @@ class GroupedStore:
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         self._each(slowings, lambda store, those: store.slow(those, now_us))
 
-    def reset(self, names: Sequence[str]) -> None:
-        self._each(names, lambda store, those: store.reset(those), str)
+    def reset(self, buckets: Sequence[str]) -> None:
+        self._each(buckets, lambda store, those: store.reset(those), str)
 
-    def clear_lines(self, names: Sequence[str]) -> None:
-        self._each(names, lambda store, those: store.clear_lines(those), str)
+    def clear_waitlists(self, buckets: Sequence[str]) -> None:
+        self._each(buckets, lambda store, those: store.clear_waitlists(those), str)
 
     def part_of(self, name: str) -> str:
         """The group that keeps *name*, and the part of its store. No two groups have one clock."""
@@ -217,12 +259,12 @@ class SharedGroupedStore(GroupedStore):
             answers.update(zip(numbers, group.call(lambda store: store.commands(those)), strict=True))  # noqa: B023
         return [answers[number] for number in range(len(commands))]
 
-    def delete_matching(self, pattern: str, *, lines_only: bool = False) -> int:
+    def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
         """As `SupportsForget.delete_matching`, of one limit's names."""
         group = self._of(pattern)
         if not isinstance(group.store, SupportsForget):
             raise TypeError(f"a {type(group.store).__name__} cannot find names")
-        return group.call(lambda store: store.delete_matching(pattern, lines_only=lines_only))  # type: ignore[no-any-return]
+        return group.call(lambda store: store.delete_matching(pattern, waitlists_only=waitlists_only))  # type: ignore[no-any-return]
 
 
 def grouped(default: Store, groups: Sequence[tuple[str, Store]]) -> Store:

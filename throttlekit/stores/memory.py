@@ -1,24 +1,42 @@
-"""The store in this process: for a single worker, for tests, and as the reference for the other stores."""
+"""The store in this process: for a single worker, for tests, and as the reference for the scripts."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from throttlekit._core.acquire import State, acquire, kept_until_us, leave, pause, slow
 from throttlekit._core.algorithm import Algorithm, stored_until_us
+from throttlekit._core.answer import Answer, Asker, Caller, Look, Reason
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Bell, Stored, ask, forget, look, own
 from throttlekit._core.latency import Drop, after_drop
-from throttlekit._core.line import KEPT_US, Line
-from throttlekit._core.storage_keys import line_name
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.storage_keys import granted_name, wait_names
+from throttlekit._core.wait_control import (
+    Charge,
+    Waiting,
+    Where,
+    clear,
+    kept_until_us,
+    list_waiting,
+    pause,
+    return_units,
+    slow,
+    wake_after_change,
+    where,
+)
+from throttlekit._core.waitlist import Wake
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait
+from throttlekit.stores.base import Correction, Lease, Slowing
+from throttlekit.stores.waitlists import MOST_LISTED, binding_where, unit_of
 
 __all__ = ["MemoryStore"]
+
+_KEPT_US = 5_000_000
+"""How long state is kept after nothing counts of it any more."""
 
 _WRITES_PER_SWEEP = 4096
 _N = TypeVar("_N", Correction, Lease)
@@ -42,45 +60,119 @@ class MemoryStore:
 
     def __init__(self, *, clock_us: Callable[[], int] | None = None) -> None:
         self._clock_us = clock_us or _wall_clock_us()
-        self._secret = os.urandom(8).hex()
         self._lock = threading.Lock()
         renew_lock_after_fork(self, "_lock")
         self._values: dict[str, tuple[object, int]] = {}
         self._writes_until_sweep = _WRITES_PER_SWEEP
+        self._listeners: dict[str, Callable[[str, Sequence[Wake]], None]] = {}
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        with self._lock:
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
-            claims, caller, places, max_wait_us, grace_us = request[:5]
-            states = [self._state(claim, now_us) for claim in claims]
-            verdict, changed = acquire(
-                claims, states, now_us,
-                caller=caller, places=places, max_wait_us=max_wait_us, grace_us=grace_us, secret=self._secret,
-            )  # fmt: skip
+            states = [self._stored(claim, now_us) for claim in claims]
+            names = [claim.bucket for claim in claims]
+            waited = any(state.waitlist is not None and asker.job in state.waitlist.entries for state in states)
+            granted = self._get(granted_name(claims[0].bucket, asker.job), now_us) if attempt and not waited else None
+            if isinstance(granted, tuple) and granted[0] == f"{asker.owner} {attempt}":
+                return granted[1]  # type: ignore[no-any-return]
+            answer, changed = ask(
+                claims, states, now_us, asker, lambda owner, i, wake: bell(owner, names[i], wake), self._epoch()
+            )
             for claim, before, after in zip(claims, states, changed, strict=True):
-                if after.taken is not before.taken:
-                    self._put_taken(claim.bucket, claim.algorithm, after.taken, now_us)
-                self._put_line(claim, before, after, now_us)
-            return verdict
+                self._put_stored(claim, before, after, now_us)
+            if answer.reason is Reason.ALLOWED and waited and attempt and asker.caller is not Caller.PEEK:
+                again = answer._replace(wakes=(), looks=())
+                self._put(
+                    granted_name(claims[0].bucket, asker.job), (f"{asker.owner} {attempt}", again), now_us, now_us
+                )
+            return answer
 
-    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
+    def has_list(self, bucket: str) -> bool:
+        """Whether jobs wait for that limit and key."""
+        return wait_names(bucket)[0] in self._values
+
+    def look(
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
+        near: bool = False,
+    ) -> Look:  # fmt: skip
+        with self._bells() as bell, self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            before = self._stored(claim, now_us)
+            found, after = look(
+                claim, before, now_us, owner, free, ids, near, lambda name, _, wake: bell(name, claim.bucket, wake)
+            )
+            self._put_stored(claim, before, after, now_us)
+            return found
+
+    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
+        with self._bells() as bell, self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            before = self._stored(claim, now_us)
+            found, after = own(claim, before, now_us, owner, ids, lambda name, _, wake: bell(name, claim.bucket, wake))
+            self._put_stored(claim, before, after, now_us)
+            return found
+
+    def forget(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
+        def removed(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            return forget(claims[number], number, state, now_us, ids, owner, bell, keep=keep)
+
+        self._change_lists(claims, removed, now_us)
+
+    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
+        self.forget(claims, (), now_us=now_us)
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        epoch = self._epoch()
+
+        def returned(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            return return_units(charges[number], number, state, now_us, asker, bell, epoch)
+
+        self._change_lists([each.claim for each in charges], returned, now_us)
+
+    def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
-            for each in waits:
-                before = self._state(each.claim, now_us)
-                self._put_line(each.claim, before, leave(before, each.claim, each.place, now_us), now_us)
+            return binding_where(where(claims, [self._stored(each, now_us) for each in claims], now_us, id))
+
+    def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
+        with self._lock:
+            return list_waiting(self._stored(claim, self._clock_us()), min(most, MOST_LISTED))
+
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
+        """
+        Call *heard* with the bucket and the wakes of *owner* that other callers make. Returns what ends that.
+
+        Args:
+            missed: Not called: no wake is missed.
+        """
+        self._listeners[owner] = heard
+
+        def end() -> None:
+            if self._listeners.get(owner) is heard:
+                del self._listeners[owner]
+
+        return end
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         def settled(each: Correction, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
             return algorithm.settled(state, now_us, each.granted_us, each.by), True
 
         self._change(corrections, settled, now_us)
+        self._wake_after_change([unit_of(each) for each in corrections], now_us)
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
         def released(each: Lease, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
             return algorithm.released(state, now_us, each.granted_us), True
 
         self._change(leases, released, now_us)
+        self._wake_after_change([unit_of(each) for each in leases], now_us)
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         def renewed(_: Lease, algorithm: Any, state: Any, now_us: int) -> Any:
@@ -91,35 +183,37 @@ class MemoryStore:
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
-        with self._lock:
-            now_us = self._clock_us() if now_us is None else now_us
-            for each in claims:
-                before = self._state(each, now_us)
-                self._put_line(each, before, pause(before, now_us, for_us, emptied=emptied), now_us)
+        units = [unit_of(each) for each in claims]
+
+        def paused(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            return pause(units[number], number, state, now_us, for_us, emptied, bell)
+
+        self._change_lists(units, paused, now_us)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        with self._lock:
-            now_us = self._clock_us() if now_us is None else now_us
-            for each in slowings:
-                before = self._state(each.claim, now_us)
-                if not isinstance(each.why, Drop):
-                    self._put_line(each.claim, before, slow(before, each.claim, each.why, now_us), now_us)
-                    continue
-                taken = after_drop(before.taken, each.claim.algorithm, each.why, now_us)
-                if taken is not before.taken:
-                    self._put_taken(each.bucket, each.claim.algorithm, taken, now_us)
+        def slower(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            why = slowings[number].why
+            if not isinstance(why, Drop):
+                return slow(units[number], number, state, now_us, why, bell)
+            return state._replace(taken=after_drop(state.taken, units[number].algorithm, why, now_us))
 
-    def reset(self, names: Sequence[str]) -> None:
-        with self._lock:
-            for name in names:
-                self._values.pop(name, None)
+        units = [unit_of(each.claim) for each in slowings]
+        self._change_lists(units, slower, now_us)
 
-    def clear_lines(self, names: Sequence[str]) -> None:
+    def reset(self, buckets: Sequence[str]) -> None:
         with self._lock:
-            for name in names:
-                line, expires_us = self._values.pop(name, (None, 0))
-                if isinstance(line, Line) and (pause := line.cleared()) is not None:
-                    self._values[name] = pause, expires_us
+            for bucket in buckets:
+                for name in (bucket, *wait_names(bucket)):
+                    self._values.pop(name, None)
+
+    def clear_waitlists(self, buckets: Sequence[str]) -> None:
+        with self._lock:
+            for bucket in buckets:
+                name = wait_names(bucket)[0]
+                waitlist, expires_us = self._values.pop(name, (None, 0))
+                left = clear(Stored(None, waitlist)).waitlist  # type: ignore[arg-type]
+                if left is not None:
+                    self._values[name] = left, expires_us
 
     def close(self) -> None:
         """Does nothing: there is no connection, and the state is kept."""
@@ -142,26 +236,67 @@ class MemoryStore:
                 results.append(result)
             return results
 
-    def _state(self, claim: StoreClaim, now_us: int) -> State:
-        taken, line = self._get(claim.bucket, now_us), self._get(line_name(claim.bucket), now_us)
-        return State(taken, line)  # type: ignore[arg-type]
+    def _wake_after_change(self, units: Sequence[StoreClaim], now_us: int | None) -> None:
+        def woken(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
+            return wake_after_change(units[number], number, state, now_us, bell)
+
+        self._change_lists(units, woken, now_us)
+
+    def _change_lists(
+        self,
+        claims: Sequence[StoreClaim],
+        change: Callable[[int, Stored, int, Bell], Stored],
+        now_us: int | None,
+    ) -> None:
+        """Store what *change* returns for each of *claims*, by its number."""
+        names = [claim.bucket for claim in claims]
+        with self._bells() as bell, self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            for number, claim in enumerate(claims):
+                before = self._stored(claim, now_us)
+                after = change(number, before, now_us, lambda owner, i, wakes: bell(owner, names[i], wakes))
+                self._put_stored(claim, before, after, now_us)
+
+    @contextmanager
+    def _bells(self) -> Generator[Callable[[str, str, Wake | None], bool], None, None]:
+        """What rings the bells of owners, after the lock is released."""
+        rung: list[tuple[Callable[[str, Sequence[Wake]], None], str, Sequence[Wake]]] = []
+
+        def bell(owner: str, bucket: str, wake: Wake | None) -> bool:
+            heard = self._listeners.get(owner)
+            if heard is not None:
+                rung.append((heard, bucket, [] if wake is None else [wake]))
+            return heard is not None
+
+        yield bell
+        for heard, bucket, wakes in rung:
+            heard(bucket, wakes)
+
+    def _epoch(self) -> str:
+        return os.urandom(4).hex()
+
+    def _stored(self, claim: StoreClaim, now_us: int) -> Stored:
+        taken, waitlist = self._get(claim.bucket, now_us), self._get(wait_names(claim.bucket)[0], now_us)
+        return Stored(taken, waitlist)  # type: ignore[arg-type]
+
+    def _put_stored(self, claim: StoreClaim, before: Stored, after: Stored, now_us: int) -> None:
+        if after.taken is not before.taken:
+            self._put_taken(claim.bucket, claim.algorithm, after.taken, now_us)
+        name = wait_names(claim.bucket)[0]
+        if after.waitlist is not None:
+            self._put(name, after.waitlist, kept_until_us(claim.algorithm, after, now_us), now_us)
+        else:
+            self._values.pop(name, None)
 
     def _put_taken(self, name: str, algorithm: Algorithm, taken: object, now_us: int) -> None:
         self._put(name, taken, stored_until_us(algorithm, taken, now_us), now_us)
-
-    def _put_line(self, claim: StoreClaim, before: State, after: State, now_us: int) -> None:
-        if after.line is None:
-            self._values.pop(line_name(claim.bucket), None)
-        elif after.line is not before.line:
-            last_us = kept_until_us(after, claim.algorithm, now_us)
-            self._put(line_name(claim.bucket), after.line, last_us, now_us)
 
     def _get(self, name: str, now_us: int) -> object:
         value, expires_us = self._values.get(name, (None, 0))
         return value if now_us < expires_us else None
 
     def _put(self, name: str, value: object, last_us: int, now_us: int) -> None:
-        self._values[name] = (value, last_us + KEPT_US)
+        self._values[name] = (value, last_us + _KEPT_US)
         self._writes_until_sweep -= 1
         if self._writes_until_sweep <= 0:
             self._values = {name: entry for name, entry in self._values.items() if now_us < entry[1]}

@@ -2,366 +2,270 @@
 
 from __future__ import annotations
 
-import re
-import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
 from itertools import chain, islice
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlsplit
 
-try:
-    import redis
-    from redis import exceptions
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-except ImportError as error:  # pragma: no cover - exercised by the wheel test, in an environment of its own
-    raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
+import redis
+from redis import exceptions
 
+from throttlekit._core.answer import Answer, Asker, Look
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.storage_keys import is_line, jobs_name_of
-from throttlekit._core.verdict import Verdict
-from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit._core.storage_keys import bucket_of, granted_name, is_waitlist, wait_names
+from throttlekit._core.wait_control import Charge, Waiting, Where
+from throttlekit._core.waitlist import Wake
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait
-from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_error, is_connection_failure, mapped
-from throttlekit.stores.pool import ConnectionPool
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, ask_or_error
+from throttlekit.stores.bells import Listener
+from throttlekit.stores.errors import STORE_ERRORS
+from throttlekit.stores.redis_server import RedisServer
+from throttlekit.stores.waitlists import MOST_LISTED, batches, binding_where, unit_of
 from throttlekit.stores.wire import (
     Script,
-    arguments_of,
-    command,
-    frame_of,
-    place_text,
-    rest_of,
+    answer_of,
+    ask_frame,
+    asker_arguments,
+    charge_arguments,
+    claims_arguments,
+    encoded,
+    look_of,
     script_for,
-    script_of,
-    slowing_row,
-    verdict_of,
+    slowing_arguments,
+    wait_keys,
+    waiting_of,
+    where_of,
 )
 
-__all__ = ["RedisStore", "address_of", "check_url", "connection_options", "renew_pool_lock_after_fork", "url_errors"]
+__all__ = ["RedisStore"]
 
-_DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
-_CLIENT_NAME = re.compile(r"[!-~]+")
-_MAX_TIMEOUT_S = 60
-_URL_OPTIONS = (
-    "db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_connect_timeout",
-    "socket_keepalive", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password",
-    "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version", "ssl_include_verify_flags",
-    "ssl_exclude_verify_flags",
-)  # fmt: skip
+_MOST_IDS = 50
+"""So many entries of waitlists one script moves or removes: it takes up to 60 µs for each."""
+
+_MOST_LISTS = 4
+"""On so many waitlists one script wakes jobs after a change: 16 on each."""
+
 _SCAN_COUNT = 1000
-_T = TypeVar("_T")
-_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing, Wait)
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
 
 
-class RedisStore:
+class RedisStore(RedisServer):
     """
-    Keeps limits in a Redis or Valkey server, shared by every process that uses the same one.
-
-    Args:
-        url: redis://, rediss:// or unix://, as redis-py reads them.
-        timeout: Seconds to wait for a connection, and for a reply. A reply that does not come is never
-            taken for a grant, and a command is never sent twice.
-
-    Raises:
-        ConfigurationError: The URL is not valid. The message does not repeat it: it may hold a password.
+    Keeps limits in a Redis or Valkey server, shared by every process that uses the same one. Arguments and errors are
+    those of `RedisServer`.
     """
 
-    def __init__(self, url: str, *, timeout: float = 0.25) -> None:
-        scheme, colon, rest = url.partition("://")
-        scheme = scheme.replace("valkey", "redis")
-        self._options = connection_options(timeout)
-        with url_errors():
-            check_url(url)
-            client: Any = redis.Redis
-            self._connect_with(client.from_url(f"{scheme}{colon}{rest}", **self._options))
+    _is_cluster = False
+    """Whether scripts run on a node of a cluster."""
 
-    def _connect_with(self, client: Any) -> None:
-        """Make connections like those of *client*."""
-        self._client = client
-        pool = client.connection_pool
-        self.address = address_of(pool)
-        renew_pool_lock_after_fork(pool)
-        options = pool.connection_kwargs
-        with suppress(TypeError):  # older clients, and connection classes of users, do not have this option
-            # Without it each connection looks up redis-py's version for the server: 3 ms of CPU, and two round trips.
-            pool.connection_class(**options, driver_info=None)
-            options["driver_info"] = None
-        pool.connection_class(**options)  # not connected: an unknown ?option= fails here, and not with the first job
-        self._pool = ConnectionPool(lambda: pool.connection_class(**options))
+    # Questions
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
         try:
-            return verdict_of(self._decide(request, now_us))
+            return answer_of(self._decide(claims, asker, now_us, attempt))
         except STORE_ERRORS as error:
-            raise self._failed(request.claims[0].bucket, error) from error
+            raise self._failed(claims[0].bucket, error) from error
 
-    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
-        answers: list[Any] = [self._frame(request) for request in requests]  # or the error of a request
-        sent = [number for number, frame in enumerate(answers) if isinstance(frame, bytes)]
-        frames = [answers[number] for number in sent]
-        name = requests[0].claims[0].bucket
-        replies = self._call(name, lambda: self._pool.execute_all(frames)) if frames else ()
-        for number, reply in zip(sent, replies, strict=True):
-            answers[number] = self._verdict(requests[number], reply)
-        return answers
+    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+        questions = [self._question(each.claims, each.asker, None, each.attempt) for each in requests]
+        commands = [("EVALSHA", script.sha, *arguments) for script, arguments in questions]
+        try:
+            replies = self._call(requests[0].claims[0].bucket, lambda: self._send_all(commands))
+        except ConfigurationError:  # a text of one request cannot be encoded, and nothing was sent
+            return [ask_or_error(self, request) for request in requests]
+        return [self._answer_of_reply(*each) for each in zip(requests, questions, replies, strict=True)]
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        claims = [each.claim for each in charges]
+        who = [
+            asker.caller.value,
+            encoded(asker.job),
+            encoded(asker.owner),
+            self._epoch(),
+            asker.waited_us,
+            asker.denials,
+        ]
+        rows = chain.from_iterable(map(charge_arguments, charges))
+        self._run_wait("wait_return", claims, [_or_empty(now_us), len(claims), *who], rows)
+
+    def look(
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
+        near: bool = False,
+    ) -> Look:  # fmt: skip
+        head = [_or_empty(now_us), encoded(owner), f"{max(0, free)} {near:d}"]
+        reply = self._run_wait("wait_look", [claim], head, map(encoded, ids))
+        return self._call(claim.bucket, lambda: look_of(reply))
+
+    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
+        looks: list[Look] = []
+        for part in _parts(ids, _MOST_IDS):
+            reply = self._run_wait("wait_own", [claim], [_or_empty(now_us), encoded(owner)], map(encoded, part))
+            looks.append(self._call(claim.bucket, lambda: look_of(reply)))  # noqa: B023
+        again = tuple(chain.from_iterable(look.again for look in looks))
+        in_us = min((look.look_in_us for look in looks if look.look_in_us is not None), default=None)
+        return looks[-1]._replace(again=again, look_in_us=in_us)
+
+    def forget(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
+        def forget(those: Sequence[StoreClaim]) -> None:
+            for part in _parts(ids, max(1, _MOST_IDS // len(those))):
+                head = [_or_empty(now_us), len(those), encoded(owner), "1" if keep else ""]
+                self._run_wait("wait_forget", those, head, map(encoded, part))
+
+        self._for_each_hash_slot(claims, forget)
+
+    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
+        self.forget(claims, (), now_us=now_us)
+
+    def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
+        return binding_where(self._entries_of(claims, id, now_us))
+
+    def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
+        script, order = script_for("wait_list", frozenset[str]()), wait_names(claim.bucket)[1]
+        arguments = [1, order, "", min(most, MOST_LISTED)]
+        return self._call(claim.bucket, lambda: waiting_of(self._run(script, arguments)))
+
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        with ExitStack() as stack:
+            for server in self.servers():
+                client = stack.enter_context(closing(_client_of_its_own(server.connection_pool)))
+                stack.callback(Listener(client, f"tk1:{owner}", heard, missed).close)
+            return stack.pop_all().close
+
+    # Changes
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        rows = [(each.algorithm.code, *each.algorithm.params, each.granted_us, each.by) for each in corrections]
-        self._run_script("settle", [each.bucket for each in corrections], [_or_empty(now_us)], rows)
+        self._for_each_hash_slot(corrections, lambda those: self._change("settle", those, lambda each: each.by, now_us))
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._run_lease_script("release", leases, now_us)
+        self._for_each_hash_slot(leases, lambda those: self._change("release", those, lambda _: 0, now_us))
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
-        return self._run_lease_script("renew", leases, now_us)
-
-    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
-        rows = [
-            (each.claim.algorithm.code, *each.claim.algorithm.params, rest_of(each.claim), place_text(each.place))
-            for each in waits
-        ]
-        keys = [name for each in waits for name in each.claim.names]
-        self._run_script("leave", keys, [_or_empty(now_us)], rows)
+        keys = [each.bucket for each in leases]
+        rows = [(each.algorithm.code, *each.algorithm.params) for each in leases]
+        script = script_for("renew", frozenset(row[0] for row in rows))
+        arguments = [len(keys), *keys, _or_empty(now_us), *chain.from_iterable(rows)]
+        replies = self._call(keys[0], lambda: self._run(script, arguments))
+        return [reply == 1 for reply in replies]
 
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
-        keys = [name for claim in claims for name in claim.names]
-        rows = [(claim.algorithm.code, *claim.algorithm.params) for claim in claims]
-        self._run_script("pause", keys, [_or_empty(now_us), _or_empty(for_us), "1" if emptied else ""], rows)
+        def pause(those: Sequence[StoreClaim]) -> None:
+            for batch in batches(those, _MOST_LISTS):
+                head = [_or_empty(now_us), len(batch), _or_empty(for_us), "1" if emptied else ""]
+                self._run_wait("wait_pause", [unit_of(each) for each in batch], head)
+
+        self._for_each_hash_slot(claims, pause)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
-        keys = [name for each in slowings for name in each.claim.names]
-        self._run_script("slow", keys, [_or_empty(now_us)], [slowing_row(each) for each in slowings])
+        def slow(those: Sequence[Slowing]) -> None:
+            for batch in batches(those, _MOST_LISTS):
+                head = [_or_empty(now_us), len(batch)]
+                rows = chain.from_iterable(map(slowing_arguments, batch))
+                self._run_wait("wait_slow", [unit_of(each.claim) for each in batch], head, rows)
 
-    def reset(self, names: Sequence[str]) -> None:
-        self._call(names[0], lambda: self._delete(names))
+        self._for_each_hash_slot(slowings, slow)
 
-    def clear_lines(self, names: Sequence[str]) -> None:
-        self._call(names[0], lambda: self._clear(names))
+    def reset(self, buckets: Sequence[str]) -> None:
+        self._call(buckets[0], lambda: self._delete([name for each in buckets for name in (each, *wait_names(each))]))
 
-    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        name = str(commands[0][3 if commands[0][0] == "EVAL" else 1])
+    def clear_waitlists(self, buckets: Sequence[str]) -> None:
+        self._call(buckets[0], lambda: self._clear(buckets))
+
+    def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
+        return self._call(pattern, lambda: self._delete_matching(pattern, waitlists_only))
+
+    # How
+
+    def _decide(self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str) -> Any:
+        epoch = self._epoch() if asker.job else "0"
         try:
-            return self._call(name, lambda: self._run_all(commands))
-        except StoreUnavailable as error:
-            if not is_connection_error(error):
-                error.part = None  # the server is up: that it rejected these commands says nothing about decisions
-            raise
+            return self._pool.execute(
+                ask_frame(claims, asker, _or_empty(now_us), epoch, attempt, cluster=self._is_cluster)
+            )
+        except exceptions.NoScriptError:  # the server ran nothing, so this cannot charge twice
+            script, arguments = self._question(claims, asker, now_us, attempt)
+            return self._command("EVAL", script.text, *arguments)
 
-    def delete_matching(self, pattern: str, *, lines_only: bool = False) -> int:
-        return self._call(pattern, lambda: self._delete_matching(pattern, lines_only))
+    def _question(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str
+    ) -> tuple[Script, list[Any]]:
+        keys = wait_keys(claims) + ([granted_name(claims[0].bucket, asker.job)] if attempt else [])
+        head = asker_arguments(asker, _or_empty(now_us), self._epoch(), attempt)
+        return self._script("ask", claims), [len(keys), *keys, *head, *claims_arguments(claims)]
 
-    def part_of(self, name: str) -> str:
-        """A single server has no parts."""
-        return ""
-
-    def servers(self) -> list[Any]:
-        """For the doctor: a client of each server that takes writes."""
-        return [self._client]
-
-    def close(self) -> None:
-        self._pool.close_idle()
-        self._client.close()
-
-    def _run_lease_script(self, verb: str, leases: Sequence[Lease], now_us: int | None) -> list[bool]:
-        rows = [(each.algorithm.code, *each.algorithm.params, each.granted_us) for each in leases]
-        replies = self._run_script("lease", [each.bucket for each in leases], [_or_empty(now_us), verb], rows)
-        return [reply == 1 for reply in replies]
-
-    def _run_script(self, verb: str, keys: Sequence[str], head: Sequence[Any], rows: Sequence[tuple[Any, ...]]) -> Any:
-        """Run the script for *verb*: its keys, its own arguments, then a row for each algorithm, code first."""
-        script = script_for(verb, frozenset(row[0] for row in rows))
-        arguments = [len(keys), *keys, *head, *chain.from_iterable(rows)]
-        return self._call(keys[0], lambda: self._run(script, arguments))
-
-    def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
-        """Run *call* for those of *items* that one script may change together: here for all."""
-        call(items)
-
-    def _call(self, name: str, call: Callable[[], _T]) -> _T:
-        """Run *call*, with its errors mapped; *name* says which part of the store it goes to."""
+    def _answer_of_reply(self, request: Request, question: tuple[Script, list[Any]], reply: Any) -> Answer | Exception:
         try:
-            return call()
-        except STORE_ERRORS as error:
-            raise self._failed(name, error) from error
-
-    def _failed(self, name: str, error: Exception) -> Exception:
-        """*error* as it is raised, of the part of the store that keeps *name*."""
-        raised = mapped(error)
-        if isinstance(raised, StoreUnavailable):
-            if raised.part is not None:
-                raised.part = self.part_of(name)
-            raised.server = raised.part or self.address
-            if is_connection_failure(error):
-                self._close_idle()
-        return raised
-
-    def _close_idle(self) -> None:
-        """Close the idle connections: they may be dead as well, and each would cost a time-out."""
-        self._pool.close_idle()
-
-    def _decide(self, request: Request, now_us: int | None) -> Any:
-        try:
-            return self._pool.execute(frame_of(request, now_us))
-        except exceptions.NoScriptError:
-            return self._eval(request, now_us)
-
-    def _frame(self, request: Request) -> bytes | Exception:
-        try:
-            return frame_of(request, None)
-        except UnicodeError as error:
-            return mapped(error)
-
-    def _verdict(self, request: Request, reply: Any) -> Verdict | Exception:
-        def verdict() -> Verdict:
-            if isinstance(reply, exceptions.NoScriptError):
-                return verdict_of(self._eval(request, None))
-            if isinstance(reply, Exception):
-                raise reply
-            return verdict_of(reply)
-
-        try:
-            return self._call(request.claims[0].bucket, verdict)
+            return self._call(request.claims[0].bucket, lambda: answer_of(self._or_evaluated(reply, *question)))
         except (StoreUnavailable, ConfigurationError) as error:
             return error
 
-    def _eval(self, request: Request, now_us: int | None) -> Any:
-        # NOSCRIPT means that the server ran nothing, so this cannot charge twice.
-        return self._command("EVAL", script_of(request).text, *arguments_of(request, now_us))
+    def _entries_of(self, claims: Sequence[StoreClaim], id: str, now_us: int | None) -> list[Where]:
+        reply = self._run_wait("wait_where", claims, [_or_empty(now_us), len(claims), encoded(id)])
+        return self._call(claims[0].bucket, lambda: where_of(reply))
 
-    def _or_evaluated(self, reply: Any, script: Script, arguments: list[Any]) -> Any:
-        """The reply to an EVALSHA of *script*, which is run now if the server did not know it."""
-        if isinstance(reply, exceptions.NoScriptError):
-            return self._command("EVAL", script.text, *arguments)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+    def _change(
+        self, verb: str, items: Sequence[Correction | Lease], by: Callable[[Any], int], now_us: int | None
+    ) -> None:
+        for batch in batches(items, _MOST_LISTS):
+            rows = [(*each.algorithm.params, each.granted_us, by(each)) for each in batch]
+            head = [_or_empty(now_us), len(batch), verb]
+            self._run_wait("wait_settle", [unit_of(each) for each in batch], head, chain.from_iterable(rows))
 
-    def _run(self, script: Script, arguments: list[Any]) -> Any:
-        try:
-            return self._command("EVALSHA", script.sha, *arguments)
-        except exceptions.NoScriptError:
-            return self._command("EVAL", script.text, *arguments)
-
-    def _command(self, *arguments: Any) -> Any:
-        return self._pool.execute(command(*arguments))
-
-    def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        replies = self._send_all(commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
-
-    def _send_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Send commands in one round trip. An error that the server answers stands in the place of its reply."""
-        return self._pool.execute_all([command(*each) for each in commands])
-
-    def _delete_matching(self, pattern: str, lines_only: bool) -> int:
+    def _delete_matching(self, pattern: str, waitlists_only: bool) -> int:
         forgotten = 0
         keys: Iterable[Any] = self._redis_py().scan_iter(match=pattern, count=_SCAN_COUNT)
         names = (key.decode("utf-8", "replace") for key in keys)
         while batch := list(islice(names, _SCAN_COUNT)):
-            if not lines_only:
+            if not waitlists_only:
                 self._delete(batch)
                 forgotten += len(batch)
-            elif lines := self._lines_among(batch):
-                forgotten += self._clear(lines)
+            elif buckets := [bucket_of(name) for name in batch if is_waitlist(name)]:
+                forgotten += self._clear(buckets)
         return forgotten
 
-    def _lines_among(self, names: Sequence[str]) -> list[str]:
-        """Those of *names* that `_clear` takes."""
-        return [name for name in names if is_line(name)]
-
-    def _clear(self, names: Sequence[str]) -> int:
-        keys = [each for name in names for each in (name, jobs_name_of(name))]
-        cleared: int = self._run(script_for("clear_line", frozenset[str]()), [len(keys), *keys, ""])
+    def _clear(self, buckets: Sequence[str]) -> int:
+        keys = [name for each in buckets for name in wait_names(each)]
+        cleared: int = self._run(script_for("wait_clear", frozenset[str]()), [len(keys), *keys, ""])
         return cleared
 
-    def _redis_py(self) -> Any:
-        """The client of redis-py for what is not a decision."""
-        return self._client
+    def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
+        """Run *call* for those of *items* that one script may change together: here for all."""
+        if items:
+            call(items)
 
-    def _delete(self, names: Sequence[str]) -> None:
-        self._command("UNLINK", *names)
+    def _run_wait(self, verb: str, claims: Sequence[StoreClaim], head: Sequence[Any], rows: Any = ()) -> Any:
+        """Run the script for *verb*: its own arguments, the claims, and *rows*."""
+        keys = wait_keys(claims)
+        arguments = [len(keys), *keys, *head, *claims_arguments(claims), *rows]
+        return self._call(claims[0].bucket, lambda: self._run(self._script(verb, claims), arguments))
+
+    def _script(self, verb: str, claims: Sequence[StoreClaim]) -> Script:
+        codes = frozenset([claim.algorithm.code for claim in claims])
+        return script_for(verb, codes, cluster=self._is_cluster)
+
+    def _epoch(self) -> str:
+        return os.urandom(4).hex()
+
+
+def _client_of_its_own(pool: Any) -> Any:
+    """A client with connections like those of *pool*: `close` of the store leaves them open."""
+    own = redis.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
+    return redis.Redis(connection_pool=own)
+
+
+def _parts(ids: Sequence[str], most: int) -> list[Sequence[str]]:
+    """*ids* in parts; one that is empty if there are none."""
+    return [ids[first : first + most] for first in range(0, max(1, len(ids)), most)]
 
 
 def _or_empty(number: int | None) -> int | str:
     return "" if number is None else number
-
-
-def address_of(pool: Any) -> str:
-    """The server that redis-py's *pool* connects to: host:port/database, without a user or a password."""
-    options = pool.connection_kwargs
-    database = options.get("db") or 0
-    if hasattr(pool, "sentinel_manager"):
-        return f"service {pool.service_name}/{database} of the Sentinels"
-    if "path" in options:
-        return f"{options['path']}?db={database}"
-    host = str(options.get("host", "localhost"))
-    return f"{f'[{host}]' if ':' in host else host}:{options.get('port', 6379)}/{database}"
-
-
-def connection_options(timeout: float) -> dict[str, Any]:
-    """
-    The options of every connection of the store, whatever the user's client has: short time-outs, bytes, and none of
-    redis-py's own retries, so that no command is sent twice. The number of connections has no bound: by default
-    redis-py 8 fails the 101st call at the same moment.
-    """
-    return {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "decode_responses": False,
-        "health_check_interval": 0,
-        "max_connections": 2**31,
-    }
-
-
-def check_url(url: str, *, also: Collection[str] = ()) -> None:
-    """
-    Check *url* for mistakes that redis-py would misread, or would find only with the first call.
-
-    Args:
-        also: Options that are allowed besides those of every server.
-
-    Raises:
-        ConfigurationError: It has an unknown option, or one with a value that can never work.
-        ValueError: Any other mistake. Its text may hold a part of a password: do not repeat it.
-    """
-    parts = urlsplit(url)
-    if parts.fragment or (parts.scheme == "unix" and (parts.hostname or len(parts.path) < 2)):
-        raise ValueError("a URL of this scheme does not have such a part")
-    if "sentinel" not in parts.scheme and parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
-        raise ValueError("the path is not the number of a database")
-    for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
-        if name not in _URL_OPTIONS and name not in also:
-            known = ", ".join((*_URL_OPTIONS, *also))
-            raise ConfigurationError(f"the store's URL may have the options {known}, and no other")
-        if name.endswith("_timeout") and not 0 < float(value) <= _MAX_TIMEOUT_S:
-            raise ConfigurationError(f"{name} in the store's URL must be more than 0 s, and at most {_MAX_TIMEOUT_S} s")
-        if name == "client_name" and not _CLIENT_NAME.fullmatch(value):
-            raise ConfigurationError("client_name in the store's URL must be letters, digits and signs, no spaces")
-
-
-@contextmanager
-def url_errors() -> Generator[None, None, None]:
-    """Map redis-py's errors about a URL to a `ConfigurationError` that does not repeat the URL."""
-    try:
-        yield
-    except ConfigurationError:  # from `check_url`; it is a ValueError as well
-        raise
-    except URL_ERRORS as error:
-        raise ConfigurationError(
-            f"the store's URL cannot be read ({type(error).__name__}): write it as redis://host:port/0, rediss://…, "
-            "unix:///path?db=0 or redis+sentinel://host:port,host:port/service/0, with the number of a database, and "
-            'with "/" in a password as %2F'
-        ) from None
-
-
-def renew_pool_lock_after_fork(pool: object) -> None:
-    """Give redis-py's *pool* a fresh lock in each forked child: another thread may hold the lock at the fork."""
-    renew_lock_after_fork(pool, "_lock", threading.RLock)

@@ -10,7 +10,8 @@ from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableT
 from redis.sentinel import Sentinel
 
 from throttlekit.stores.errors import SentinelRefused, UnknownService
-from throttlekit.stores.redis import RedisStore, check_url, connection_options, renew_pool_lock_after_fork, url_errors
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_server import check_url, connection_options, renew_pool_lock_after_fork, url_errors
 
 __all__ = ["RedisSentinelStore", "master_client"]
 

@@ -1,35 +1,35 @@
-"""Encode a request for the server, and parse its reply. The parts that do not change between calls are cached."""
+"""Encode questions for the server, and parse the replies. The parts that do not change between calls are cached."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import throttlekit_lua
 from throttlekit._core.algorithm import Algorithm, Use
+from throttlekit._core.answer import GUEST, Answer, Asker, Kept, Look, Position, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Drop
-from throttlekit._core.line import Place
 from throttlekit._core.slowdown import Fall
-from throttlekit._core.storage_keys import jobs_name, line_name
-from throttlekit._core.verdict import Caller, Reason, Verdict
-from throttlekit.stores.base import Request, Slowing
+from throttlekit._core.storage_keys import granted_name, wait_names
+from throttlekit._core.wait_control import Charge, Waiting, Where
+from throttlekit._core.waitlist import Place, State, Wake
+from throttlekit.stores.base import Slowing
 
 __all__ = [
-    "CACHED_CLAIMS", "REASONS", "Script", "UnusableReply", "arguments_of", "claims_arguments", "command", "encode",
-    "encode_terms", "frame_of", "place_text", "rest_of", "script_for", "script_of", "slowing_row", "terms_of",
-    "uses_of", "verdict_of",
+    "CACHED_CLAIMS", "Script", "UnusableReply", "answer_of", "ask_frame", "asker_arguments", "bell_message", "bell_of",
+    "charge_arguments", "claims_arguments", "command", "encode", "encoded", "look_of", "script_for",
+    "slowing_arguments", "wait_keys", "waiting_of", "where_of",
 ]  # fmt: skip
 
-REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
-"""By the numbers that the scripts of decisions answer."""
 CACHED_CLAIMS = 1024  # each takes about a kilobyte
-_SECRET = os.urandom(8).hex()
-_MINUS = ord("-")
-_LINE, _JOBS = line_name("").encode(), jobs_name("").encode()
+_REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.FULL, Reason.PAUSED)
+"""By the numbers that ask.lua answers."""
+_PLACE = 30
+_ENDS = [name.encode() for name in wait_names("")]
+_STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
 
 
 class UnusableReply(ValueError):
@@ -50,115 +50,14 @@ def script_for(verb: str, codes: frozenset[str], *, cluster: bool = False) -> Sc
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def script_of(request: Request) -> Script:
-    """The script that decides *request*."""
-    return script_for("acquire", frozenset([claim.algorithm.code for claim in request.claims]))
-
-
-def arguments_of(request: Request, now_us: int | None) -> list[Any]:
-    """The arguments of that script: the number of its keys, the keys, the rest."""
-    arguments: list[Any] = [3 * len(request.claims)]
-    for claim in request.claims:
-        arguments += claim.names
-    arguments += _caller_arguments(request, now_us)
-    for claim in request.claims:
-        arguments += _claim_arguments(*terms_of(claim))
-    return arguments
-
-
-def frame_of(request: Request, now_us: int | None) -> bytes:
-    """The whole command, encoded: EVALSHA, the script's SHA-1, and `arguments_of`."""
-    if request.places or request.max_wait_us is not None or now_us is not None:
-        caller = encode(_caller_arguments(request, now_us))
-    else:
-        caller = _encode_plain(request.caller, request.grace_us)
-    keys, arguments = _encode_claims(*request.claims)
-    return b"".join((keys, caller, arguments))
-
-
 def claims_arguments(claims: Sequence[StoreClaim]) -> list[int | str]:
     """The arguments of a script that say what the claims are."""
-    return [each for claim in claims for each in _claim_arguments(*terms_of(claim))]
+    return [each for claim in claims for each in _claim_arguments(*_terms_of(claim))]
 
 
 def command(*arguments: str | bytes | int) -> bytes:
     """Encode any command."""
     return b"*%d\r\n" % len(arguments) + encode(arguments)
-
-
-def verdict_of(reply: Any) -> Verdict:
-    """
-    Parse the reply of the script.
-
-    Raises:
-        UnusableReply: The script cannot have sent this.
-    """
-    try:
-        if reply[0] != _MINUS:
-            now_us, *used = map(int, reply.split())
-            return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, uses_of(used))
-        numbers, _, given = reply.partition(b"|")
-        reason, binding, now_us, retry_us, due_us, *used = map(int, numbers.split())
-        places = tuple([_place(text) for text in given.decode("ascii").split(";")]) if given else ()
-        return Verdict(REASONS[-reason], binding - 1, now_us, retry_us, due_us, uses_of(used), places)
-    except (AttributeError, TypeError, ValueError, IndexError) as error:
-        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
-
-
-def uses_of(used: list[int]) -> tuple[Use, ...]:
-    if len(used) == 2:
-        return (Use(used[0], used[1]),)
-    return tuple([Use(units, full) for units, full in zip(used[::2], used[1::2], strict=True)])
-
-
-def rest_of(claim: StoreClaim) -> str:
-    """What only a job that waits, or may have to, needs of its claim: see line.lua."""
-    return _rest(*terms_of(claim))
-
-
-def _rest(algorithm: Algorithm, cost: int, max_queue: int | None, tenant: str, step: int, lead: int) -> str:
-    return f"{algorithm.mark} {cost} {step} {lead} {'' if max_queue is None else max_queue} {tenant}"
-
-
-def slowing_row(slowing: Slowing) -> tuple[Any, ...]:
-    """The arguments of one limit: see slow.lua."""
-    algorithm, why = slowing.claim.algorithm, slowing.why
-    if isinstance(why, Fall):
-        event: tuple[Any, ...] = "fall", "" if why.granted_us is None else why.granted_us, why.span_us, why.floor
-    elif isinstance(why, Drop):
-        event = "drop", "" if why.granted_us is None else why.granted_us, "", ""
-    else:
-        event = "heard", why.remaining, why.reset_us, ""
-    return algorithm.code, *algorithm.params, algorithm.mark, *event
-
-
-def place_text(place: Place | None) -> str:
-    """*place* as the scripts read it."""
-    return "-" if place is None else f"{place.epoch} {place.start} {place.number} {place.due_us} {place.seal}"
-
-
-def _place(text: str) -> Place | None:
-    if text == "-":
-        return None
-    epoch, start, number, due_us, seal = text.split()
-    return Place(int(epoch), int(start), int(number), int(due_us), seal)
-
-
-def _caller_arguments(request: Request, now_us: int | None) -> tuple[Any, ...]:
-    now, max_wait_us = "" if now_us is None else now_us, request.max_wait_us
-    places = ";".join(map(place_text, request.places))
-    wait = "" if max_wait_us is None else max_wait_us
-    return now, request.caller.value, f"{request.grace_us} {_SECRET} {wait} {places}"
-
-
-def terms_of(claim: StoreClaim) -> tuple[Any, ...]:
-    """All of *claim* but the name under which it is counted."""
-    return claim.algorithm, claim.cost, claim.max_queue, claim.tenant, claim.step, claim.lead
-
-
-def _claim_arguments(algorithm: Algorithm, *terms: Any) -> tuple[int | str, ...]:
-    a, b, c = algorithm.params
-    return algorithm.size, a, f"{algorithm.code} {b};{c};{_rest(algorithm, *terms)}"
 
 
 def encode(arguments: Iterable[str | bytes | int]) -> bytes:
@@ -170,37 +69,243 @@ def encode(arguments: Iterable[str | bytes | int]) -> bytes:
     return frames
 
 
+def slowing_arguments(slowing: Slowing) -> tuple[Any, ...]:
+    """The arguments of wait_slow.lua for one limit."""
+    why = slowing.why
+    if isinstance(why, Fall):
+        return "fall", "" if why.granted_us is None else why.granted_us, why.span_us, why.floor
+    if isinstance(why, Drop):
+        return "drop", "" if why.granted_us is None else why.granted_us, "", ""
+    return "heard", why.remaining, why.reset_us, ""
+
+
+def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
+    """The keys of a script on the waitlists of *claims*: of each what is taken, and `wait_names`."""
+    return [name for claim in claims for name in (claim.bucket, *wait_names(claim.bucket))]
+
+
+def asker_arguments(asker: Asker, now: int | str, epoch: str, attempt: str) -> list[Any]:
+    """The arguments of ask.lua that say who asks. *now*: "" for the server's time."""
+    wait = "" if asker.max_wait_us is None else asker.max_wait_us
+    names = [encoded(asker.job), encoded(asker.owner), encoded(asker.park)]
+    waited = f"{asker.waited_us} {asker.denials}"
+    return [now, asker.caller.value, *names, f"{asker.free} {wait} {epoch} {waited} {attempt}"]
+
+
+def encoded(text: str) -> bytes:
+    """An id, or the name of an owner, as the scripts get it. JSON allows half of a surrogate pair in an id."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def ask_frame(
+    claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str, cluster: bool
+) -> bytes:
+    """The whole command of a question, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
+    keys, terms = _encode_claims(*claims)
+    codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
+    who = _PLAIN if asker is GUEST and now == "" else encode(asker_arguments(asker, now, epoch, attempt))
+    if attempt:
+        keys += encode((granted_name(claims[0].bucket, asker.job),))
+    return b"".join((_head(codes, bool(attempt), cluster), keys, who, terms))
+
+
+_PLAIN = encode(asker_arguments(GUEST, "", "0", ""))
+
+
 @lru_cache(CACHED_CLAIMS)
 def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
-    """What stands before the caller's arguments, and what follows them."""
+    """The keys and the arguments of *claims*."""
     if len(claims) == 1:
-        claim = claims[0]
-        return _head(claim.algorithm.code) + _encode_names(claim.bucket.encode()), encode_terms(*terms_of(claim))
-    head = _head("".join([claim.algorithm.code for claim in claims]))
+        return _encode_names(claims[0].bucket.encode()), _encode_terms(*_terms_of(claims[0]))
     names = [_encode_names(claim.bucket.encode()) for claim in claims]
-    return b"".join((head, *names)), b"".join([encode_terms(*terms_of(claim)) for claim in claims])
+    return b"".join(names), b"".join([_encode_terms(*_terms_of(claim)) for claim in claims])
 
 
 def _encode_names(bucket: bytes) -> bytes:
-    """`StoreClaim.names`."""
+    """The bucket, and its `wait_names`."""
     size = len(bucket)
-    line, jobs = size + len(_LINE), size + len(_JOBS)
-    return b"$%d\r\n%b\r\n$%d\r\n%b%b\r\n$%d\r\n%b%b\r\n" % (size, bucket, line, bucket, _LINE, jobs, bucket, _JOBS)
+    frames = [b"$%d\r\n%b\r\n" % (size, bucket)]
+    frames += [b"$%d\r\n%b%b\r\n" % (size + len(end), bucket, end) for end in _ENDS]
+    return b"".join(frames)
+
+
+@lru_cache
+def _head(codes: str, has_attempt: bool, cluster: bool) -> bytes:
+    script, keys = script_for("ask", frozenset(codes), cluster=cluster), 5 * len(codes) + has_attempt
+    return b"*%d\r\n" % (9 + keys + 3 * len(codes)) + encode(("EVALSHA", script.sha, keys))
+
+
+def answer_of(reply: Any) -> Answer:
+    """
+    Parse the reply of ask.lua.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    try:
+        if type(reply) is bytes and reply.startswith(b"0 0 ") and reply.endswith(b";;;;"):  # most of them: read faster
+            instants, units = reply[4:-4].split(b";")
+            now_us, retry_us = map(int, instants.split())
+            return Answer(Reason.ALLOWED, 0, now_us, retry_us, _uses_of([*map(int, units.split())]))
+        texts = cast("list[bytes]", reply if isinstance(reply, list) else [reply])
+        head, ids = texts[0], texts[1:]
+        words, used, kept, looks, waited, delays = [part.split() for part in head.split(b";")]
+        reason, claim, now_us, retry_us = map(int, words)
+        own = [Wake(_decoded(id), int(delay)) for id, delay in zip(ids, delays[1::2], strict=True)]
+        wakes = tuple(zip(map(int, delays[::2]), own, strict=True))
+        asked = tuple(zip(map(int, looks[::2]), map(int, looks[1::2]), strict=True))
+        granted = _REASONS[reason] is Reason.ALLOWED
+        return Answer(
+            _REASONS[reason], claim, now_us, retry_us, _uses_of([*map(int, used)]), None if granted else _kept(kept),
+            wakes, asked, tuple(map(_position, kept)) if granted else (), waited=_waited(waited),
+        )  # fmt: skip
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
+        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def look_of(reply: Any) -> Look:
+    """
+    Parse the reply of wait_look.lua or wait_own.lua.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    try:
+        first, *rest = reply
+        head, delays, count, near_count = first.split(b";")
+        owners, in_us, epoch = head.split(b" ")
+        ids, delays = [_decoded(id) for id in rest], [int(delay) for delay in delays.split()]
+        woken, known = len(delays), len(delays) + int(count)
+        if len(ids) != known + int(near_count):
+            raise ValueError("another number of ids")
+        wakes = tuple(map(Wake, ids[:woken], delays))
+        look_in_us = None if in_us == b"-" else int(in_us)
+        again, near = tuple(ids[woken:known]), tuple(ids[known:])
+        return Look(epoch.decode("ascii"), wakes, again, near, int(owners), look_in_us)
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
+        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def charge_arguments(charge: Charge) -> tuple[Any, ...]:
+    """The arguments of wait_return.lua for one claim."""
+    place = "-" if charge.position is None else _place_text(charge.position.place)
+    granted, turn = ("-" if each is None else each for each in (charge.granted_us, charge.turn_us))
+    return granted, charge.full_us, place, turn
+
+
+def where_of(reply: Any) -> list[Where]:
+    """
+    Parse the reply of wait_where.lua.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    try:
+        rows = [row.split(b" ") for row in reply]
+        return [Where(int(claim), _STATES[state], *map(int, numbers)) for claim, state, *numbers in rows]
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def waiting_of(reply: Any) -> Waiting:
+    """
+    Parse the reply of wait_list.lua.
+
+    Raises:
+        UnusableReply: The script cannot have sent this.
+    """
+    try:
+        jobs, woken, owners, *texts = reply
+        names = [_decoded(text) for text in texts]
+        first = tuple(zip(names[::2], names[1::2], strict=True))
+        return Waiting(int(jobs), int(woken), int(owners), first)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
+
+
+def bell_message(bucket: str, wakes: Sequence[Wake]) -> bytes:
+    """
+    What a script publishes to the owner of *wakes*, as `ring` in waitlist.lua writes it: texts as "length:text,", the
+    bucket, then the id and the delay of each wake.
+    """
+    texts = [bucket, *(text for wake in wakes for text in (wake.id, str(wake.in_us)))]
+    return b"".join([b"%d:%b," % (len(each), each) for each in map(encoded, texts)])
+
+
+def bell_of(message: bytes) -> tuple[str, list[Wake]]:
+    """
+    Parse what `bell_message` wrote: the bucket, and the wakes.
+
+    Raises:
+        UnusableReply: It is something else.
+    """
+    try:
+        texts, at = list[str](), 0
+        while at < len(message):
+            first = message.index(b":", at, at + 12) + 1
+            at = first + int(message[at : first - 1])
+            if message[at : at + 1] != b",":
+                raise ValueError("no end")
+            texts.append(_decoded(message[first:at]))
+            at += 1
+        bucket, *rest = texts
+        return bucket, [Wake(id, int(delay)) for id, delay in zip(rest[::2], rest[1::2], strict=True)]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UnusableReply(f"not a bell of the scripts: {message!r}") from error
+
+
+def _kept(words: list[bytes]) -> Kept | None:
+    if not words:
+        return None
+    claim, parked, epoch = words
+    return Kept(int(claim), parked == b"1", epoch.decode("ascii"))
+
+
+def _waited(words: list[bytes]) -> Waited | None:
+    if not words:
+        return None
+    for_us, denials, claim = words
+    return Waited(int(for_us), int(denials), None if claim == b"-" else int(claim))
+
+
+def _position(word: bytes) -> Position | None:
+    return None if word == b"-" else Position(_place(word[:-1].decode("ascii")), word[-1:] == b"+")
+
+
+def _place(text: str) -> Place:
+    if len(text) != _PLACE:
+        raise ValueError("not a place")
+    return Place(int(text[:2]), int(text[2:18]), int(text[18:]))
+
+
+def _place_text(place: Place) -> str:
+    return f"{place.rank:02}{place.tag:016}{place.number:012}"
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "surrogatepass")
+
+
+def _uses_of(used: list[int]) -> tuple[Use, ...]:
+    if len(used) == 2:
+        return (Use(used[0], used[1]),)
+    return tuple([Use(units, full) for units, full in zip(used[::2], used[1::2], strict=True)])
+
+
+def _terms_of(claim: StoreClaim) -> tuple[Any, ...]:
+    """All of *claim* but the name under which it is counted."""
+    return claim.algorithm, claim.cost, claim.max_queue, claim.tenant, claim.step, claim.lead
 
 
 @lru_cache(CACHED_CLAIMS)
-def encode_terms(*terms: Any) -> bytes:
+def _encode_terms(*terms: Any) -> bytes:
     """The arguments of a claim, which are the same for every key."""
     return encode(_claim_arguments(*terms))
 
 
-@lru_cache
-def _encode_plain(caller: Caller, grace_us: int) -> bytes:
-    """The arguments of a caller that brings no place, and waits as long as it takes."""
-    return encode(("", caller.value, f"{grace_us} {_SECRET}  "))
-
-
-@lru_cache
-def _head(codes: str) -> bytes:
-    script, claims = script_for("acquire", frozenset(codes)), len(codes)
-    return b"*%d\r\n" % (6 + 6 * claims) + encode(("EVALSHA", script.sha, 3 * claims))
+def _claim_arguments(
+    algorithm: Algorithm, cost: int, max_queue: int | None, tenant: str, step: int, lead: int
+) -> tuple[int | str, ...]:
+    a, b, c = algorithm.params
+    rest = f"{algorithm.mark} {cost} {step} {lead} {'' if max_queue is None else max_queue} {tenant}"
+    return algorithm.size, a, f"{algorithm.code} {b};{c};{rest}"

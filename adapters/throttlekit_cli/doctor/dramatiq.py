@@ -9,7 +9,7 @@ from typing import Any
 import dramatiq
 from dramatiq.middleware import AgeLimit, CurrentMessage, ShutdownNotifications, TimeLimit
 
-from throttlekit.stores.redis import address_of
+from throttlekit.stores.redis_server import address_of
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import import_target
 from throttlekit_cli.doctor.same_store import compare_stores

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from throttlekit import Limiter
-from throttlekit.stores.redis import address_of
+from throttlekit.stores.redis_server import address_of
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores

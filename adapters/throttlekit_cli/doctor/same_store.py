@@ -14,7 +14,7 @@ from throttlekit._core.storage_keys import fleet_name
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.definitions import definitions_of, reported_within
 from throttlekit.fleet.snapshot import Known, look
-from throttlekit.stores.redis import address_of
+from throttlekit.stores.redis_server import address_of
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.formatting import format_duration, format_limit, format_slowed, printable
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from throttlekit.stores.redis import address_of
+from throttlekit.stores.redis_server import address_of
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores

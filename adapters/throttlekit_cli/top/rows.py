@@ -10,7 +10,7 @@ from throttlekit.fleet.browse import Tenant, keys_by_limit
 from throttlekit.fleet.definitions import has_keys, reported_within, share_of_minute, why_ignored
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.last_minute import Minute
-from throttlekit.fleet.line_now import SlowNow
+from throttlekit.fleet.list_now import SlowNow
 from throttlekit.fleet.snapshot import Fleet, Key, Known
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
 

@@ -10,7 +10,7 @@ Rule 4: a workflow is one holder. Its first job takes the slot; while it is held
 Each job that begins, runs or ends makes the lease begin anew, and only a lease of 0 gives the slot back. Only a grant
 takes it: a renewal that comes late, after the workflow is done, takes none.
 
-lua/throttlekit_lua/concurrency.lua and lease.lua mirror this file. Change all, or the parity tests fail.
+lua/throttlekit_lua/concurrency.lua and renew.lua mirror this file. Change all, or the parity tests fail.
 """
 
 from __future__ import annotations

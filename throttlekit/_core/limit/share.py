@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
+from throttlekit._core.claim import CLASS, CLASSES, UNIT
 from throttlekit._core.job import Job
 from throttlekit._core.limit.template import Key, check_source, from_job, key_text, plain, safe_repr
 from throttlekit._core.limit.value import Value
-from throttlekit._core.line import CLASS, CLASSES, UNIT
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["NO_STAKE", "GivenShare", "Share", "Stake", "Weight", "checked_weight", "is_weight", "share_from"]

@@ -7,16 +7,14 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Use
+from throttlekit._core.answer import Answer, Asker, Caller, Kept, Position, Reason, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Kept, Position, Waited, scarcity
-from throttlekit._core.verdict import Caller, Reason, Verdict
+from throttlekit._core.decide import scarcity
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import TURN_US
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import Request
-from throttlekit.stores.waitlists import verdict_of_answer
 
-__all__ = ["WaitPart", "ask_in_parts", "decide_in_parts"]
+__all__ = ["Part", "ask_in_parts"]
 
 
 class _Decider(Protocol):
@@ -29,7 +27,7 @@ class _Decider(Protocol):
     def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None: ...
 
 
-class WaitPart(NamedTuple):
+class Part(NamedTuple):
     """
     A store, and the numbers of the claims that it decides in one script.
 
@@ -43,12 +41,12 @@ class WaitPart(NamedTuple):
 
 
 class _Answered(NamedTuple):
-    part: WaitPart
+    part: Part
     answer: Answer
 
 
 def ask_in_parts(
-    parts: Sequence[WaitPart],
+    parts: Sequence[Part],
     claims: Sequence[StoreClaim],
     asker: Asker,
     now_us: int | None = None,
@@ -105,12 +103,6 @@ def ask_in_parts(
     if failure is not None:
         raise failure
     return _merge(answered, denied, len(claims), returned=charged)
-
-
-def decide_in_parts(parts: Sequence[WaitPart], request: Request) -> Verdict:
-    """Decide *request* over *parts*, in their order."""
-    asker = request.asker or Asker(request.caller)
-    return verdict_of_answer(ask_in_parts(parts, request.claims, asker, attempt=request.attempt, in_order=True))
 
 
 def _with_waited(asker: Asker, answer: Answer) -> Asker:

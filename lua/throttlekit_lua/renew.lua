@@ -1,0 +1,27 @@
+--[[
+  Extend leases of slots. Mirrors Algorithm.renewed of throttlekit/_core/algorithms/concurrency.py. Comes after common.lua
+  and the algorithm.
+
+  KEYS[i]     the holders of limit i
+
+  ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
+  ARGV[4i-2]  lease i: code of its algorithm
+  ARGV[4i-1]  lease i: a, b and c of its algorithm; c is the holder
+
+  Returns  of each lease, 1 if its holder has a slot now; else 0
+
+  Writes   KEYS[i], expiring a grace time after the last lease
+]]
+local reply = {}
+for i = 1, #KEYS do
+  local at = 4 * i - 2
+  local c = {
+    key = KEYS[i], of = algorithms[ARGV[at]], size = 0,
+    a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3],
+  }
+  c.of.read(c)
+  local has = c.of.renew(c)
+  if has or c.stale then c.of.keep(c) end
+  reply[i] = has and 1 or 0
+end
+return reply

@@ -1,0 +1,226 @@
+"""A Redis or Valkey server: how a store connects to it, and sends it commands."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+try:
+    import redis
+    from redis import exceptions
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+except ImportError as error:  # pragma: no cover - exercised by the wheel test, in an environment of its own
+    raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
+
+from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_error, is_connection_failure, mapped
+from throttlekit.stores.pool import ConnectionPool
+from throttlekit.stores.wire import Script, command
+
+__all__ = ["RedisServer", "address_of", "check_url", "connection_options", "renew_pool_lock_after_fork", "url_errors"]
+
+_DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
+_CLIENT_NAME = re.compile(r"[!-~]+")
+_MAX_TIMEOUT_S = 60
+_URL_OPTIONS = (
+    "db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_connect_timeout",
+    "socket_keepalive", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password",
+    "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version", "ssl_include_verify_flags",
+    "ssl_exclude_verify_flags",
+)  # fmt: skip
+_T = TypeVar("_T")
+
+
+class RedisServer:
+    """
+    Connections to a Redis or Valkey server, and commands there.
+
+    Args:
+        url: redis://, rediss:// or unix://, as redis-py reads them.
+        timeout: Seconds to wait for a connection, and for a reply. A reply that does not come is never
+            taken for a grant, and a command is never sent twice.
+
+    Raises:
+        ConfigurationError: The URL is not valid. The message does not repeat it: it may hold a password.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 0.25) -> None:
+        scheme, colon, rest = url.partition("://")
+        scheme = scheme.replace("valkey", "redis")
+        self._options = connection_options(timeout)
+        with url_errors():
+            check_url(url)
+            client: Any = redis.Redis
+            self._connect_with(client.from_url(f"{scheme}{colon}{rest}", **self._options))
+
+    def _connect_with(self, client: Any) -> None:
+        """Make connections like those of *client*."""
+        self._client = client
+        pool = client.connection_pool
+        self.address = address_of(pool)
+        renew_pool_lock_after_fork(pool)
+        options = pool.connection_kwargs
+        with suppress(TypeError):  # older clients, and connection classes of users, do not have this option
+            # Without it each connection looks up redis-py's version for the server: 3 ms of CPU, and two round trips.
+            pool.connection_class(**options, driver_info=None)
+            options["driver_info"] = None
+        pool.connection_class(**options)  # not connected: an unknown ?option= fails here, and not with the first job
+        self._pool = ConnectionPool(lambda: pool.connection_class(**options))
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        name = str(commands[0][3 if commands[0][0] == "EVAL" else 1])
+        try:
+            return self._call(name, lambda: self._run_all(commands))
+        except StoreUnavailable as error:
+            if not is_connection_error(error):
+                error.part = None  # the server is up: that it rejected these commands says nothing about decisions
+            raise
+
+    def part_of(self, name: str) -> str:
+        """A single server has no parts."""
+        return ""
+
+    def servers(self) -> list[Any]:
+        """For the doctor: a client of each server that takes writes."""
+        return [self._client]
+
+    def close(self) -> None:
+        self._pool.close_idle()
+        self._client.close()
+
+    def _call(self, name: str, call: Callable[[], _T]) -> _T:
+        """Run *call*, with its errors mapped; *name* says which part of the store it goes to."""
+        try:
+            return call()
+        except STORE_ERRORS as error:
+            raise self._failed(name, error) from error
+
+    def _failed(self, name: str, error: Exception) -> Exception:
+        """*error* as it is raised, of the part of the store that keeps *name*."""
+        raised = mapped(error)
+        if isinstance(raised, StoreUnavailable):
+            if raised.part is not None:
+                raised.part = self.part_of(name)
+            raised.server = raised.part or self.address
+            if is_connection_failure(error):
+                self._close_idle()
+        return raised
+
+    def _close_idle(self) -> None:
+        """Close the idle connections: they may be dead as well, and each would cost a time-out."""
+        self._pool.close_idle()
+
+    def _or_evaluated(self, reply: Any, script: Script, arguments: list[Any]) -> Any:
+        """The reply to an EVALSHA of *script*, which is run now if the server did not know it."""
+        if isinstance(reply, exceptions.NoScriptError):
+            return self._command("EVAL", script.text, *arguments)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _run(self, script: Script, arguments: list[Any]) -> Any:
+        try:
+            return self._command("EVALSHA", script.sha, *arguments)
+        except exceptions.NoScriptError:
+            return self._command("EVAL", script.text, *arguments)
+
+    def _command(self, *arguments: Any) -> Any:
+        return self._pool.execute(command(*arguments))
+
+    def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        replies = self._send_all(commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    def _send_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands in one round trip. An error that the server answers stands in the place of its reply."""
+        return self._pool.execute_all([command(*each) for each in commands])
+
+    def _redis_py(self) -> Any:
+        """The client of redis-py for what is not a decision."""
+        return self._client
+
+    def _delete(self, names: Sequence[str]) -> None:
+        self._command("UNLINK", *names)
+
+
+def address_of(pool: Any) -> str:
+    """The server that redis-py's *pool* connects to: host:port/database, without a user or a password."""
+    options = pool.connection_kwargs
+    database = options.get("db") or 0
+    if hasattr(pool, "sentinel_manager"):
+        return f"service {pool.service_name}/{database} of the Sentinels"
+    if "path" in options:
+        return f"{options['path']}?db={database}"
+    host = str(options.get("host", "localhost"))
+    return f"{f'[{host}]' if ':' in host else host}:{options.get('port', 6379)}/{database}"
+
+
+def connection_options(timeout: float) -> dict[str, Any]:
+    """
+    The options of every connection of the store, whatever the user's client has: short time-outs, bytes, and none of
+    redis-py's own retries, so that no command is sent twice. The number of connections has no bound: by default
+    redis-py 8 fails the 101st call at the same moment.
+    """
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "decode_responses": False,
+        "health_check_interval": 0,
+        "max_connections": 2**31,
+    }
+
+
+def check_url(url: str, *, also: Collection[str] = ()) -> None:
+    """
+    Check *url* for mistakes that redis-py would misread, or would find only with the first call.
+
+    Args:
+        also: Options that are allowed besides those of every server.
+
+    Raises:
+        ConfigurationError: It has an unknown option, or one with a value that can never work.
+        ValueError: Any other mistake. Its text may hold a part of a password: do not repeat it.
+    """
+    parts = urlsplit(url)
+    if parts.fragment or (parts.scheme == "unix" and (parts.hostname or len(parts.path) < 2)):
+        raise ValueError("a URL of this scheme does not have such a part")
+    if "sentinel" not in parts.scheme and parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
+        raise ValueError("the path is not the number of a database")
+    for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
+        if name not in _URL_OPTIONS and name not in also:
+            known = ", ".join((*_URL_OPTIONS, *also))
+            raise ConfigurationError(f"the store's URL may have the options {known}, and no other")
+        if name.endswith("_timeout") and not 0 < float(value) <= _MAX_TIMEOUT_S:
+            raise ConfigurationError(f"{name} in the store's URL must be more than 0 s, and at most {_MAX_TIMEOUT_S} s")
+        if name == "client_name" and not _CLIENT_NAME.fullmatch(value):
+            raise ConfigurationError("client_name in the store's URL must be letters, digits and signs, no spaces")
+
+
+@contextmanager
+def url_errors() -> Generator[None, None, None]:
+    """Map redis-py's errors about a URL to a `ConfigurationError` that does not repeat the URL."""
+    try:
+        yield
+    except ConfigurationError:  # from `check_url`; it is a ValueError as well
+        raise
+    except URL_ERRORS as error:
+        raise ConfigurationError(
+            f"the store's URL cannot be read ({type(error).__name__}): write it as redis://host:port/0, rediss://…, "
+            "unix:///path?db=0 or redis+sentinel://host:port,host:port/service/0, with the number of a database, and "
+            'with "/" in a password as %2F'
+        ) from None
+
+
+def renew_pool_lock_after_fork(pool: object) -> None:
+    """Give redis-py's *pool* a fresh lock in each forked child: another thread may hold the lock at the fork."""
+    renew_lock_after_fork(pool, "_lock", threading.RLock)
