@@ -24,9 +24,9 @@ from support.reports.command import parser_of
 from support.reports.tables import table
 from support.servers.processes import redis_server
 from throttlekit import TokenBucket
+from throttlekit._core.answer import Answer, Caller
 from throttlekit._core.limit.share import Stake
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.stores import Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 
@@ -49,7 +49,7 @@ class Line(NamedTuple):
         claim = StoreClaim(bucket, LIMIT.bind(1), 1, None, tenant, Stake(tenant).step(1))
         return Request([claim], caller, () if place is None else (place,))
 
-    def ask(self, requests: Sequence[Request], now_us: int) -> list[Verdict]:
+    def ask(self, requests: Sequence[Request], now_us: int) -> list[Answer]:
         return [self.store.acquire(request, now_us) for request in requests]
 
     def timed(self, requests: Sequence[Request], instants: Sequence[int]) -> float:

@@ -27,8 +27,8 @@ from support.servers.processes import redis_server
 from support.servers.stores import Listed
 from support.waiting import wait_until
 from throttlekit import Adapt, Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.answer import Caller
 from throttlekit._core.storage_keys import bucket_name, holder_name
-from throttlekit._core.verdict import Caller
 from throttlekit.stores import Request, Slowing, StoreClaim
 from throttlekit.stores.redis import RedisStore
 

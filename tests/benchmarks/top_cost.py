@@ -25,16 +25,17 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from throttlekit._engine.ticket import Ticket
+
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
+from throttlekit._core.answer import Answer, Reason
 from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import bucket_name, limit_id, line_name
-from throttlekit._core.verdict import Reason, Verdict
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver
 from throttlekit._engine.registry import LimitRegistry
-from throttlekit._engine.ticket import Ticket
 from throttlekit.fleet.activity import _REPORT, KEYS, Counts
 
 LIMIT = TokenBucket("per-tenant", "10/minute", burst=10, key="{tenant}")
@@ -103,7 +104,7 @@ def per_decision() -> list[tuple[str, float]]:
     """Nanoseconds that counting takes of a decision, in this process."""
     wide, resolver = TokenBucket("api", "1000/s"), ClaimResolver(LimitRegistry())
     decision = Limiter().acquire(wide)
-    verdict, ticket, job = Verdict(Reason.ALLOWED, 0, 2, 2, 3, ()), Ticket(), Job(id="job")
+    verdict, ticket, job = Answer(Reason.ALLOWED, 0, 2, 2, 3, ()), Ticket(), Job(id="job")
     denied = Limiter()
     one = TokenBucket("api", "1/d", burst=1)
     denied.acquire(one)

@@ -22,12 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import throttlekit_lua
 from support.servers.processes import redis_server
 from throttlekit import TokenBucket
+from throttlekit._core.answer import Asker, Caller
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker
 from throttlekit._core.storage_keys import bucket_name, granted_name
-from throttlekit._core.verdict import Caller
-from throttlekit.stores.waitlist_wire import asker_arguments, wait_keys
-from throttlekit.stores.wire import claims_arguments
+from throttlekit.stores.wire import asker_arguments, claims_arguments, wait_keys
 
 _BATCH = 200
 _ASK, _LOOK = (throttlekit_lua.read(verb, frozenset("t")) for verb in ("ask", "wait_look"))

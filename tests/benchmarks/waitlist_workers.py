@@ -27,21 +27,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.servers.processes import redis_server
 from throttlekit import TokenBucket
+from throttlekit._core.answer import Asker, Caller, Reason
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit._engine.waker import Waker
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.bells import Listener
-from throttlekit.stores.redis_waitlists import WaitlistRedisStore
+from throttlekit.stores.redis import RedisStore
 
 
 def work(told: dict) -> None:  # type: ignore[type-arg]
     limit = TokenBucket("partner", f"{told['rate']}/s", burst=told["burst"])
     bucket = bucket_name(limit.name, "", limit.fingerprint)
     claim = unit = StoreClaim(bucket, limit.bind(1))
-    store, client = WaitlistRedisStore(told["url"], timeout=1.0), redis.Redis.from_url(told["url"])
+    store, client = RedisStore(told["url"], timeout=1.0), redis.Redis.from_url(told["url"])
     owner, threads = f"w{os.getpid()}", told["threads"]
     idle = threading.Semaphore(0)
     ready: queue.SimpleQueue[str] = queue.SimpleQueue()

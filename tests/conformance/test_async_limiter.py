@@ -14,8 +14,8 @@ import redis
 
 from support.servers.stores import Passing
 from throttlekit import AsyncLimiter, Concurrency, ConfigurationError, Job, Limit, Limiter, TokenBucket
+from throttlekit._core.answer import Answer
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit._core.verdict import Verdict
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.stores.redis import RedisStore
 
@@ -33,9 +33,9 @@ class Counting(RedisStore):
         super().__init__(url, timeout=5)
         self.together: list[int] = []
 
-    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         self.together.append(len(requests))
-        return super().acquire_all(requests)
+        return super().ask_all(requests)
 
 
 class Slow(Passing):
@@ -44,7 +44,7 @@ class Slow(Passing):
     def __init__(self) -> None:
         self.inner, self.asked, self.go = MemoryStore(), threading.Semaphore(0), threading.Event()
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         self.asked.release()
         assert self.go.wait(30)
         return self.inner.acquire(request, now_us)

@@ -16,8 +16,8 @@ import throttlekit_lua
 from support.servers.slowlog import Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, SlidingLog, TokenBucket
+from throttlekit._core.answer import Caller
 from throttlekit._core.storage_keys import bucket_name, with_slots
-from throttlekit._core.verdict import Caller
 from throttlekit._engine.call import Call
 from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPrivateUsage]
 from throttlekit.fleet.browse import tenants_of

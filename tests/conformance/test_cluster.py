@@ -25,9 +25,9 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
+from throttlekit._core.answer import Answer, Caller
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
-from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.stores import Correction, Request, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.testing import FakeClock
@@ -57,7 +57,7 @@ class ClockedStore(RedisClusterStore):
         super().__init__(url, timeout=5)
         self._clock = clock
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         return super().acquire(request, self._clock() if now_us is None else now_us)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:

@@ -25,8 +25,8 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
+from throttlekit._core.answer import Caller
 from throttlekit._core.storage_keys import bucket_name, limit_id
-from throttlekit._core.verdict import Caller
 from throttlekit._engine.leases import _lease
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.fleet.activity import _REPORT, JOBS_KNOWN, KEYS

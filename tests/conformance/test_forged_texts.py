@@ -16,6 +16,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from throttlekit._engine.ticket import limit_ref
 
 from support.servers.processes import patient
 from support.waiting import wait_until
@@ -30,8 +31,7 @@ from throttlekit import (
     Limiter,
     TokenBucket,
 )
-from throttlekit._core.verdict import Caller
-from throttlekit._engine.ticket import limit_ref
+from throttlekit._core.answer import Caller
 from throttlekit.stores import MemoryStore, Request, StoreClaim
 from throttlekit.stores.client import ClientStore
 from throttlekit.stores.cluster import RedisClusterStore
@@ -172,7 +172,7 @@ def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(
     claims = [StoreClaim(f"tk1:{{{name}:}}:x", API.bind(1), 1) for name in ("a", f"b{HALF}", "c")]
     requests = [Request([claim], Caller.GUEST) for claim in claims]
     with contextlib.closing(store):
-        first, second, third = store.acquire_all(requests)
+        first, second, third = store.ask_all(requests)
         with pytest.raises(ConfigurationError, match="UTF-8"):
             store.acquire(requests[1])
     assert isinstance(second, ConfigurationError)

@@ -31,7 +31,7 @@ from throttlekit.errors import StoreUnavailable
 from throttlekit.fleet.snapshot import look
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.stores.grouped import grouped
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import StoreConformance
 from throttlekit.testing.several_limits import SeveralLimitsConformance
@@ -153,7 +153,7 @@ def test_a_store_that_is_away_stops_its_own_limits_only(redis_url: str, other: R
         assert limiter.acquire(API, LLM)
 
 
-class _Away(WaitlistMemoryStore):
+class _Away(MemoryStore):
     """A store that can be away: it answers no question then, also none of the waker's."""
 
     is_away, questions = False, 0

@@ -26,11 +26,11 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
+from throttlekit._core.answer import Caller, Reason
+from throttlekit._core.claim import UNIT
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
-from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit.stores import Correction, Request, StoreClaim, Wait
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing.bench import Bench
@@ -197,7 +197,7 @@ def test_line_that_is_cleared_leaves_its_pause(client: Any, store: RedisStore, e
         store.acquire(_request(LIMIT), now_us=now_us)
     store.pause([_claim(LIMIT)], 60_000_000, now_us=now_us, emptied=emptied)
     before = [client.get(BUCKET), client.pttl(line_name(BUCKET))]
-    store.clear_lines([line_name(BUCKET)])
+    store.clear_waitlists([BUCKET])
     assert [client.get(BUCKET), client.exists(jobs_name(BUCKET))] == [before[0], 0]
     assert before[1] - 10_000 < client.pttl(line_name(BUCKET)) <= before[1]
     paused = store.acquire(_request(LIMIT), now_us=now_us - 5_000_000)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.answer import Caller, Reason
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit.stores import Lease
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing.bench import NOW_US, SECOND_US, Bench

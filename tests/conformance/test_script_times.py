@@ -11,20 +11,19 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 import pytest
+from throttlekit._engine.ticket import Ticket
 
 from support.servers.slowlog import PARTS, Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
+from throttlekit._core.answer import Asker, Caller
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker
 from throttlekit._core.serialize import plain
 from throttlekit._core.slowdown import Heard
 from throttlekit._core.storage_keys import bucket_name, limit_id, wait_names, with_slots
-from throttlekit._core.verdict import Caller
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import PATIENCE_US, WOKEN_US
 from throttlekit._engine.call import Call
-from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import Delivery
 from throttlekit.adapter.parking import MOST_WOKEN
 from throttlekit.fleet.activity import KEYS
@@ -130,7 +129,7 @@ class Filled:
         store, request = self.server.store, Request([self.claim], Caller.JOB)
         store.acquire(Request([self.claim], Caller.GUEST))
         for _ in range(0, MANY, 500):
-            store.acquire_all([request] * 500)
+            store.ask_all([request] * 500)
 
     def fleet_is_known(self) -> None:
         """Let the fleet have reported as much as is kept: 1 000 limits, and 100 000 keys of one of them."""
@@ -428,7 +427,7 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         ),
         "wait_list: the first jobs": Case("wait_list", four_lists, lambda: store().list_waiting(four[0], MOST_LISTED)),
         "wait_clear: four lists": Case(
-            "wait_clear", four_lists, lambda: store().clear_lines([each.bucket for each in four])
+            "wait_clear", four_lists, lambda: store().clear_waitlists([each.bucket for each in four])
         ),
     }  # fmt: skip
 

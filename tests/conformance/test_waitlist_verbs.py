@@ -15,25 +15,24 @@ from support.servers.processes import Cluster, redis_server
 from support.servers.sentinel import watched
 from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
+from throttlekit._core.answer import Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Waited
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Fall, Heard
 from throttlekit._core.storage_keys import bucket_name, line_name
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit.stores.base import Correction, Lease, Request, Slowing
 from throttlekit.stores.client import ClientStore
-from throttlekit.stores.grouped_waitlists import group_waitlists
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
-from throttlekit.stores.redis_waitlists import (
-    WaitlistClusterStore,
-    WaitlistRedisStore,
-    WaitlistSentinelStore,
+from throttlekit.stores.grouped import group_waitlists
+from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.redis import (
+    RedisClusterStore,
+    RedisSentinelStore,
+    RedisStore,
     waitlist_store_of_client,
 )
-from throttlekit.stores.wait_parts import WaitPart, ask_in_parts
 
 NOW_US, SECOND = 1_900_000_000_000_000, 1_000_000
 SLOW, FAST = TokenBucket("slow", "1/s", burst=1), TokenBucket("fast", "10/s", burst=10)
@@ -44,19 +43,19 @@ SHARED = ["memory", "redis", "client", "of a client", "cluster", "of a cluster c
 
 def _store(kind: str, request: pytest.FixtureRequest, stack: contextlib.ExitStack) -> Any:
     if kind == "memory":
-        return WaitlistMemoryStore()
+        return MemoryStore()
     if kind in ("cluster", "of a cluster client"):
         cluster: Cluster = request.getfixturevalue("cluster")
         if kind == "cluster":
-            return WaitlistClusterStore(cluster.url, timeout=TIMEOUT)
+            return RedisClusterStore(cluster.url, timeout=TIMEOUT)
         client = stack.enter_context(contextlib.closing(redis.RedisCluster.from_url(cluster.node_urls[0])))
         return waitlist_store_of_client(client)
     url: str = request.getfixturevalue("redis_url")
     if kind in ("client", "of a client"):
         client = stack.enter_context(contextlib.closing(redis.Redis.from_url(url, socket_timeout=TIMEOUT, retry=None)))
         return ClientStore(client) if kind == "client" else waitlist_store_of_client(client)
-    store = WaitlistRedisStore(url, timeout=TIMEOUT)
-    return group_waitlists(store, [("fast", WaitlistMemoryStore())]) if kind == "grouped" else store
+    store = RedisStore(url, timeout=TIMEOUT)
+    return group_waitlists(store, [("fast", MemoryStore())]) if kind == "grouped" else store
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +185,7 @@ def test_a_cleared_list_is_empty_and_still_paused(store: Any) -> None:
     store.pause([claim], 3600 * SECOND, NOW_US)
     answer = _ask(store, "one", claim)
     assert answer.kept is not None
-    store.clear_lines([line_name(claim.bucket)])
+    store.clear_waitlists([claim.bucket])
     assert store.look(claim, "p", 1, ["one"], NOW_US).epoch == ""
     assert store.list_waiting(claim).jobs == 0
     again = _ask(store, "one", claim)
@@ -260,7 +259,7 @@ def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
     """Each by itself: the second finds what the first took."""
     hour = FixedWindow("hour", "2/h")
     requests = [Request([_claim(hour)], Caller.GUEST) for _ in range(3)]
-    assert [answer.allowed for answer in StoreAccess(store).acquire_all(requests)] == [True, True, False]  # type: ignore[union-attr]
+    assert [answer.allowed for answer in StoreAccess(store).ask_all(requests)] == [True, True, False]  # type: ignore[union-attr]
 
 
 def test_a_limiter_works_on_it(store: Any, rung: Callable[[], list[str]]) -> None:
@@ -370,7 +369,7 @@ def test_a_list_that_lost_its_entries_learns_how_a_job_has_waited(store: Any) ->
     slow, fast = _claim(SLOW), _claim(FAST)
     _ask(store, "zero", slow)
     _ask(store, "one", slow, fast)
-    store.clear_lines([line_name(fast.bucket)])
+    store.clear_waitlists([fast.bucket])
     assert store.where([fast], "one", NOW_US) is None
     _ask(store, "one", slow, fast, at_us=NOW_US + 200_000)
     assert store.where([fast], "one", NOW_US + 300_000).for_us == 300_000
@@ -382,7 +381,7 @@ def test_a_full_queue_takes_a_job_that_waited_in_another_store(store: Any, rung:
     bounded = StoreClaim(full.bucket, full.algorithm, 1, max_queue=1)
     _ask(store, "zero", slow)
     assert _ask(store, "one", slow, bounded).waited == Waited(0, 1, 0)
-    store.clear_lines([line_name(full.bucket)])
+    store.clear_waitlists([full.bucket])
     store.pause([full], 60 * SECOND, NOW_US)
     assert _ask(store, "other", bounded).kept is not None
     store.wake([slow], NOW_US + SECOND)
@@ -411,7 +410,7 @@ class _Slowly:
 def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: pytest.FixtureRequest) -> None:
     """A full bucket fills again while 4 of its units are out: no more than the burst passes at one instant."""
     with contextlib.ExitStack() as stack:
-        one, two = _store(kind, request, stack), WaitlistMemoryStore()
+        one, two = _store(kind, request, stack), MemoryStore()
         scarce, other = _claim(TokenBucket("scarce", "10/s", burst=10), 4), _claim(TokenBucket("x", "100/s", burst=1))
         passed: list[int] = []
 
@@ -421,7 +420,7 @@ def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: 
                 passed.append(1)
 
         two.pause([other], 60 * SECOND, NOW_US)
-        parts = [WaitPart(two, [1]), WaitPart(_Slowly(one, gap_us, take_all), [0])]
+        parts = [Part(two, [1]), Part(_Slowly(one, gap_us, take_all), [0])]
         ask_in_parts(parts, [scarce, other], Asker(Caller.JOB, "one", "p"), NOW_US)
         take_all(NOW_US + gap_us)
         assert len(passed) == 10
@@ -432,13 +431,13 @@ def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: 
 
 
 def test_names_that_match_are_deleted_or_their_lists_emptied(redis_url: str, client: Any) -> None:
-    """`throttlekit forget` finds waitlists by the pattern of a limit; with *lines_only* what is counted stays."""
-    store = WaitlistRedisStore(redis_url, timeout=TIMEOUT)
+    """`throttlekit forget` finds waitlists by the pattern of a limit; with *waitlists_only* what is counted stays."""
+    store = RedisStore(redis_url, timeout=TIMEOUT)
     for n in range(3):
         limit = TokenBucket("named", "1/h", burst=1)
         claim = StoreClaim(bucket_name("named", f"k{n}", limit.fingerprint), limit.bind(1, 0, ""))
         _waits(store, claim)
-    assert store.delete_matching("tk1:{named:*", lines_only=True) == 3
+    assert store.delete_matching("tk1:{named:*", waitlists_only=True) == 3
     assert sorted(client.scan_iter()) == sorted(
         bucket_name("named", f"k{n}", TokenBucket("named", "1/h", burst=1).fingerprint).encode() for n in range(3)
     )
@@ -452,7 +451,7 @@ def test_the_rights_that_are_documented_are_enough() -> None:
     rights = [right for right in acl_rights() if right != "+info"]
     with redis_server() as url, contextlib.closing(redis.Redis.from_url(url)) as admin:
         admin.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *rights)
-        store = WaitlistRedisStore(url.replace("://", "://limits:hunter2@"), timeout=TIMEOUT)
+        store = RedisStore(url.replace("://", "://limits:hunter2@"), timeout=TIMEOUT)
         claim = _claim(SLOW)
         end = _is_woken(store, claim)
         store.slow([Slowing(claim, Fall(None, SECOND, 50_000))], NOW_US)
@@ -461,7 +460,7 @@ def test_the_rights_that_are_documented_are_enough() -> None:
         assert store.where([claim], "two", NOW_US) is not None
         assert store.list_waiting(claim, 2).jobs == 1
         store.forget([claim], ["two"], now_us=NOW_US)
-        store.clear_lines([claim.bucket])
+        store.clear_waitlists([claim.bucket])
         store.reset(claim.names)
         end()
         store.close()
@@ -484,7 +483,7 @@ def _works(store: Any) -> None:
     """A job waits, is woken by a settled cost, and another caller is denied."""
     claim = _claim(SLOW)
     end = _is_woken(store, claim)
-    (verdict,) = store.acquire_all([Request([claim], Caller.GUEST)])
+    (verdict,) = store.ask_all([Request([claim], Caller.GUEST)])
     assert not verdict.allowed
     end()
     store.close()
@@ -493,11 +492,11 @@ def _works(store: Any) -> None:
 def test_the_verbs_work_behind_sentinels() -> None:
     """The store and its listener find the master."""
     with watched() as sentinel:
-        _works(WaitlistSentinelStore(f"{sentinel.url}?socket_timeout=20", timeout=TIMEOUT))
+        _works(RedisSentinelStore(f"{sentinel.url}?socket_timeout=20", timeout=TIMEOUT))
 
 
 def test_the_verbs_work_on_a_socket(tmp_path: Path) -> None:
     """As on any server."""
     socket = tmp_path / "redis.sock"
     with redis_server("--unixsocket", str(socket)):
-        _works(WaitlistRedisStore(f"unix://{socket}", timeout=TIMEOUT))
+        _works(RedisStore(f"unix://{socket}", timeout=TIMEOUT))

@@ -13,14 +13,13 @@ import redis
 
 from support.waiting import wait_until
 from throttlekit import TokenBucket
+from throttlekit._core.answer import Asker, Caller, Reason
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker
 from throttlekit._core.storage_keys import bucket_name, wait_names
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.waker import Waker
 from throttlekit.stores.bells import Listener
-from throttlekit.stores.redis_waitlists import WaitlistRedisStore
+from throttlekit.stores.redis import RedisStore
 
 LIMIT = TokenBucket("partner", "20/s", burst=1)
 CLAIM = StoreClaim(bucket_name(LIMIT.name, "", LIMIT.fingerprint), LIMIT.bind(1))
@@ -31,7 +30,7 @@ class Process:
 
     def __init__(self, url: str, name: str, ran: list[str]) -> None:
         self._ran = ran
-        self._store, self._jobs, self._free = WaitlistRedisStore(url, timeout=5), SimpleQueue[str](), 2
+        self._store, self._jobs, self._free = RedisStore(url, timeout=5), SimpleQueue[str](), 2
         self._lock = threading.Lock()
         self.waker: Waker[str] = Waker(self._store, lambda: self._free, lambda id, _: self._jobs.put(id))
         self.waker.begin()
@@ -104,7 +103,7 @@ def test_jobs_whose_messages_went_back_hold_nobody_back(
             process.put(id)
             wait_until(lambda before=before: len(process.waker) > before, description="it waits")
 
-    with contextlib.closing(WaitlistRedisStore(redis_url, timeout=5)) as store:
+    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
         store.pause([CLAIM], 60_000_000)
         put([str(number) for number in range(8)])
         for id in away:
@@ -128,7 +127,7 @@ def test_a_list_of_which_a_server_kept_only_a_part_is_forgotten(
     ran: list[str] = []
     process = start("first", ran)
     with (
-        contextlib.closing(WaitlistRedisStore(redis_url, timeout=5)) as store,
+        contextlib.closing(RedisStore(redis_url, timeout=5)) as store,
         contextlib.closing(redis.Redis.from_url(redis_url)) as client,
     ):
         store.pause([CLAIM], 60_000_000)
@@ -150,7 +149,7 @@ def test_a_listener_hears_what_is_published_and_says_when_it_may_have_missed_som
         heard.append((bucket, list(wakes)))
 
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        store = WaitlistRedisStore(redis_url, timeout=5)
+        store = RedisStore(redis_url, timeout=5)
         listener = Listener(client, "tk1:other", hear, lambda: missed.append(1))
         assert listener.wait(10)
         store.ask([CLAIM], Asker(Caller.JOB, "one", "me"))

@@ -16,6 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from throttlekit._core.line import Line, Place, signed
+from throttlekit._engine.ticket import Ticket
 
 import throttlekit_lua
 from contracts.tree import MODULES, parsed
@@ -31,10 +33,8 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.limit.rate import MONTH_US
-from throttlekit._core.line import Line, Place, signed
 from throttlekit._core.serialize import dump
 from throttlekit._core.storage_keys import bucket_name, fleet_name, jobs_name, line_name
-from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, Deferred, Waited, receipt
 from throttlekit_rq import _body, _waiting, _wire, run
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
+from throttlekit._engine.ticket import Ticket
 
 from support.faults.fuzz import Values, hanging_fails
 from support.servers.stores import Listed
@@ -32,7 +33,6 @@ from throttlekit._core.durations import seconds_in
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US, parse_rate
 from throttlekit._core.serialize import load, plain
 from throttlekit._engine.plugins import plugin_manager, store_from
-from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import decision_from_receipt, receipt
 from throttlekit.errors import StoreUnavailable
 

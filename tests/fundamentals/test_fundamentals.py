@@ -23,7 +23,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.answer import Answer
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import FakeClock
@@ -115,7 +115,7 @@ def test_a_pause_holds_every_process(redis_url: str) -> None:
 class Away(MemoryStore):
     """A store whose server does not answer."""
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         raise StoreUnavailable("the server does not answer")
 
 
@@ -131,7 +131,7 @@ def test_memory_and_redis_decide_the_same(redis_url: str, clock: FakeClock) -> N
     """The store in memory and the scripts on a real Redis return equal answers at equal instants."""
 
     class ByTheClock(RedisStore):
-        def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        def acquire(self, request: Request, now_us: int | None = None) -> Answer:
             return super().acquire(request, clock())
 
     in_memory, on_redis = MemoryStore(clock_us=clock), ByTheClock(redis_url)

@@ -18,12 +18,12 @@ from support.servers.stores import Passing
 from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.answer import Answer
 from throttlekit.hookspecs import SlotLost
 from throttlekit.metrics._tally import DECISIONS_PER_SAMPLE
 from throttlekit.metrics.prometheus import PrometheusMetrics
 from throttlekit.stores import MemoryStore, Request, Store
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.memory import MemoryStore
 from throttlekit.testing import FakeClock
 
 LIMIT = TokenBucket("partner", "10/s", burst=1)
@@ -36,7 +36,7 @@ class Silent(Passing):
 
     inner = MemoryStore()
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         raise StoreUnavailable("silent")
 
 
@@ -136,7 +136,7 @@ def test_the_line_is_exported_by_its_end() -> None:
 
 def test_jobs_on_a_waitlist_are_measured_as_those_in_a_line() -> None:
     """When the last of them is due; the wait and the deferrals of a job, at its start and not before."""
-    site, before = Site(WaitlistMemoryStore()), time.time()
+    site, before = Site(MemoryStore()), time.time()
     waker = held(site.limiter)
     jobs = [Job(id=str(number)) for number in range(6)]
     for job in jobs:

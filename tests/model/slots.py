@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+from throttlekit._core.line import Line
+
 from model.core import Core, core
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.line import Line
 from throttlekit._core.storage_keys import with_slots
 
 __all__ = ["RULES", "SlotWorld"]

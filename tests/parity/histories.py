@@ -9,18 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from support.claims import claim_of
-from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.absence import DOUBT, DOUBT_LASTS_US
 from throttlekit._core.acquire import State, acquire, kept_until_us, leave, pause, slow
-from throttlekit._core.algorithm import STALE_US, Algorithm, stored_until_us
-from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
-from throttlekit._core.algorithms.concurrency import Holders
-from throttlekit._core.algorithms.gcra import Tat
-from throttlekit._core.algorithms.sliding_log import Log
-from throttlekit._core.latency import Drop, after_drop
-from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US
 from throttlekit._core.line import (
     CLASS,
     EMPTY,
@@ -33,10 +23,21 @@ from throttlekit._core.line import (
     Line,
     Place,
 )
+
+from support.claims import claim_of
+from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.algorithm import STALE_US, Algorithm, stored_until_us
+from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
+from throttlekit._core.algorithms.concurrency import Holders
+from throttlekit._core.algorithms.gcra import Tat
+from throttlekit._core.algorithms.sliding_log import Log
+from throttlekit._core.answer import Caller
+from throttlekit._core.latency import Drop, after_drop
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US
 from throttlekit._core.slowdown import LONGEST_HEARD_US, LONGEST_SPAN_US, TOLERANCE_US, Fall, Heard
 from throttlekit._core.storage_keys import bucket_name, is_workflow, jobs_name, line_name, workflow_name
 from throttlekit._core.time_zone import UTC, Zone
-from throttlekit._core.verdict import Caller
 from throttlekit.stores import Correction, Lease, Request, Slowing, StoreClaim, Wait
 from throttlekit.stores.wire import _SECRET, place_text  # pyright: ignore[reportPrivateUsage]
 

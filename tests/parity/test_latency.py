@@ -13,8 +13,8 @@ from parity.replay import STRICT, Shas, check
 from support.claims import claim_of
 from throttlekit import ByLatency, Concurrency
 from throttlekit._core.algorithms.concurrency import Holders
+from throttlekit._core.answer import Caller
 from throttlekit._core.latency import EVERY, LONGEST_HOLD_US, REMEMBERED_US, Drop, slots_of
-from throttlekit._core.verdict import Caller
 from throttlekit.stores import Lease
 
 SEEDS = (0, 3, 4, 8, 14, 15)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from throttlekit._core.line import GRACE_US, UNIT, Place
 
 from parity.histories import (
     ALGORITHMS,
@@ -25,9 +26,8 @@ from parity.histories import (
 from parity.replay import NARROW, STRICT, Shas, check
 from support.claims import claim_of
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.line import GRACE_US, UNIT, Place
+from throttlekit._core.answer import Caller
 from throttlekit._core.time_zone import Zone
-from throttlekit._core.verdict import Caller
 from throttlekit.stores import Correction, Lease, StoreClaim
 
 SLOWED = ("fall: True", "heard: True", "heard: False", "slowed", "paced")

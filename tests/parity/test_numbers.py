@@ -18,8 +18,8 @@ from parity.replay import STRICT, Shas, check
 from support.claims import claim_of
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.algorithms.sliding_window import Counts
+from throttlekit._core.answer import Caller
 from throttlekit._core.time_zone import Zone
-from throttlekit._core.verdict import Caller
 from throttlekit.stores import Correction, Lease, MemoryStore, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 

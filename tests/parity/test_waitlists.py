@@ -12,18 +12,16 @@ import pytest
 
 from parity.waits import LIMITS, BothStores, WaitHistory
 from throttlekit import FixedWindow, TokenBucket
+from throttlekit._core.answer import Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker, Waited
 from throttlekit._core.slowdown import Heard
 from throttlekit._core.storage_keys import wait_names
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import WOKEN_US, State, Wake
 from throttlekit.stores.base import Correction, Slowing
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
-from throttlekit.stores.redis_waitlists import WaitlistRedisStore
-from throttlekit.stores.waitlist_wire import answer_of, bell_message, bell_of, look_of
-from throttlekit.stores.wire import UnusableReply
+from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.wire import UnusableReply, answer_of, bell_message, bell_of, look_of
 
 LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_WAITS", "3000"))
 HISTORY = 200
@@ -143,7 +141,7 @@ def test_a_wake_of_a_clock_that_was_set_back_holds_nobody_up(redis_url: str, cli
 @pytest.fixture(params=["memory", "redis"])
 def store(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Any]:
     """Each store that has waitlists."""
-    store: Any = WaitlistMemoryStore() if request.param == "memory" else WaitlistRedisStore(redis_url, timeout=20)
+    store: Any = MemoryStore() if request.param == "memory" else RedisStore(redis_url, timeout=20)
     yield store
     store.close()
 
@@ -179,15 +177,15 @@ def test_a_peek_is_no_grant_to_repeat(store: Any) -> None:
     assert store.ask([SLOW], Asker(Caller.JOB, "third", "p"), NOW_US + 1_000_000).reason is Reason.EXHAUSTED
 
 
-class _OnCluster(WaitlistRedisStore):
+class _OnCluster(RedisStore):
     _is_cluster = True
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [(WaitlistRedisStore, Reason.ALLOWED), (_OnCluster, Reason.IN_LINE)], ids=["server", "cluster"]
+    ("kind", "reason"), [(RedisStore, Reason.ALLOWED), (_OnCluster, Reason.IN_LINE)], ids=["server", "cluster"]
 )
 def test_each_owner_counts_as_listening_on_a_cluster(
-    redis_url: str, client: Any, kind: type[WaitlistRedisStore], reason: Reason
+    redis_url: str, client: Any, kind: type[RedisStore], reason: Reason
 ) -> None:
     """A node does not know who listens on others, so a wake is kept for an owner until it is overdue."""
     store = kind(redis_url, timeout=20)
@@ -200,7 +198,7 @@ def test_each_owner_counts_as_listening_on_a_cluster(
 
 def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: Any) -> None:
     """Each verb of waitlists runs on a server that does not know its script."""
-    store = WaitlistRedisStore(redis_url, timeout=20)
+    store = RedisStore(redis_url, timeout=20)
     for _ in range(2):
         client.script_flush()
         store.ask([SLOW], Asker(Caller.JOB, "x", "p"))
@@ -213,7 +211,7 @@ def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: 
 @pytest.mark.parametrize("what", ["pause", "429", "slowdown"])
 def test_what_stops_a_limit_for_longer_outlives_its_list(what: str, redis_url: str, client: Any) -> None:
     """A list is kept for two days; a pause, what a 429 used up, and a slowdown as long as they last."""
-    store, record = WaitlistRedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
+    store, record = RedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
     claim = StoreClaim(SLOW.bucket, TokenBucket("a", "1/d", burst=20).bind(1, 0, ""))
     if what == "slowdown":
         store.slow([Slowing(claim, Heard(0, 7 * DAY_US))])
@@ -224,17 +222,17 @@ def test_what_stops_a_limit_for_longer_outlives_its_list(what: str, redis_url: s
     assert client.pttl(record) > 6 * DAY_US / 1000
     store.forget([claim], ["one"])
     assert client.pttl(record) > 6 * DAY_US / 1000
-    store.clear_lines([claim.bucket])
+    store.clear_waitlists([claim.bucket])
     assert client.pttl(record) > 6 * DAY_US / 1000
     store.close()
 
 
 def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client: Any) -> None:
     """Its entries go, and what is left has an end."""
-    store, record = WaitlistRedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
+    store, record = RedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
     store.slow([Slowing(SLOW, Heard(0, 7 * DAY_US))])
     store.ask([SLOW], Asker(Caller.JOB, "one", "p"))
-    store.clear_lines([SLOW.bucket])
+    store.clear_waitlists([SLOW.bucket])
     assert client.hkeys(record) == [b"slow"]
     assert 6 * DAY_US / 1000 < client.pttl(record) <= 8 * DAY_US / 1000
     store.close()
@@ -245,21 +243,21 @@ def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client
 )
 def test_a_cleared_list_whose_pause_is_over_leaves_nothing(redis_url: str, client: Any) -> None:
     """And a limit that is only paused has no list to clear."""
-    store = WaitlistRedisStore(redis_url, timeout=20)
+    store = RedisStore(redis_url, timeout=20)
     store.pause([SLOW], 1_000_000, NOW_US)
-    assert store.delete_matching("tk1:*", lines_only=True) == 0
+    assert store.delete_matching("tk1:*", waitlists_only=True) == 0
     for id in ("one", "two"):
         store.ask([SLOW], Asker(Caller.JOB, id, "p"), NOW_US)
     store.look(SLOW, "p", 1, (), NOW_US + 1_000_000)
     assert store.ask([SLOW], Asker(Caller.JOB, "one", "p"), NOW_US + 1_000_000).reason is Reason.ALLOWED
-    assert store.delete_matching("tk1:*", lines_only=True) == 1
+    assert store.delete_matching("tk1:*", waitlists_only=True) == 1
     assert client.keys() == [SLOW.bucket.encode()]
     store.close()
 
 
 def test_many_ids_go_to_the_server_in_parts(redis_url: str) -> None:
     """However many ids a caller names, all of them change their owner, and all are removed."""
-    store, ids = WaitlistRedisStore(redis_url, timeout=20), [f"id{n}" for n in range(120)]
+    store, ids = RedisStore(redis_url, timeout=20), [f"id{n}" for n in range(120)]
     for id in ["first", *ids]:
         store.ask([SLOW], Asker(Caller.JOB, id, "p"), NOW_US)
     assert store.own(SLOW, "q", [*ids, "unknown"], NOW_US).again == ("unknown",)

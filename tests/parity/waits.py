@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from parity.histories import NOW_US, written_as
-from parity.replay import _read  # pyright: ignore[reportPrivateUsage]
 from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.decide import Answer, Asker, Stored
+from throttlekit._core.algorithms.concurrency import Holders
+from throttlekit._core.algorithms.gcra import Tat
+from throttlekit._core.algorithms.sliding_log import Log
+from throttlekit._core.answer import Answer, Asker, Caller, Reason
+from throttlekit._core.claim import CLASS
+from throttlekit._core.decide import Stored
 from throttlekit._core.late import lateness_us
+from throttlekit._core.latency import Gauge
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import CLASS
 from throttlekit._core.slowdown import Fall, Heard
-from throttlekit._core.storage_keys import bucket_name, wait_names
-from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.storage_keys import bucket_name, slots_of_holder, wait_names
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import (
     DEAF,
@@ -31,12 +33,13 @@ from throttlekit._core.waitlist import (
     Wake,
 )
 from throttlekit.stores import Correction, Lease, Slowing, StoreClaim
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
-from throttlekit.stores.redis_waitlists import WaitlistRedisStore
-from throttlekit.stores.waitlist_wire import bell_of, encoded
+from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.wire import bell_of, encoded
 
 __all__ = ["LIMITS", "BothStores", "WaitHistory", "stored_list"]
 
+NOW_US = 1_800_000_000_000_000
 MS, SECOND = 1_000, 1_000_000
 LIMITS: dict[str, list[Limit]] = {
     "token-bucket": [
@@ -58,6 +61,7 @@ LIMITS: dict[str, list[Limit]] = {
         Concurrency("g", 2, lease=30, adapt=ByLatency(1)),
     ],
 }
+GAUGE = ("slots", "base", "sum", "spread", "holds", "skip", "peak", "rounds", "fell")
 OWNERS = ("p1", "p10", "p2", "host.example:1234.0f", "q", "~", "~50", "~2100")
 PARKS = ("park", "p")
 ODD = ("{}", "{}", "{}", "j|{}", "é {}\n", "{}|1|x", "%00\x00{}", "\ud800{}", "o{}}}", "12 34;{};", "{}" * 30)
@@ -77,7 +81,33 @@ end}
 """
 
 
-class _Longer(WaitlistRedisStore):
+def _read(key: str, value: Any, expected: object) -> object:
+    """What a key holds; a ring as its log, the oldest unit first, and a sorted set as its holders."""
+    if isinstance(value, list):
+        words = value[0].decode().split("\n")
+        pairs = list(zip(words[::2], [int(float(score)) for score in words[1::2]], strict=True))
+        known = {name: -number for name, number in pairs if name[:1] == ":"}
+        leases = tuple(pair for pair in pairs if pair[0][:1] != ":")
+        assert known.get(":extra", 0) == sum(slots_of_holder(holder) - 1 for holder, _ in leases), pairs
+        gauge = Gauge(*(known.get(":" + name, 0) for name in GAUGE)) if ":slots" in known else None
+        return Holders(leases, *(known.get(name, 0) for name in (":mean", ":granted", ":lease")), gauge)
+    if value is None or not isinstance(expected, Log):
+        return value
+    head, owed_until_us, *ring = (int.from_bytes(value[i : i + 7], "big") for i in range(0, len(value), 7))
+    return Log(tuple(instant for instant in ring[head:] + ring[:head] if instant), owed_until_us)
+
+
+def written_as(value: object) -> object:
+    """What a key holds that keeps *value*; a log as it is, since its ring may begin anywhere; and so sorted sets."""
+    if value is None or isinstance(value, (Log, Holders)):
+        return value
+    if isinstance(value, Tat):
+        value = (value.at_us, value.debt_us, *value.measure) if value.measure else value[: 2 if value.debt_us else 1]
+    assert isinstance(value, tuple)
+    return " ".join(str(number) for number in value).encode()
+
+
+class _Longer(RedisStore):
     """The Redis store, with scripts whose keys live longer, and epochs that the test knows."""
 
     epoch = "ab"
@@ -89,7 +119,7 @@ class _Longer(WaitlistRedisStore):
         return self.epoch
 
 
-class _Memory(WaitlistMemoryStore):
+class _Memory(MemoryStore):
     epoch = "ab"
 
     def _epoch(self) -> str:
@@ -208,7 +238,7 @@ class BothStores:
         """Remove all entries of a list."""
         self.expire(now_us)
         for store in (self.memory, self.redis):
-            store.clear_lines([claim.bucket])
+            store.clear_waitlists([claim.bucket])
         self.check([claim])
 
     def list_waiting(self, claim: StoreClaim, now_us: int, most: int) -> None:

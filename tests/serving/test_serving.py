@@ -30,7 +30,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.answer import Answer
 from throttlekit.adapter import RequestLimits
 from throttlekit.stores import MemoryStore, Request
 
@@ -254,7 +254,7 @@ def test_no_event_loop_is_blocked(memory: Limiter) -> None:
         def __init__(self) -> None:
             self.inner = MemoryStore()
 
-        def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        def acquire(self, request: Request, now_us: int | None = None) -> Answer:
             assert answered.wait(60), "the loop stood still"
             return self.inner.acquire(request, now_us)
 

@@ -19,18 +19,16 @@ from functools import partial
 from typing import Any
 
 from throttlekit import Concurrency, Share, TokenBucket
-from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Asker
+from throttlekit._core.answer import Asker, Caller, Reason
+from throttlekit._core.claim import CLASS, StoreClaim
 from throttlekit._core.late import late_owner
-from throttlekit._core.line import CLASS
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import FREE_UNKNOWN, Wake
 from throttlekit._engine.room import Room
 from throttlekit.stores.base import Lease
-from throttlekit.stores.grouped_waitlists import WaitlistGroupedStore
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
-from throttlekit.stores.wait_parts import WaitPart, ask_in_parts
+from throttlekit.stores.grouped import WaitlistGroupedStore
+from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.parts import Part, ask_in_parts
 
 MS, SECOND = 1_000, 1_000_000
 TRIP, BELL = 1 * MS, 2 * MS
@@ -410,8 +408,8 @@ class Sim:
         """How long a request or an answer takes."""
         return self.random.randint(*self.legs) if self.legs else TRIP // 2
 
-    def new_store(self) -> WaitlistMemoryStore:
-        return WaitlistMemoryStore(clock_us=lambda: self.now + EPOCH + self.offset)
+    def new_store(self) -> MemoryStore:
+        return MemoryStore(clock_us=lambda: self.now + EPOCH + self.offset)
 
     def at(self, at_us: int, what: Callable[..., None], *arguments: Any) -> None:
         self.number += 1
@@ -475,14 +473,14 @@ class Sim:
                     self.granted.setdefault(claim.bucket, []).append((begins, claim.cost, job))
             done(answer)
 
-        if isinstance(self.store, WaitlistMemoryStore):
+        if isinstance(self.store, MemoryStore):
             asked(self.store.ask(job.claims, asker, attempt=attempt))
             return
         numbers: dict[Any, list[int]] = {}
         for number, claim in enumerate(job.claims):
             numbers.setdefault(self.store._of(claim.bucket).store, []).append(number)
         walk = Walk(self, asked, gone)
-        parts = [WaitPart(Leg(walk, store), those) for store, those in numbers.items()]
+        parts = [Part(Leg(walk, store), those) for store, those in numbers.items()]
         walk.begin(lambda: ask_in_parts(parts, job.claims, asker, attempt=attempt))
 
     def forget(self, bucket: str, ids: Sequence[str], owner: str) -> None:

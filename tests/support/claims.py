@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.claim import StoreClaim
-from throttlekit._core.line import UNIT
+from throttlekit._core.claim import UNIT, StoreClaim
 
 __all__ = ["claim_of"]
 

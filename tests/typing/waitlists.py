@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from throttlekit.stores.client import ClientStore
-from throttlekit.stores.grouped_waitlists import WaitlistGroupedStore, group_waitlists
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
-from throttlekit.stores.redis_waitlists import (
-    WaitlistClusterStore,
-    WaitlistRedisStore,
-    WaitlistSentinelStore,
+from throttlekit.stores.grouped import WaitlistGroupedStore, group_waitlists
+from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.redis import (
+    RedisClusterStore,
+    RedisSentinelStore,
+    RedisStore,
 )
-from throttlekit.stores.waitlists import SupportsWaitlists
+from throttlekit.stores.waitlists import Store
 
 
 def check(
-    memory: WaitlistMemoryStore,
-    redis: WaitlistRedisStore,
-    sentinel: WaitlistSentinelStore,
+    memory: MemoryStore,
+    redis: RedisStore,
+    sentinel: RedisSentinelStore,
     client: ClientStore,
-    cluster: WaitlistClusterStore,
+    cluster: RedisClusterStore,
     grouped: WaitlistGroupedStore,
-) -> list[SupportsWaitlists]:
+) -> list[Store]:
     return [memory, redis, sentinel, client, cluster, grouped, group_waitlists(redis, [("*", memory)])]

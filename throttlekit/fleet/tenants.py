@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import throttlekit_lua
-from throttlekit._core.line import UNIT
+from throttlekit._core.claim import UNIT
 from throttlekit._core.storage_keys import fleet_name, limit_id
 from throttlekit._engine.claims import Claim
 

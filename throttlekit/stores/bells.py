@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from throttlekit._core.waitlist import Wake
-from throttlekit.stores.waitlist_wire import bell_of
+from throttlekit.stores.wire import bell_of
 
 __all__ = ["Listener"]
 

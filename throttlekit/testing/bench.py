@@ -12,9 +12,8 @@ from typing import ClassVar
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
-from throttlekit._core.claim import StoreClaim
+from throttlekit._core.claim import UNIT, StoreClaim
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.stores.base import Correction, Request, Store, Wait

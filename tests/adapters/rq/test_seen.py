@@ -14,7 +14,7 @@ from support.waiting import wait_until
 from throttlekit.fleet.activity import Activity
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.snapshot import look, look_up
-from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
+from throttlekit.stores.redis import RedisStore as RedisStore
 from throttlekit_rq import ThrottledSimpleWorker
 
 pytestmark = QUIET

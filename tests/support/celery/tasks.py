@@ -22,7 +22,7 @@ import throttlekit_celery._worker as worker
 from support.celery.site import conf_of
 from support.servers.stores import DenyBefore
 from throttlekit import Limiter, TokenBucket, current
-from throttlekit._core.verdict import Reason
+from throttlekit._core.answer import Reason
 from throttlekit_celery import install
 
 __all__ = ["app"]

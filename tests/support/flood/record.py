@@ -13,7 +13,7 @@ import redis
 from support.partner.hidden import HiddenPartner
 from support.servers.stores import Passing
 from throttlekit import RateLimited, current
-from throttlekit._core.verdict import Caller
+from throttlekit._core.answer import Caller
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit.stores import Request
 
@@ -74,10 +74,10 @@ class RecordingStore(Passing):
     def acquire(self, request: Request, now_us: int | None = None) -> Any:
         return self._noted(request, self.inner.acquire(request, now_us))
 
-    def acquire_all(self, requests: Sequence[Request]) -> list[Any]:
+    def ask_all(self, requests: Sequence[Request]) -> list[Any]:
         """What event loops ask together."""
         inner: Any = self.inner
-        answers = zip(requests, inner.acquire_all(requests), strict=True)
+        answers = zip(requests, inner.ask_all(requests), strict=True)
         return [each if isinstance(each, Exception) else self._noted(request, each) for request, each in answers]
 
     def _noted(self, request: Request, verdict: Any) -> Any:

@@ -29,7 +29,7 @@ from support.servers.processes import patient, redis_server
 from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
 from support.waiting import wait_until
 from throttlekit import Control
-from throttlekit._core.verdict import Reason
+from throttlekit._core.answer import Reason
 
 __all__ = ["ALSO", "STOCK", "WORKERS", "Happened", "Plan", "happen", "percentile"]
 

@@ -14,7 +14,6 @@ import throttlekit_lua
 from support.servers.processes import redis_server
 from throttlekit import Limiter
 from throttlekit.stores.redis import RedisStore
-from throttlekit.stores.redis_waitlists import WaitlistRedisStore
 
 __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 
@@ -56,7 +55,7 @@ class Slowest:
         self.client: Any = redis.Redis.from_url(url)
         self.client.config_set("slowlog-log-slower-than", 0)
         self.client.config_set("slowlog-max-len", 1_000)
-        self.store, self.waitlists = RedisStore(url, timeout=10), WaitlistRedisStore(url, timeout=10)
+        self.store, self.waitlists = RedisStore(url, timeout=10), RedisStore(url, timeout=10)
         self.limiter = Limiter(self.store)
         self.ran: set[str] = set()
         self.processor_us = 0

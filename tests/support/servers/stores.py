@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from throttlekit._core.algorithm import Use
 from throttlekit._core.line import Place
-from throttlekit._core.verdict import Reason, Verdict
+
+from throttlekit._core.algorithm import Use
+from throttlekit._core.answer import Answer, Reason
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.wire import arguments_of, script_of
@@ -26,7 +27,7 @@ class Passing:
 
     inner: Store
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         return self.inner.acquire(request, now_us)
 
     def settle(self, corrections: Any, now_us: int | None = None) -> None:
@@ -47,8 +48,8 @@ class Passing:
     def reset(self, names: Any) -> None:
         self.inner.reset(names)
 
-    def clear_lines(self, names: Any) -> None:
-        self.inner.clear_lines(names)
+    def clear_waitlists(self, names: Any) -> None:
+        self.inner.clear_waitlists(names)
 
     def close(self) -> None:
         self.inner.close()
@@ -65,16 +66,16 @@ class Recording(Passing):
     def __init__(self, inner: Store | None = None) -> None:
         self.inner = MemoryStore() if inner is None else inner
         self._lock = threading.Lock()
-        self.asked: list[tuple[Request, Verdict]] = []
+        self.asked: list[tuple[Request, Answer]] = []
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         verdict = self._decide(request, now_us)
         with self._lock:
             self.asked.append((request, verdict))
         return verdict
 
     @property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[Answer]:
         with self._lock:
             return [verdict for _, verdict in self.asked]
 
@@ -91,7 +92,7 @@ class Recording(Passing):
         with self._lock:
             return {claim.bucket for request, _ in self.asked for claim in request.claims}
 
-    def _decide(self, request: Request, now_us: int | None) -> Verdict:
+    def _decide(self, request: Request, now_us: int | None) -> Answer:
         return self.inner.acquire(request, now_us)
 
 
@@ -131,21 +132,21 @@ class DenyBefore(Recording):
         self._asked_of: Counter[str] = Counter()
         self._counting = threading.Lock()
 
-    def _decide(self, request: Request, now_us: int | None) -> Verdict:
+    def _decide(self, request: Request, now_us: int | None) -> Answer:
         now_us = time.time_ns() // 1000
         key, uses = request.claims[0].bucket, tuple(Use(0, now_us) for _ in request.claims)
         place = request.places[0] if request.places else None
         if place is not None and place.due_us > now_us + _ROUNDED_US:
-            return Verdict(Reason.EARLY, 0, now_us, place.due_us, place.due_us, uses, request.places)
+            return Answer(Reason.EARLY, 0, now_us, place.due_us, place.due_us, uses, request.places)
         with self._counting:
             self._asked_of[key] += 1
             grant = self._asked_of[key] % (self._denials + 1) == 0
             number = self._asked_of.total()
         if grant:
-            return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, uses)
+            return Answer(Reason.ALLOWED, 0, now_us, now_us, now_us, uses)
         back_us = now_us + round(self.delay * 1_000_000)
         places = (Place(1, number, number, back_us, ""),) * len(request.claims)
-        return Verdict(Reason.EXHAUSTED, 0, now_us, back_us, back_us, uses, places)
+        return Answer(Reason.EXHAUSTED, 0, now_us, back_us, back_us, uses, places)
 
 
 class Listed(RedisStore):

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from throttlekit._core.acquire import State, acquire
+from throttlekit._core.line import GRACE_US
 
 from support.claims import claim_of
 from throttlekit import Concurrency, ConfigurationError, CostExceedsLimit, Decision, Job, Limiter, TokenBucket
-from throttlekit._core.acquire import State, acquire
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
-from throttlekit._core.line import GRACE_US
+from throttlekit._core.answer import Answer, Caller, Reason
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.storage_keys import with_slots
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -373,8 +373,8 @@ def test_script_is_told_the_holder() -> None:
 
 
 def _ask(
-    state: State, holder: str, now_us: int, *, back: Verdict | None = None, caller: Caller = Caller.JOB
-) -> tuple[Verdict, State]:
+    state: State, holder: str, now_us: int, *, back: Answer | None = None, caller: Caller = Caller.JOB
+) -> tuple[Answer, State]:
     places = () if back is None else back.places
     claim = claim_of(slot(holder))
     verdict, (state,) = acquire([claim], [state], now_us, caller=caller, places=places, secret="s")

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Share, SlidingLog, TokenBucket
-from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Waited
+from throttlekit._core.answer import Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.claim import CLASS, StoreClaim
 from throttlekit._core.late import EARLY_US, PLAIN_OWNER
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
-from throttlekit._core.line import CLASS
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Entry, State, Wake
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.memory import MemoryStore
 
 SECOND, MS = 1_000_000, 1_000
 LIMIT = TokenBucket("partner", "1/s", burst=1)
@@ -28,7 +26,7 @@ class Lists:
 
     def __init__(self, *deaf: str) -> None:
         self.now = 10**15
-        self.store = WaitlistMemoryStore(clock_us=lambda: self.now)
+        self.store = MemoryStore(clock_us=lambda: self.now)
         self.rung: list[tuple[str, Wake]] = []
         self.heard: list[str] = []
         for owner in {"a", "b", "c", "park"} - {*deaf}:

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from throttlekit._core.line import KEPT_US
 
 from support.partner.queueing import Ours, Partner, constant, even, happen, spread, stepped, two_kinds
 from throttlekit import Adapt, AsyncLimiter, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.by_latency import AdaptiveConcurrencyAlgorithm
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.answer import Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import (
     EVERY,
@@ -30,9 +32,7 @@ from throttlekit._core.latency import (
     slots_of,
 )
 from throttlekit._core.limit.with_rate import altered, scaled
-from throttlekit._core.line import KEPT_US
 from throttlekit._core.serialize import dump, load, load_in_force, plain
-from throttlekit._core.verdict import Caller
 from throttlekit.adapter.body import decision_from_receipt, receipt, running
 from throttlekit.stores import Lease, MemoryStore, Request
 from throttlekit.testing import FakeClock

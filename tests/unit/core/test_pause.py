@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from throttlekit._core.acquire import State, acquire, kept_until_us, pause
+from throttlekit._core.line import GRACE_US, Line
 
 from support.claims import claim_of
 from support.servers.blocking import either
@@ -26,10 +28,8 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.acquire import State, acquire, kept_until_us, pause
+from throttlekit._core.answer import Answer, Caller, Reason
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import GRACE_US, Line
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.call import Call
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
@@ -55,7 +55,7 @@ every_limit = pytest.mark.parametrize("limit", [*RATES, Concurrency("slots", 3)]
 
 
 def ask(
-    limit: Limit, state: State, now_us: int, *, caller: Caller = Caller.JOB, back: Verdict | None = None, cost: int = 1
+    limit: Limit, state: State, now_us: int, *, caller: Caller = Caller.JOB, back: Answer | None = None, cost: int = 1
 ) -> Any:
     claim = claim_of(limit.bind(cost, now_us, f"holder-{now_us}"), cost, limit.max_queue)
     places = () if back is None else back.places
@@ -145,7 +145,7 @@ def test_jobs_are_due_when_units_are_there_after_it(limit: Limit, before: int) -
     state, until_us = State(used(limit, before)), NOW_US + 45 * SECOND_US
     there = limit.bind(1, until_us).there(state.taken, until_us)
     state = pause(state, NOW_US, until_us - NOW_US)
-    waiting: list[Verdict] = []
+    waiting: list[Answer] = []
     for _ in range(there + 5):
         verdict, state = ask(limit, state, NOW_US)
         waiting.append(verdict)
@@ -389,7 +389,7 @@ def test_pause_and_resume_leave_what_is_taken_and_the_line() -> None:
 @each_kind
 def test_line_keeps_its_order_behind_it(limit: Limit, begin: Any) -> None:
     """Those who come back meanwhile keep their places; behind the pause they pass in their order, newcomers last."""
-    state, waiting = State(), list[Verdict]()
+    state, waiting = State(), list[Answer]()
     while len(waiting) < 5:
         verdict, state = ask(limit, state, NOW_US)
         if not verdict.allowed:

@@ -20,7 +20,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.answer import Answer
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
 
@@ -38,7 +38,7 @@ class Shared(Passing):
         self.forgotten: list[str] = []
         self.down = False
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         self.asked.append([claim.bucket for claim in request.claims])
         if self.down:
             raise StoreUnavailable("the store gave no usable answer: TimeoutError")

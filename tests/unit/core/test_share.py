@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 import pytest
+from throttlekit._core.acquire import State, acquire
 
 from support.claims import claim_of
 from throttlekit import ConfigurationError, Job, Share, TokenBucket
-from throttlekit._core.acquire import State, acquire
+from throttlekit._core.answer import Answer, Caller
 from throttlekit._core.limit.share import GivenShare, Stake
 from throttlekit._core.serialize import dump, load
-from throttlekit._core.verdict import Caller, Verdict
 
 NOW_US = 1_800_000_000_000_000
 
@@ -76,7 +76,7 @@ def test_no_job_passes_before_one_of_a_higher_priority(cost: int) -> None:
     share = Share("{tenant}", weight={"high": 2, "low": 1}, strict=True)
     state = State()
 
-    def ask(tenant: str, at_s: float, back: Verdict | None = None) -> Verdict:
+    def ask(tenant: str, at_s: float, back: Answer | None = None) -> Answer:
         nonlocal state
         stake = share.stake_of(_job(tenant))
         now_us = NOW_US + round(at_s * 1e6)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import Adapt, Concurrency, ConfigurationError, FixedWindow, Limiter, SlidingWindow, TokenBucket
+from throttlekit._core.answer import Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -18,7 +19,6 @@ from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.slowdown import ONE, Fall, Heard, Slowdown, fallen, heard, pace_of
 from throttlekit._core.storage_keys import line_name
-from throttlekit._core.verdict import Caller
 from throttlekit.stores import MemoryStore, Request, Slowing
 from throttlekit.testing import FakeClock
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from throttlekit._core.acquire import State, acquire
 
 from support.waiting import wait_until
 from throttlekit import (
@@ -23,11 +24,10 @@ from throttlekit import (
     TokenBucket,
     current,
 )
-from throttlekit._core.acquire import State, acquire
+from throttlekit._core.answer import Caller, Reason
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.storage_keys import workflow_name
-from throttlekit._core.verdict import Caller, Reason
 from throttlekit.adapter import begin, decision_from_receipt, end, receipt, running
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock

@@ -25,7 +25,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.verdict import Caller, Verdict
+from throttlekit._core.answer import Answer, Caller
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
 
@@ -51,7 +51,7 @@ class Between(Passing):
         self.asked: list[tuple[Caller, int]] = []
         self.after_look: Callable[[], object] = lambda: None
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         self.asked.append((request.caller, request.claims[0].cost))
         verdict = self.inner.acquire(request, now_us)
         if request.caller is Caller.PEEK:
@@ -64,7 +64,7 @@ class Down(Passing):
 
     inner = MemoryStore()
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
 

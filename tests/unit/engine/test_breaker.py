@@ -21,7 +21,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.verdict import Caller, Verdict
+from throttlekit._core.answer import Answer, Caller
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver, build_request
@@ -59,7 +59,7 @@ class Failing(MemoryStore):
         self.cause: Exception = TimeoutError("secret.host:6379")
         self.part: str | None = ""
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         self._answer()
         return super().acquire(request, now_us)
 
@@ -279,7 +279,7 @@ def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
     """In a batch: it says nothing of the server."""
 
     class Batched(Failing):
-        def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
+        def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
             return [ConfigurationError("it cannot be sent") for _ in requests]
 
     store = Batched()
@@ -290,8 +290,8 @@ def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
     with pytest.raises(StoreUnavailable):
         guard.acquire(request)
     clock.now += 0.75
-    assert isinstance(guard.acquire_all([request])[0], ConfigurationError)
-    assert isinstance(guard.acquire_all([request])[0], StoreUnavailable)
+    assert isinstance(guard.ask_all([request])[0], ConfigurationError)
+    assert isinstance(guard.ask_all([request])[0], StoreUnavailable)
 
 
 def test_a_store_in_parts_fails_part_by_part(clock: Seconds) -> None:
@@ -326,7 +326,7 @@ class Nodes(Failing):
     def part_of(self, name: str) -> str:
         return next((node for limit, node in self.serves.items() if limit in name), "")
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         self._reach(request.claims[0].bucket)
         return super().acquire(request, now_us)
 
@@ -634,9 +634,9 @@ def test_threads_share_what_one_of_them_learnt(limiter: Limiter, store: Failing)
 def test_requests_of_every_caller_are_guarded(limiter: Limiter, store: Failing, clock: Seconds) -> None:
     """What a guard passes on is what it was given, and its answer goes back as it is."""
     requests: list[Caller] = []
-    answer: Callable[..., Verdict] = store.acquire
+    answer: Callable[..., Answer] = store.acquire
 
-    def record(request: Request, now_us: int | None = None) -> Verdict:
+    def record(request: Request, now_us: int | None = None) -> Answer:
         requests.append(request.caller)
         return answer(request, now_us)
 

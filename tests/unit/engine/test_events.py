@@ -21,12 +21,12 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.answer import Answer
 from throttlekit._engine.inline import InlineWaits
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Request, Store
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.memory import MemoryStore
 from throttlekit.testing import FakeClock
 
 LIMIT = TokenBucket("partner", "10/s", burst=1)
@@ -44,7 +44,7 @@ class Listener:
         self.events.append(event)
 
 
-class Away(WaitlistMemoryStore):
+class Away(MemoryStore):
     """
     Attributes:
         is_away: Whether it gives no answer.
@@ -52,7 +52,7 @@ class Away(WaitlistMemoryStore):
 
     is_away = False
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         if self.is_away:
             raise StoreUnavailable("away")
         return super().acquire(request, now_us)
@@ -63,7 +63,7 @@ class Silent(Passing):
 
     inner = MemoryStore()
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         raise StoreUnavailable("silent")
 
 

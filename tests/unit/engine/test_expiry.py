@@ -9,11 +9,11 @@ from itertools import count
 from typing import Any
 
 import pytest
+from throttlekit._engine.ticket import Ticket
 
 from throttlekit import Delivery, Job, Limiter, TokenBucket
 from throttlekit._engine.delivery import PLAIN_DELIVERY
 from throttlekit._engine.inline import InlineWaits
-from throttlekit._engine.ticket import Ticket
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 

@@ -29,12 +29,12 @@ from throttlekit import (
     SlidingLog,
     TokenBucket,
 )
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.answer import Answer
 from throttlekit._engine.call import Call
 from throttlekit._engine.hold import Hold
 from throttlekit.errors import StoreUnavailable, WaitedTooLong
 from throttlekit.stores import MemoryStore, Request
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.memory import MemoryStore
 
 ONE = Concurrency("one", 1)
 RATE = SlidingLog("rate", "10/hour")
@@ -60,7 +60,7 @@ class Slow(Passing):
         self.answer.set()
         self.error: Exception | None = None
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         verdict = self.inner.acquire(request, now_us)
         self.asked.set()
         assert self.answer.wait(30)
@@ -142,7 +142,7 @@ def test_an_interrupt_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not ask(hold, wake).allowed
         raise Interrupt
 
-    store, ask = WaitlistMemoryStore(), Hold._ask
+    store, ask = MemoryStore(), Hold._ask
     limiter = Limiter(store)
     [claim] = limiter.claims(Call((ONE,)))
     with limiter.hold(ONE):
@@ -169,7 +169,7 @@ def test_store_that_is_away_is_waited_for() -> None:
         def __init__(self) -> None:
             self.inner, self.fails = MemoryStore(), 1
 
-        def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        def acquire(self, request: Request, now_us: int | None = None) -> Answer:
             self.fails -= 1
             if self.fails >= 0:
                 raise StoreUnavailable("away", part=None)
@@ -548,7 +548,7 @@ def test_a_store_around_one_with_waitlists_keeps_nobody_waiting() -> None:
 
     class Wrapped(Passing):
         def __init__(self) -> None:
-            self.inner = WaitlistMemoryStore()
+            self.inner = MemoryStore()
 
     with Limiter(Wrapped()) as limiter:
         for _ in range(3):

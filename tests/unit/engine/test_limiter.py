@@ -34,9 +34,9 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.line import UNIT
+from throttlekit._core.answer import Answer
+from throttlekit._core.claim import UNIT
 from throttlekit._core.serialize import dump, load
-from throttlekit._core.verdict import Verdict
 from throttlekit._engine.call import Call
 from throttlekit._engine.inline import InlineWaits
 from throttlekit.hookspecs import Deferred
@@ -58,7 +58,7 @@ class Recorder(Passing):
         self.forgotten: list[str] = []
         self.closed = False
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         self.requests.append(request)
         return self.inner.acquire(request, now_us)
 
@@ -73,7 +73,7 @@ class Recorder(Passing):
 class Unsettled:
     """A store of an older release: it knows no settling."""
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         raise NotImplementedError
 
     reset: Any = acquire
@@ -83,11 +83,11 @@ class Unsettled:
 class Down:
     """A store that never answers."""
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
     reset: Any = acquire
-    clear_lines: Any = acquire
+    clear_waitlists: Any = acquire
     settle: Any = acquire
     release: Any = acquire
     renew: Any = acquire

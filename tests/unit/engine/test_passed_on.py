@@ -9,10 +9,9 @@ import pytest
 
 from throttlekit import TokenBucket
 from throttlekit._core.algorithm import Use
+from throttlekit._core.answer import Answer, Kept, Look, Reason, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Kept, Look, Waited
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit._core.verdict import Reason
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine import waker as engine
 from throttlekit._engine.waker import Waker

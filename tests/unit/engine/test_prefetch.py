@@ -30,9 +30,9 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
+from throttlekit._core.answer import Answer, Caller
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
-from throttlekit._core.verdict import Caller, Verdict
 from throttlekit._engine import prefetch as prefetching
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import Counts
@@ -53,7 +53,7 @@ class Fleet(Recording):
         super().__init__(MemoryStore(clock_us=clock))
         self.down = False
 
-    def _decide(self, request: Request, now_us: int | None) -> Verdict:
+    def _decide(self, request: Request, now_us: int | None) -> Answer:
         if self.down:
             raise StoreUnavailable("the store gave no usable answer: TimeoutError")
         return super()._decide(request, now_us)
@@ -359,7 +359,7 @@ def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Flee
         limiter.acquire(API)
     real = store._decide
 
-    def slow(request: Request, now_us: int | None) -> Verdict:
+    def slow(request: Request, now_us: int | None) -> Answer:
         verdict = real(request, now_us)
         store._decide = real  # type: ignore[method-assign]
         if verb == "pause":

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from throttlekit._core.line import Line
 
 from support.servers.stores import Passing
 from throttlekit import (
@@ -20,9 +21,8 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.algorithms.concurrency import Holders
-from throttlekit._core.line import Line
+from throttlekit._core.answer import Answer
 from throttlekit._core.storage_keys import line_name
-from throttlekit._core.verdict import Verdict
 from throttlekit._engine.history import History
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import check_on_429
@@ -52,7 +52,7 @@ class Fickle(Passing):
         if verb in self.away:
             raise StoreUnavailable("away", part=None)
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         self._ask("acquire")
         return super().acquire(request, now_us)
 

@@ -9,21 +9,21 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from throttlekit.stores.composite import Part, acquire_in_parts
 
 from support.servers.stores import Passing
 from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
-from throttlekit._core.verdict import Verdict
+from throttlekit._core.answer import Answer
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.call import Call
 from throttlekit._engine.returns import Returns, slots_of
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import Correction, Lease, MemoryStore, Request
-from throttlekit.stores.composite import Part, acquire_in_parts
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
+from throttlekit.stores.memory import MemoryStore
 
 SLOTS = Concurrency("slots", 2, lease=600)
 
@@ -41,7 +41,7 @@ class Stalled(Passing):
         if self.stands_still:
             raise self.error
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         verdict = self.inner.acquire(request, now_us)
         self._answer()
         return verdict
@@ -103,10 +103,10 @@ def test_a_grant_to_a_caller_that_was_interrupted_is_given_back(store: Stalled, 
 
 def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its question is another one as it asks again: the store repeats no grant whose slot another job may have."""
-    store, one, job = WaitlistMemoryStore(), Concurrency("one", 1, lease=600), Job(id="second")
+    store, one, job = MemoryStore(), Concurrency("one", 1, lease=600), Job(id="second")
 
-    def lost(request: Request, now_us: int | None = None) -> Verdict:
-        assert WaitlistMemoryStore.acquire(store, request, now_us).allowed
+    def lost(request: Request, now_us: int | None = None) -> Answer:
+        assert MemoryStore.acquire(store, request, now_us).allowed
         raise StoreUnavailable("no answer in time", part=None)
 
     with Limiter(store) as limiter:
@@ -124,7 +124,7 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatc
 
 def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its body may take hours. Once the store is back and wakes it, another one is woken in its place."""
-    store, limit = WaitlistMemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open")
+    store, limit = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open")
 
     def away(*args: Any, **options: Any) -> Any:
         raise StoreUnavailable("away", part=None)
@@ -277,7 +277,7 @@ def _request(*limits: Concurrency | TokenBucket) -> Request:
     class Seeing(Passing):
         inner = MemoryStore()
 
-        def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        def acquire(self, request: Request, now_us: int | None = None) -> Answer:
             seen.append(request)
             return self.inner.acquire(request, now_us)
 
@@ -293,7 +293,7 @@ def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurre
     full, first = TokenBucket("full", "1/h", burst=1), Stalled()
     second, request = MemoryStore(), _request(limit, full)
     second.acquire(Request(request.claims[1:], request.caller))
-    first_acquire: Callable[..., Verdict] = first.inner.acquire
+    first_acquire: Callable[..., Answer] = first.inner.acquire
     first.acquire = first_acquire  # type: ignore[method-assign]
     first.stands_still = True
     parts = [Part(first, [0]), Part(second, [1])]

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from throttlekit import AsyncLimiter, FixedWindow, Limiter, StoreUnavailable, TokenBucket
-from throttlekit._core.verdict import Caller, Verdict
+from throttlekit._core.answer import Answer, Caller
 from throttlekit.stores.base import Request
 from throttlekit.stores.memory import MemoryStore
 
@@ -32,7 +32,7 @@ class Server(MemoryStore):
         self.asked: list[Request] = []
         super().__init__(clock_us=lambda: int(self.at.timestamp() * 1e6))
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
         if self.down:
             raise StoreUnavailable("down")
         self.asked.append(request)

@@ -12,10 +12,9 @@ import pytest
 from support.waiting import wait_until
 from throttlekit import TokenBucket
 from throttlekit._core.algorithm import Use
+from throttlekit._core.answer import Answer, Asker, Kept, Look, Reason, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Answer, Asker, Kept, Look, Waited
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit._core.verdict import Reason
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.room import Room
 from throttlekit._engine.waker import Waker

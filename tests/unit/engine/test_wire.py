@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from redis.connection import Connection
+from throttlekit._core.line import Place
 
 from throttlekit import Concurrency, FixedWindow, TokenBucket
+from throttlekit._core.answer import Caller
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import Place
-from throttlekit._core.verdict import Caller
 from throttlekit.stores import Request, StoreClaim
 from throttlekit.stores.wire import arguments_of, command, frame_of, place_text, script_of, verdict_of
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from throttlekit.fleet.line_now import line_of
 
 from support.waiting import wait_until
 from support.waitlists import ask, held
@@ -19,9 +20,7 @@ from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
 from throttlekit.fleet.activity import KEYS, Activity
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
-from throttlekit.fleet.line_now import line_of
 from throttlekit.stores.memory import MemoryStore
-from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
 
 API = TokenBucket("api", "1/minute", burst=2)
 ACCOUNT = TokenBucket("account", "1/minute", burst=1, key="{account}")
@@ -52,7 +51,7 @@ class _Fleet(MemoryStore):
         return dict(pair for report in self.reports for pair in report["counts"])
 
 
-class _FleetWithLists(_Fleet, WaitlistMemoryStore):
+class _FleetWithLists(_Fleet, MemoryStore):
     """As `_Fleet`, with waitlists."""
 
 
