@@ -66,9 +66,12 @@ end
 
 -- Writes what changed. A list that nobody is on is deleted, but for a pause and a slowdown.
 local function close_list(list)
-  if list.dropped and call('HLEN', list.entries) == 0 then
-    call('DEL', list.record, list.order, list.entries, list.tags)
-    list.was, list.owned, list.epoch, list.n, list.v, list.look, list.renewed = {}, {}, '', 0, 1, 0, 0
+  if list.dropped then
+    local left = call('HLEN', list.entries)
+    if left == 0 then
+      call('DEL', list.record, list.order, list.entries, list.tags)
+      list.was, list.owned, list.epoch, list.n, list.v, list.look, list.renewed = {}, {}, '', 0, 1, 0, 0
+    elseif left == 1 then list.renewed = 0 end  -- its keys were gone for a moment perhaps, and have lost their time to live
   end
   local was, idle, renews = list.was, list.epoch == '', false
   local plain = idle and list.from == 0 and not list.slow

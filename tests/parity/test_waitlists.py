@@ -12,8 +12,9 @@ import pytest
 
 from parity.waits import LIMITS, BothStores, WaitHistory
 from throttlekit import FixedWindow, TokenBucket
-from throttlekit._core.answer import Asker, Caller, Reason, Waited
+from throttlekit._core.answer import GUEST, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.late import late_owner
 from throttlekit._core.slowdown import Heard
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.wait_control import Charge
@@ -238,9 +239,6 @@ def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client
     store.close()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a pause is written into the line too, until the adapters of RQ and huey wait on waitlists"
-)
 def test_a_cleared_list_whose_pause_is_over_leaves_nothing(redis_url: str, client: Any) -> None:
     """And a limit that is only paused has no list to clear."""
     store = RedisStore(redis_url, timeout=20)
@@ -252,6 +250,18 @@ def test_a_cleared_list_whose_pause_is_over_leaves_nothing(redis_url: str, clien
     assert store.ask([SLOW], Asker(Caller.JOB, "one", "p"), NOW_US + 1_000_000).reason is Reason.ALLOWED
     assert store.delete_matching("tk1:*", waitlists_only=True) == 1
     assert client.keys() == [SLOW.bucket.encode()]
+    store.close()
+
+
+def test_a_list_whose_last_job_expires_as_another_comes_expires_itself(redis_url: str, client: Any) -> None:
+    """Its keys are gone for a moment then, and are new ones."""
+    store, later_us = RedisStore(redis_url, timeout=20), NOW_US + 600_000_000
+    other = StoreClaim("tk1:{other:}:b", TokenBucket("b", "1/h", burst=1).bind(1, 0, ""))
+    assert store.ask([SLOW, other], GUEST, NOW_US).allowed
+    assert not store.ask([SLOW], Asker(Caller.JOB, "one", late_owner(0.05), max_wait_us=1000), NOW_US).allowed
+    assert store.ask([SLOW, other], Asker(Caller.JOB, "two", "p"), later_us).claim == 1
+    assert store.where([SLOW], "one") is None
+    assert all(client.pttl(key) > 0 for key in client.scan_iter())
     store.close()
 
 
