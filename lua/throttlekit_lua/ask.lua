@@ -80,7 +80,7 @@ local function verdict()
     local jobs = c.entry and rank_of(list, c.entry.place, ALL) or waiting(list)
     retry = max(retry, ready_after(c, units_out(list) + jobs * c.cost, now))
   end
-  if not waits and waited_denials == 0 then
+  if not waits and waited_denials == 0 and ARGV[2] ~= 'again' then
     for i, each in ipairs(claims) do
       if is_full(each) then return 3, i, retry end
     end

@@ -285,7 +285,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
         jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, _ALL, now_us)
         ahead = jobs * found.claim.cost  # as if all jobs took as many units
         retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
-    if not asker.denials and not any(each.entry for each in looks):
+    if asker.caller is not Caller.AGAIN and not asker.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
             if each.claim.algorithm.size and most is not None and _jobs_on(each.waitlist, now_us) >= most:

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from throttlekit._core.verdict import Caller
-from throttlekit.stores.base import Correction, Request
+from throttlekit._core.answer import GUEST, Caller
+from throttlekit.stores.base import Correction
 from throttlekit.testing.bench import NOW_US, ONE, STEP_US, TEN, ConformanceSuite
 from throttlekit.testing.cases import CASES
 
@@ -52,13 +52,12 @@ class BasicConformance(ConformanceSuite):
                 assert not bench.ask(ONE, key=key, caller=Caller.GUEST).allowed, key[:20]
 
     def test_store_owns_the_clock(self) -> None:
-        """Without a time given, a verdict has the store's own time, which goes on."""
+        """Without a time given, a answer has the store's own time, which goes on."""
         with self.bench() as bench:
-            request = Request([bench.claim(TEN)], Caller.JOB)
-            verdicts = [bench.store.acquire(request) for _ in range(3)]
-        assert verdicts[0].now_us > 0
-        assert [v.now_us for v in verdicts] == sorted(v.now_us for v in verdicts)
-        assert all(v.allowed for v in verdicts)
+            answers = [bench.store.ask([bench.claim(TEN)], GUEST) for _ in range(3)]
+        assert answers[0].now_us > 0
+        assert [v.now_us for v in answers] == sorted(v.now_us for v in answers)
+        assert all(v.allowed for v in answers)
 
     def test_every_algorithm_goes_by_the_stores_clock(self) -> None:
         """Without a time given, the capacity passes, is given back by a correction, and passes again."""
@@ -66,9 +65,9 @@ class BasicConformance(ConformanceSuite):
             for case in CASES:
                 claim = bench.claim(case.limit, cost=case.limit.capacity)
                 for _ in range(3):
-                    verdict = bench.store.acquire(Request([claim], Caller.JOB))
-                    assert verdict.allowed, (case.label, verdict)
-                    back = Correction(claim.bucket, claim.algorithm, verdict.now_us, -claim.algorithm.size)
+                    answer = bench.store.ask([claim], GUEST)
+                    assert answer.allowed, (case.label, answer)
+                    back = Correction(claim.bucket, claim.algorithm, answer.now_us, -claim.algorithm.size)
                     bench.store.settle([back])
 
     def test_works_again_after_close(self) -> None:

@@ -12,11 +12,11 @@ from typing import ClassVar
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.answer import Answer, Asker, Caller
 from throttlekit._core.claim import UNIT, StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit._core.verdict import Caller, Verdict
-from throttlekit.stores.base import Correction, Request, Store, Wait
+from throttlekit.stores.base import Correction, Store
 
 __all__ = [
     "NAME",
@@ -47,6 +47,9 @@ STEP_US = 100_000
 """One unit of `TEN` and of `ONE`."""
 
 
+_OWNER, _FREE = "bench", 100
+
+
 class Bench:
     """
     A store under test, and the time at which it decides.
@@ -59,25 +62,26 @@ class Bench:
         self.store = store
         self.now_us = NOW_US
         self.spread = spread
+        self._end: Callable[[], None] | None = None
 
     def ask(
         self,
         *limits: Limit,
         key: str = "",
         cost: int | Sequence[int] | None = None,
-        caller: Caller = Caller.JOB,
-        back: Verdict | None = None,
+        caller: Caller = Caller.GUEST,
+        job: str = "",
         max_wait_us: int | None = None,
         holder: str = "",
         tenant: str = "",
         weight: int = 1,
-    ) -> Verdict:
+    ) -> Answer:
         """
         Make one request for *limits*.
 
         Args:
             cost: For all of them, or for each.
-            back: The job comes back, with the places that this denial gave it.
+            job: Who asks is the job of this id, which waits if it is denied.
             holder: Who holds the slots of concurrency limits.
             tenant, weight: Whose share of the limits the job takes, and how large it is.
         """
@@ -85,17 +89,44 @@ class Bench:
         claims = [self.claim(limit, key, units, holder) for limit, units in zip(limits, costs, strict=True)]
         if tenant:
             claims = [replace(each, tenant=tenant, step=-(-each.cost * UNIT // weight)) for each in claims]
-        places = () if back is None else back.places
-        return self.store.acquire(Request(claims, caller, places, max_wait_us), now_us=self.now_us)
+        if job and caller is Caller.GUEST:
+            caller = Caller.JOB
+        if job and caller is not Caller.PEEK:
+            self._listen()
+        asker = Asker(caller, job, _OWNER if job else "", _FREE if job else 0, "", max_wait_us)
+        return self.store.ask(claims, asker, self.now_us)
 
-    def look(self, *limits: Limit, cost: int | None = None, key: str = "", back: Verdict | None = None) -> Verdict:
-        """The verdict that `ask` would return, without taking anything."""
-        return self.ask(*limits, key=key, cost=cost, caller=Caller.PEEK, back=back)
+    def look(self, *limits: Limit, cost: int | None = None, key: str = "", job: str = "") -> Answer:
+        """The answer that `ask` would return, without taking anything."""
+        return self.ask(*limits, key=key, cost=cost, caller=Caller.PEEK, job=job)
 
-    def leave(self, *limits: Limit, denied: Verdict) -> None:
-        """The job that was *denied* waits no longer."""
-        waits = [Wait(self.claim(limit), place) for limit, place in zip(limits, denied.places, strict=True) if place]
-        self.store.leave(waits, now_us=self.now_us)
+    def woken(self, limit: Limit, key: str = "") -> list[str]:
+        """The jobs of `ask` that were woken, and may ask again now. The store wakes a few at a time."""
+        look = self.store.look(self.claim(limit, key), _OWNER, _FREE, (), self.now_us)
+        return [wake.id for wake in look.wakes if not wake.in_us]
+
+    def pass_woken(self, limit: Limit, key: str = "", cost: int | None = None) -> list[str]:
+        """The jobs that pass now, in their order: each asks as it is woken."""
+        passed: list[str] = []
+        while woken := self.woken(limit, key):
+            for id in woken:
+                assert self.ask(limit, key=key, cost=cost, job=id).allowed, f"{id} was woken"
+            passed += woken
+        return passed
+
+    def forget(self, *limits: Limit, job: str) -> None:
+        """The *job* waits no longer."""
+        self.store.forget([self.claim(limit) for limit in limits], [job], now_us=self.now_us)
+
+    def close(self) -> None:
+        if self._end is not None:
+            self._end()
+        self.store.close()
+
+    def _listen(self) -> None:
+        """The store wakes jobs of an owner that listens."""
+        if self._end is None:
+            self._end = self.store.listen(_OWNER, lambda bucket, wakes: None, lambda: None)
 
     def drain(self, *limits: Limit, key: str = "") -> None:
         """Take the whole capacity of *limits*."""
@@ -115,7 +146,7 @@ class Bench:
     def use(self, limit: Limit, key: str = "") -> Use:
         """The use of *limit* now."""
         use = self.look(limit, key=key).uses[0]
-        assert use is not None, "a verdict has the use of each claim"
+        assert use is not None, "a answer has the use of each claim"
         return use
 
     def left(self, limit: Limit, key: str = "") -> int:
@@ -129,15 +160,14 @@ class Bench:
         )
 
     def passing(self, limit: Limit, *, key: str = "") -> int:
-        """How many units pass now, one by one, until the first denial. Takes no place in the line."""
+        """How many units pass now, one by one, until the first denial. Keeps no position."""
         passed = 0
         while self.ask(limit, key=key, cost=1, caller=Caller.GUEST, max_wait_us=0).allowed:
             passed += 1
         return passed
 
     def reset(self, limit: Limit) -> None:
-        claim = self.claim(limit)
-        self.store.reset(claim.names)
+        self.store.reset([self.claim(limit).bucket])
 
     def claim(self, limit: Limit, key: str = "", cost: int | None = None, holder: str = "") -> StoreClaim:
         algorithm = limit.bind(1 if cost is None else cost, self.now_us, holder)
@@ -159,11 +189,11 @@ class ConformanceSuite:
 
     @contextlib.contextmanager
     def bench(self) -> Generator[Bench, None, None]:
-        store = self.make_store()
+        bench = Bench(self.make_store(), spread=self.spread)
         try:
-            yield Bench(store, spread=self.spread)
+            yield bench
         finally:
-            store.close()
+            bench.close()
 
 
 def run_in_threads(threads: int, work: Callable[[int], None]) -> None:

@@ -125,18 +125,18 @@ class CalendarConformance(ConformanceSuite):
                 assert bench.ask(limit).allowed
             assert not bench.ask(limit).allowed
 
-    def test_line_over_a_change_of_clocks(self) -> None:
-        """On a day of 25 hours the first five that wait are due at the next midnight, and the others a day later."""
+    def test_jobs_wait_over_a_change_of_clocks(self) -> None:
+        """On a day of 25 hours the first five that wait pass at the next midnight, and the others a day later."""
         limit = FixedWindow(NAME, "5/d", tz=_BERLIN)
         with self.bench() as bench:
             bench.now_us = _utc("2027-10-31 12:00:00")
             bench.drain(limit)
-            waiting = [bench.ask(limit) for _ in range(7)]
-            days = [_utc("2027-10-31 23:00:00")] * 5 + [_utc("2027-11-01 23:00:00")] * 2
-            assert [denied.due_us for denied in waiting] == days
-            for denied in waiting:
-                bench.now_us = denied.due_us
-                assert bench.ask(limit, back=denied).allowed
+            retries = [bench.ask(limit, job=str(number)).retry_us for number in range(7)]
+            assert retries == [_utc("2027-10-31 23:00:00")] * 5 + [_utc("2027-11-01 23:00:00")] * 2
+            for number, retry_us in enumerate(retries):
+                bench.now_us = retry_us
+                assert bench.woken(limit)[:1] == [str(number)]
+                assert bench.ask(limit, job=str(number)).allowed
 
     def _a_day(self, begin: str, end: str) -> None:
         limit = FixedWindow(NAME, "5/d", tz=_BERLIN)

@@ -28,8 +28,6 @@ class Case:
         first_us: When one unit passes.
         together: How many units pass at that instant.
         next_us: From there to the instant of the next units.
-        slack_us: How much later a waiting job is due for each unit before it.
-        guess_us: How much later it is due besides if more units than pass in a period are before it: an estimate.
         full_us: When nothing counts any more.
         owed_us: When one unit passes, if two more were charged afterwards.
         fits_us: When the whole capacity passes at once; None: at `full_us`.
@@ -42,8 +40,6 @@ class Case:
     full_us: int
     owed_us: int
     together: int = 1
-    slack_us: int = 0
-    guess_us: int = 0
     fits_us: int | None = None
     start_us: int = NOW_US
 
@@ -51,10 +47,9 @@ class Case:
     def limit(self) -> Limit:
         return self.make()
 
-    def due_us(self, ahead: int) -> int:
-        """The instant that a waiting job is told, with so many units before it."""
-        due_us = self.start_us + self.first_us + ahead // self.together * self.next_us + ahead * self.slack_us
-        return due_us + self.guess_us * (ahead >= self.limit.amount)
+    def passes_us(self, ahead: int) -> int:
+        """When a job passes that waits behind so many units."""
+        return self.start_us + self.first_us + ahead // self.together * self.next_us
 
     @property
     def whole_us(self) -> int:
@@ -76,7 +71,6 @@ CASES: Sequence[Case] = (
         make=lambda: LeakyBucket(NAME, "10/s"),
         first_us=100_000,
         next_us=100_000,
-        slack_us=4_000,
         full_us=100_000,
         owed_us=300_000,
     ),
@@ -110,8 +104,6 @@ CASES: Sequence[Case] = (
         start_us=NOW_US + 20 * SECOND_US,
         first_us=40 * SECOND_US + 1,
         next_us=12 * SECOND_US,
-        slack_us=12_000,
-        guess_us=12 * SECOND_US - 1,
         fits_us=88 * SECOND_US + 1,
         full_us=100 * SECOND_US,
         owed_us=40 * SECOND_US + 17_142_858,
@@ -122,7 +114,6 @@ CASES: Sequence[Case] = (
         make=lambda: SlidingLog(NAME, "5/m"),
         first_us=60 * SECOND_US,
         next_us=60 * SECOND_US,
-        slack_us=12_000,
         together=5,
         full_us=60 * SECOND_US,
         owed_us=60 * SECOND_US,

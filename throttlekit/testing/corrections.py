@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from throttlekit._core.verdict import Caller, Reason
+from throttlekit._core.answer import Caller, Reason
 from throttlekit.testing.bench import SECOND_US, Bench, ConformanceSuite
 from throttlekit.testing.cases import BURST_CASES, CASES, Case, for_each
 
@@ -181,14 +181,16 @@ class CorrectionConformance(ConformanceSuite):
         assert bench.passing(limit) == 0
 
     @for_each(CASES)
-    def test_settling_leaves_the_line_alone(self, bench: Bench, case: Case) -> None:
-        """Units given back are for the jobs that wait: a newcomer joins the end of the line, and the first passes."""
+    def test_units_given_back_wake_the_first(self, bench: Bench, case: Case) -> None:
+        """Units given back are for the jobs that wait: a newcomer waits behind them, and the first passes."""
         limit = case.limit
         bench.drain(limit)
-        first, *_ = [bench.ask(limit) for _ in range(3)]
+        for number in range(3):
+            bench.ask(limit, job=str(number))
         bench.settle(limit, was=limit.capacity, actual=limit.capacity - 1)
-        assert bench.ask(limit).reason is Reason.IN_LINE
-        assert bench.ask(limit, back=first).allowed
+        assert bench.ask(limit, job="new").reason is Reason.IN_LINE
+        assert bench.woken(limit) == ["0"]
+        assert bench.ask(limit, job="0").allowed
 
     @for_each(CASES)
     def test_other_keys_are_not_settled(self, bench: Bench, case: Case) -> None:

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
+from throttlekit._core.answer import Answer, Caller, Reason
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.testing.bench import (
-    NAME,
     NOW_US,
     ONE,
     SECOND_US,
@@ -28,8 +26,6 @@ __all__ = ["FIVE_CASES", "AtomicConformance", "SeveralLimitsConformance"]
 FIVE_CASES: Sequence[Case] = tuple(case for case in CASES if case.label != "fixed_window_of_a_zone")
 """One limit for each of five algorithms."""
 _START_US = NOW_US + 20 * SECOND_US
-_SLACK_US = 20_000
-"""How much later a job is due in the line of `SLOW` for each job before it."""
 
 
 def _five_limits(first: int = 0) -> list[Limit]:
@@ -44,11 +40,11 @@ class SeveralLimitsConformance(ConformanceSuite):
         """A request for five algorithms that passes takes its units from each of them."""
         with self.bench() as bench:
             bench.now_us = _START_US
-            verdict = bench.ask(*_five_limits())
-            assert verdict.allowed
+            answer = bench.ask(*_five_limits())
+            assert answer.allowed
             left = [
                 use and limit.remaining(use, bench.now_us)
-                for limit, use in zip(_five_limits(), verdict.uses, strict=True)
+                for limit, use in zip(_five_limits(), answer.uses, strict=True)
             ]
             assert left == [bench.left(limit) for limit in _five_limits()] == [4, 0, 4, 4, 4], left
 
@@ -70,9 +66,9 @@ class SeveralLimitsConformance(ConformanceSuite):
         for first in range(5):
             for caller in (Caller.GUEST, Caller.JOB):
                 limits = _five_limits(first)
-                verdict = bench.ask(*limits, caller=caller)
-                assert (verdict.allowed, verdict.claim) == (False, limits.index(case.limit)), verdict
-                assert verdict.uses[verdict.claim] == before, verdict
+                answer = bench.ask(*limits, caller=caller)
+                assert (answer.allowed, answer.claim) == (False, limits.index(case.limit)), answer
+                assert answer.uses[answer.claim] == before, answer
         assert bench.untouched(*others)
 
     @for_each(FIVE_CASES)
@@ -100,56 +96,39 @@ class SeveralLimitsConformance(ConformanceSuite):
             assert bench.untouched(*_five_limits())
             bench.drain(*_five_limits())
             for first in range(5):
-                verdict = bench.look(*_five_limits(first))
-                assert (verdict.due_us, verdict.retry_us) == (last_us, last_us), verdict
-                assert _five_limits(first)[verdict.claim] == FIVE_CASES[-1].limit, verdict
+                answer = bench.look(*_five_limits(first))
+                assert answer.retry_us == last_us, answer
+                assert _five_limits(first)[answer.claim] == FIVE_CASES[-1].limit, answer
             for case in FIVE_CASES:
-                told_us = bench.look(case.limit).due_us
-                assert bench.ask(case.limit).due_us == told_us, case.label
+                told_us = bench.look(case.limit).retry_us
+                assert bench.ask(case.limit, job="first").retry_us == told_us, case.label
 
     @for_each(FIVE_CASES)
-    def test_waiting_job_passes_when_due(self, bench: Bench, case: Case) -> None:
-        """A job that waits in the line of one of five limits passes when it is due; newcomers do not pass before it."""
+    def test_job_passes_when_it_is_woken(self, bench: Bench, case: Case) -> None:
+        """A job that waits for one of five limits passes when it is woken; newcomers do not pass before it."""
         bench.now_us = _START_US
         bench.drain(case.limit)
-        denied = bench.ask(*_five_limits())
-        behind = [bench.ask(*_five_limits()) for _ in range(case.together)]
-        bench.now_us = denied.due_us
-        assert not bench.ask(*_five_limits(), caller=Caller.GUEST).allowed
-        assert bench.ask(*_five_limits(), back=denied).allowed
+        ids = [f"job {number}" for number in range(1 + case.together)]
+        for id in ids:
+            assert not bench.ask(*_five_limits(), job=id).allowed
+        bench.now_us = bench.look(case.limit, job=ids[0]).retry_us
+        assert not bench.ask(*_five_limits()).allowed
+        assert bench.woken(case.limit)[0] == ids[0]
+        assert bench.ask(*_five_limits(), job=ids[0]).allowed
         others = [limit for limit in _five_limits() if limit != case.limit]
         assert [bench.left(limit) for limit in others] == [limit.capacity - 1 for limit in others]
-        for again in behind:
-            while not again.allowed:
-                bench.now_us = max(bench.now_us, again.due_us)
-                again = bench.ask(*_five_limits(), back=again)
 
-    def test_early_return_charges_nothing(self) -> None:
-        """A job that comes back early takes nothing from any limit, whichever line its place is in."""
+    def test_job_that_asks_too_soon_charges_nothing(self) -> None:
+        """It takes nothing from any limit, whichever holds it back."""
         for number, case in enumerate(FIVE_CASES):
             with self.bench() as bench:
                 bench.now_us = _START_US
                 bench.drain(case.limit)
-                denied = bench.ask(*_five_limits())
-                for _ in range(2):
-                    early = bench.ask(*_five_limits(), back=denied)
-                    assert (early.reason, early.due_us, early.claim) == (Reason.EARLY, denied.due_us, number), early
-                    given = [place is not None for place in early.places]
-                    in_order = [each is case or each.limit.max_queue is None for each in FIVE_CASES]
-                    assert given == in_order or (self.spread and given[number]), early
-                assert bench.untouched(*(limit for limit in _five_limits() if limit != case.limit))
-                bench.reset(case.limit)
-
-    def test_place_of_one_line_is_not_valid_in_another(self) -> None:
-        """A place that its own line does not know is ignored, though another limit's line gave it."""
-        known, other = FIVE_CASES[0].limit, FIVE_CASES[-1]
-        with self.bench() as bench:
-            bench.now_us = other.start_us
-            bench.drain(other.limit)
-            first, *_ = (bench.ask(other.limit) for _ in range(3))
-            verdict = bench.ask(known, other.limit, back=first._replace(places=(first.places[0], None)))
-            assert (verdict.reason, verdict.claim, verdict.due_us) == (Reason.EXHAUSTED, 1, other.due_us(3)), verdict
-            assert bench.untouched(known)
+                for _ in range(3):
+                    denied = bench.ask(*_five_limits(), job="too soon")
+                    assert (denied.reason, denied.claim) == (Reason.EXHAUSTED, number), denied
+                free = [limit for limit in _five_limits() if limit != case.limit]
+                assert [bench.left(limit) for limit in free] == [limit.capacity for limit in free]
 
     def test_correction_of_five_limits(self) -> None:
         """One call corrects any number of limits, each by its own algorithm: up, and down again."""
@@ -166,7 +145,7 @@ class SeveralLimitsConformance(ConformanceSuite):
         limits = [case.limit for case in FIVE_CASES if case.limit.capacity == 5]
         with self.bench() as bench:
             bench.now_us = _START_US
-            passed = sum(verdict.allowed for verdict in _by_threads(bench, limits))
+            passed = sum(answer.allowed for answer in _by_threads(bench, limits))
             assert 1 <= passed <= 5, passed
             assert [bench.left(limit) for limit in limits] == [5 - passed] * len(limits)
 
@@ -180,71 +159,36 @@ class AtomicConformance(ConformanceSuite):
             bench.drain(ONE, SLOW)
             for binding, limits in ((1, (ONE, SLOW)), (0, (SLOW, ONE))):
                 for caller in (Caller.PEEK, Caller.GUEST):
-                    verdict = bench.ask(*limits, caller=caller, max_wait_us=0)
-                    assert (verdict.claim, verdict.due_us) == (binding, NOW_US + SECOND_US), verdict
+                    answer = bench.ask(*limits, caller=caller, max_wait_us=0)
+                    assert (answer.claim, answer.retry_us) == (binding, NOW_US + SECOND_US), answer
 
-    def test_waits_in_every_line_that_denies_and_in_no_other(self) -> None:
-        """A job waits in the line of each limit that denies it, and is due when all of them let it pass."""
-        free = LeakyBucket(NAME, "10/s")
+    def test_waits_on_the_list_that_holds_it_back_longest(self) -> None:
+        """A job waits there, and has a position on the waitlists of the others; there it holds nobody back."""
         with self.bench() as bench:
             bench.drain(TEN, SLOW)
-            denied = bench.ask(free, TEN, SLOW)
-            given = [place is not None for place in denied.places]
-            assert given == [free.max_queue is None, True, True] or (self.spread and given[1:] == [True, True]), denied
-            assert denied.due_us == NOW_US + SECOND_US
-            assert bench.look(TEN).due_us == NOW_US + 2 * STEP_US
-            assert bench.look(SLOW).due_us == NOW_US + 2 * SECOND_US + _SLACK_US
-            assert bench.untouched(free)
-            bench.now_us = denied.due_us
-            assert bench.ask(free, TEN, SLOW, back=denied).allowed
-            assert bench.look(TEN).allowed
-            assert bench.look(SLOW).due_us == NOW_US + 2 * SECOND_US
-
-    def test_job_leaves_the_line_of_a_limit_that_would_pass(self) -> None:
-        """Its place there is kept for it, and holds no other job back."""
-        with self.bench() as bench:
-            bench.drain(TEN, SLOW)
-            denied = bench.ask(TEN, SLOW)
-            behind = bench.ask(TEN)
+            assert bench.ask(TEN, SLOW, job="both").claim == 1
+            assert bench.store.list_waiting(bench.claim(SLOW)).jobs == 1
+            assert bench.store.list_waiting(bench.claim(TEN)).jobs == 0
             bench.now_us += STEP_US
-            assert bench.look(TEN, back=behind).retry_us == NOW_US + 2 * STEP_US
-            early = bench.ask(TEN, SLOW, back=denied)
-            assert (early.reason, early.claim, early.due_us) == (Reason.EARLY, 1, denied.due_us), early
-            kept = early.places[0]
-            assert kept is not None
-            assert kept[:3] == denied.places[0][:3]  # type: ignore[index]
-            assert bench.ask(TEN, back=behind).allowed
-            bench.now_us += STEP_US
-            waiting = bench.ask(TEN, cost=2)
-            assert not waiting.allowed
-            bench.now_us = denied.due_us
-            assert bench.ask(TEN, SLOW, back=early).allowed
+            assert bench.ask(TEN, job="behind").allowed
+            bench.now_us = NOW_US + SECOND_US
+            assert bench.woken(SLOW) == ["both"]
+            assert bench.ask(TEN, SLOW, job="both").allowed
 
-    def test_right_of_way_in_one_line_does_not_count_in_another(self) -> None:
-        """A job that is first in the line of one limit is the last in the line of another that it meets anew."""
+    def test_waits_no_longer_for_any_limit(self) -> None:
+        """A job that is forgotten leaves all waitlists, and no other job's position."""
         with self.bench() as bench:
             bench.drain(TEN, SLOW)
-            denied = bench.ask(SLOW)
-            for _ in range(20):
-                bench.ask(TEN)
-            bench.now_us = denied.due_us
-            again = bench.ask(TEN, SLOW, back=denied._replace(places=(None, *denied.places)))
-            assert (again.reason, again.claim, again.retry_us) == (Reason.IN_LINE, 0, bench.now_us + 16 * STEP_US), (
-                again
-            )
-            assert bench.look(SLOW).allowed
-
-    def test_leaves_every_line(self) -> None:
-        """A job that waits no longer leaves all the lines in which it stands, and no other job's place."""
-        with self.bench() as bench:
-            bench.drain(TEN, SLOW)
-            gone, stays = (bench.ask(TEN, SLOW) for _ in range(2))
-            bench.leave(TEN, SLOW, denied=gone)
-            assert bench.look(TEN, SLOW, back=stays).due_us == NOW_US + SECOND_US
-            assert bench.look(TEN).due_us == NOW_US + 2 * STEP_US
+            for id in ("gone", "stays"):
+                bench.ask(TEN, SLOW, job=id)
+            bench.forget(TEN, SLOW, job="gone")
+            claims = [bench.claim(TEN), bench.claim(SLOW)]
+            assert bench.store.where(claims, "gone", bench.now_us) is None
+            bench.now_us = NOW_US + SECOND_US
+            assert bench.woken(SLOW) == ["stays"]
 
     def test_verdict_has_the_use_of_every_limit(self) -> None:
-        """A verdict has the use of every limit of the request, also of those after the one that denies."""
+        """A answer has the use of every limit of the request, also of those after the one that denies."""
         with self.bench() as bench:
             bench.drain(ONE)
             assert bench.ask(TEN, SLOW, ONE, caller=Caller.GUEST).uses == (
@@ -252,32 +196,30 @@ class AtomicConformance(ConformanceSuite):
                 (0, NOW_US),
                 (0, NOW_US + STEP_US),
             )
-            verdict = bench.ask(TEN, SLOW)
-        assert verdict.uses == ((0, NOW_US + STEP_US), (0, NOW_US + SECOND_US)), verdict
+            answer = bench.ask(TEN, SLOW)
+        assert answer.uses == ((0, NOW_US + STEP_US), (0, NOW_US + SECOND_US)), answer
 
     def test_threads_pass_all_of_the_smallest(self) -> None:
         """With any number of threads, exactly the smallest limit's capacity passes."""
         limits = [case.limit for case in FIVE_CASES if case.limit.capacity == 5]
         with self.bench() as bench:
             bench.now_us = _START_US
-            verdicts = _by_threads(bench, limits)
-        due = [verdict.due_us for verdict in verdicts if not verdict.allowed]
-        assert len(verdicts) - len(due) == 5
-        assert len(set(due)) == len(due), "no two jobs are due at one instant"
+            answers = _by_threads(bench, limits)
+        assert sum(answer.allowed for answer in answers) == 5
 
 
 def _seen(bench: Bench, limit: Limit) -> list[tuple[object, ...]]:
     """All that is visible of *limit* now: its use, and when each cost would pass."""
     looks = [bench.look(limit, cost=cost) for cost in range(limit.capacity + 1)]
-    return [(look.reason, look.retry_us, look.due_us, look.uses) for look in looks]
+    return [(look.reason, look.retry_us, look.uses) for look in looks]
 
 
-def _by_threads(bench: Bench, limits: Sequence[Limit]) -> list[Verdict]:
+def _by_threads(bench: Bench, limits: Sequence[Limit]) -> list[Answer]:
     """Make 40 requests in 4 threads."""
-    verdicts: list[Verdict] = []
+    answers: list[Answer] = []
 
     def work(_: int) -> None:
-        verdicts.extend(bench.ask(*limits) for _ in range(10))
+        answers.extend(bench.ask(*limits) for _ in range(10))
 
     run_in_threads(4, work)
-    return verdicts
+    return answers

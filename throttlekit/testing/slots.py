@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from throttlekit._core.algorithms.by_latency import ByLatency
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.answer import Answer, Caller, Reason
 from throttlekit._core.latency import Drop
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores.base import Correction, Lease, Slowing
 from throttlekit.testing.bench import NAME, SECOND_US, TEN, Bench, ConformanceSuite, run_in_threads
 
@@ -25,10 +25,10 @@ def _take(
     holder: str,
     *limits: Limit,
     caller: Caller = Caller.GUEST,
-    back: Verdict | None = None,
+    job: str = "",
     cost: int | None = None,
-) -> Verdict:
-    return bench.ask(*(limits or (_SLOTS,)), holder=holder, caller=caller, back=back, cost=cost)
+) -> Answer:
+    return bench.ask(*(limits or (_SLOTS,)), holder=holder, caller=caller, job=job, cost=cost)
 
 
 def _lease(
@@ -119,8 +119,8 @@ class SlotConformance(ConformanceSuite):
             bench.store.release(leases, now_us=bench.now_us)
             assert [_held(bench, limit) for limit in others] == [0, 0, 1]
 
-    def test_line_is_paced_by_the_mean_hold(self) -> None:
-        """Where three slots were held for three seconds each, jobs are due one second apart."""
+    def test_jobs_are_told_by_the_mean_hold(self) -> None:
+        """Where three slots were held for three seconds each, jobs are told instants one second apart."""
         with self.bench() as bench:
             granted_us = bench.now_us
             for number in range(3):
@@ -129,40 +129,21 @@ class SlotConformance(ConformanceSuite):
             bench.store.release([_lease(bench, f"a#{number}", granted_us) for number in range(3)], now_us=bench.now_us)
             for number in range(3):
                 _take(bench, f"b#{number}")
-            due = [_take(bench, f"w#{number}", caller=Caller.JOB).due_us - bench.now_us for number in range(3)]
-            assert due == [1_000_000, 2_000_000, 3_000_000], due
+            told = [_take(bench, f"w#{number}", job=f"w{number}").retry_us - bench.now_us for number in range(3)]
+            assert told == [1_000_000, 2_000_000, 3_000_000], told
 
-    def test_early_return_passes_if_a_slot_is_free(self) -> None:
-        """Else it keeps its due instant, and its place; a newcomer does not pass before it."""
+    def test_release_wakes_the_first(self) -> None:
+        """The slot is for the job that came first; one that was not woken does not take it, and a newcomer neither."""
         with self.bench() as bench:
             for number in range(3):
                 _take(bench, f"h#{number}")
-            denied = _take(bench, "w#1", caller=Caller.JOB)
-            early = _take(bench, "w#2", caller=Caller.JOB, back=denied)
-            assert (early.reason, early.due_us, early.places) == (Reason.EARLY, denied.due_us, denied.places)
+            for number in range(2):
+                assert _take(bench, f"w#{number}", job=f"w{number}").reason is Reason.EXHAUSTED
             bench.store.release([_lease(bench, "h#0")], now_us=bench.now_us)
+            assert _take(bench, "w#1", job="w1").reason is Reason.IN_LINE
             assert _take(bench, "newcomer#1").reason is Reason.IN_LINE
-            assert _take(bench, "w#3", caller=Caller.JOB, back=early).allowed
-
-    def test_first_of_the_line_is_not_passed_for_ever(self) -> None:
-        """
-        Jobs behind the first may take slots that come free between its looks, for half a second and the grace time.
-        Then the slot waits for the first, which looks every half second.
-        """
-        single = Concurrency(NAME, 1, lease=30)
-        with self.bench() as bench:
-            assert _take(bench, "h#0", single).allowed
-            first = _take(bench, "first", single, caller=Caller.JOB)
-            others = [_take(bench, f"w#{number}", single, caller=Caller.JOB) for number in range(9)]
-            passed = 0
-            for other in others:
-                bench.now_us += SECOND_US // 5
-                bench.store.release([_lease(bench, f"h#{passed}", limit=single)], now_us=bench.now_us)
-                if not _take(bench, f"h#{passed + 1}", single, caller=Caller.JOB, back=other).allowed:
-                    break
-                passed += 1
-            assert 1 <= passed <= 3, passed
-            assert _take(bench, "first", single, caller=Caller.JOB, back=first).allowed
+            assert bench.woken(_SLOTS) == ["w0"]
+            assert _take(bench, "w#0", job="w0").allowed
 
     def test_jobs_hold_as_many_slots_as_they_cost(self) -> None:
         """The sum of the costs counts: one that does not fit is denied, and one that does passes."""
@@ -200,51 +181,19 @@ class SlotConformance(ConformanceSuite):
             assert _take(bench, "all", _DEAR, cost=5).allowed
             assert _held(bench, _DEAR) == 5
 
-    def test_large_cost_at_the_head_of_the_line_is_not_passed_for_ever(self) -> None:
-        """Small jobs pass it for half a second and the grace time; then the slots that come free are kept for it."""
+    def test_large_cost_is_not_passed(self) -> None:
+        """Slots that come free are kept for the job that came first, until there are as many as it costs."""
         with self.bench() as bench:
-            held = [f"s{number}" for number in range(5)]
-            for name in held:
-                assert _take(bench, name, _DEAR).allowed
-            large, passed = _take(bench, "large", _DEAR, caller=Caller.JOB, cost=4), 0
-            small = [_take(bench, f"w{number}", _DEAR, caller=Caller.JOB) for number in range(30)]
-            for _ in range(40):
-                bench.now_us += SECOND_US // 5
-                bench.store.release([_lease(bench, held.pop(0), limit=_DEAR)], now_us=bench.now_us)
-                verdict = _take(bench, f"t{passed}", _DEAR, caller=Caller.JOB, back=small[passed])
-                if verdict.allowed:
-                    held.append(f"t{passed}")
-                    passed += 1
-                large = _take(bench, "large", _DEAR, caller=Caller.JOB, cost=4, back=large)
-                if large.allowed:
-                    break
-            assert large.allowed
-            assert 1 <= passed <= 4, passed
-
-    def test_small_jobs_pass_a_large_one_that_does_not_come(self) -> None:
-        """Once as many slots as it needs have lain free for the grace time, it is set aside."""
-        with self.bench() as bench:
-            assert _take(bench, "holds", _DEAR, cost=5).allowed
-            _take(bench, "dead", _DEAR, caller=Caller.JOB, cost=5)
-            small = [_take(bench, f"w{number}", _DEAR, caller=Caller.JOB) for number in range(9)]
-            bench.store.release([_lease(bench, "holds", limit=_DEAR, cost=5)], now_us=bench.now_us)
-            assert _take(bench, "t0", _DEAR, caller=Caller.JOB, back=small.pop(0)).allowed
-            blocked = 0
-            for turn in range(1, 30):
-                bench.now_us += SECOND_US // 5
-                if turn == 10:  # the first of the small ones ends, and all slots are free
-                    bench.store.release([_lease(bench, "t0", limit=_DEAR)], now_us=bench.now_us)
-                if not small:
-                    break
-                verdict = _take(bench, f"t{turn}", _DEAR, caller=Caller.JOB, back=small[0])
-                if verdict.allowed:
-                    bench.store.release([_lease(bench, f"t{turn}", limit=_DEAR)], now_us=bench.now_us)
-                    small.pop(0)
-                else:
-                    small[0] = verdict
-                    blocked += 1
-            assert not small
-            assert blocked >= 5, blocked
+            for number in range(5):
+                assert _take(bench, f"s{number}", _DEAR).allowed
+            assert not _take(bench, "large", _DEAR, job="large", cost=4).allowed
+            for number in range(5):
+                assert not _take(bench, f"w{number}", _DEAR, job=f"small {number}").allowed
+            for number in range(4):
+                assert bench.woken(_DEAR) == []
+                bench.store.release([_lease(bench, f"s{number}", limit=_DEAR)], now_us=bench.now_us)
+            assert bench.woken(_DEAR) == ["large"]
+            assert _take(bench, "large", _DEAR, job="large", cost=4).allowed
 
     def test_denial_of_another_limit_leaks_no_slot(self) -> None:
         """With a rate beside it, a slot is held only if the rate passes, and the rate is charged only with a slot."""

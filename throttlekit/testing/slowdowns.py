@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
+from throttlekit._core.answer import Caller
 from throttlekit._core.slowdown import Fall, Heard
-from throttlekit._core.verdict import Caller
 from throttlekit.stores.base import Slowing
 from throttlekit.testing.bench import SECOND_US, Bench, ConformanceSuite
 from throttlekit.testing.cases import CASES, Case, for_each
@@ -25,9 +25,9 @@ class SlowdownConformance(ConformanceSuite):
             bench.store.slow([Slowing(claim, Fall(None, 60 * SECOND_US, 1_000))], now_us=now_us)
         passed, last_us = 0, now_us
         while bench.now_us < now_us + 10 * SECOND_US:
-            verdict = bench.ask(case.limit, caller=Caller.GUEST)
-            passed += verdict.allowed
-            bench.now_us = last_us = max(bench.now_us + 1, verdict.retry_us)
+            answer = bench.ask(case.limit, caller=Caller.GUEST)
+            passed += answer.allowed
+            bench.now_us = last_us = max(bench.now_us + 1, answer.retry_us)
         slowest_us = case.limit.period_us / case.limit.amount
         assert passed <= 10 * SECOND_US / slowest_us * 0.3 + 1, passed
         bench.now_us = last_us + 20 * 60 * SECOND_US + 2 * case.limit.period_us

@@ -12,7 +12,7 @@ from throttlekit.testing.queues import QueueConformance
 from throttlekit.testing.several_limits import AtomicConformance, SeveralLimitsConformance
 from throttlekit.testing.slots import SlotConformance
 from throttlekit.testing.slowdowns import SlowdownConformance
-from throttlekit.testing.waiting_line import WaitingLineConformance
+from throttlekit.testing.waitlists import WaitlistConformance
 from throttlekit.testing.workflows import WorkflowConformance
 
 __all__ = ["StoreConformance"]
@@ -20,7 +20,7 @@ __all__ = ["StoreConformance"]
 
 class StoreConformance(
     AlgorithmConformance,
-    WaitingLineConformance,
+    WaitlistConformance,
     CorrectionConformance,
     SlotConformance,
     WorkflowConformance,

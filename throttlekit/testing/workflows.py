@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.answer import Answer, Caller, Reason
 from throttlekit._core.storage_keys import workflow_name
-from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores.base import Correction, Lease
 from throttlekit.testing.bench import NAME, SECOND_US, TEN, Bench, ConformanceSuite
 
@@ -20,8 +20,8 @@ _NONE_WAIT = Concurrency(NAME, 2, lease=30, queue=0)
 _LEASE_US = 30 * SECOND_US
 
 
-def _ask(bench: Bench, workflow: str, *others: Any, caller: Caller = Caller.GUEST, back: Any = None) -> Verdict:
-    return bench.ask(_SLOTS, *others, holder=workflow_name(workflow), caller=caller, back=back)
+def _ask(bench: Bench, workflow: str, *others: Any, job: str = "") -> Answer:
+    return bench.ask(_SLOTS, *others, holder=workflow_name(workflow), job=job)
 
 
 def _lease(bench: Bench, workflow: str, *, done: bool = False) -> Lease:
@@ -93,31 +93,32 @@ class WorkflowConformance(ConformanceSuite):
                 assert _held(bench) == granted[1]
 
     def test_job_of_a_workflow_that_holds_passes_those_that_wait(self) -> None:
-        """It takes no turn: what comes free is for the first in line. A job of it that waited leaves the line."""
+        """It takes no turn: what comes free is for the first that waits; all jobs of its workflow pass with it."""
         with self.bench() as bench:
             _ask(bench, "a")
             _ask(bench, "b")
-            first = _ask(bench, "c", caller=Caller.JOB)
-            second = _ask(bench, "c", caller=Caller.JOB)
-            last = _ask(bench, "d", caller=Caller.JOB)
-            assert _ask(bench, "a", caller=Caller.JOB).allowed
+            for id, workflow in (("first", "c"), ("second", "c"), ("last", "d")):
+                assert not _ask(bench, workflow, job=id).allowed
+            assert _ask(bench, "a", job="passes").allowed
             bench.store.release([_lease(bench, "a", done=True)], now_us=bench.now_us)
-            assert _ask(bench, "e", caller=Caller.JOB).reason is Reason.IN_LINE
-            assert _ask(bench, "c", caller=Caller.JOB, back=first).allowed
-            assert _ask(bench, "c", caller=Caller.JOB, back=second).allowed
+            assert _ask(bench, "e", job="new").reason is Reason.IN_LINE
+            assert bench.woken(_SLOTS)[0] == "first"
+            assert _ask(bench, "c", job="first").allowed
+            assert _ask(bench, "c", job="second").allowed
             bench.store.release([_lease(bench, "b", done=True)], now_us=bench.now_us)
-            assert _ask(bench, "d", caller=Caller.JOB, back=last).allowed
+            assert bench.woken(_SLOTS) == ["last"]
+            assert _ask(bench, "d", job="last").allowed
 
     def test_pause_holds_for_a_workflow_that_holds(self) -> None:
         """Its next job waits for the end of the pause, also where the queue is full, and passes then."""
         with self.bench() as bench:
             _ask(bench, "a")
             bench.store.pause([bench.claim(_SLOTS)], 10 * SECOND_US, now_us=bench.now_us)
-            denied = bench.ask(_NONE_WAIT, holder=workflow_name("a"), caller=Caller.JOB)
+            denied = bench.ask(_NONE_WAIT, holder=workflow_name("a"), job="of a")
             assert denied.reason is Reason.PAUSED
-            assert bench.ask(_NONE_WAIT, holder=workflow_name("b"), caller=Caller.JOB).reason is Reason.FULL
+            assert bench.ask(_NONE_WAIT, holder=workflow_name("b"), job="of b").reason is Reason.FULL
             bench.now_us += 10 * SECOND_US
-            assert _ask(bench, "a", caller=Caller.JOB, back=denied).allowed
+            assert _ask(bench, "a", job="of a").allowed
             assert _held(bench) == 1
 
     def test_denial_by_another_limit_changes_no_slot(self) -> None:
