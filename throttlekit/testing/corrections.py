@@ -188,8 +188,8 @@ class CorrectionConformance(ConformanceSuite):
         for number in range(3):
             bench.ask(limit, job=str(number))
         bench.settle(limit, was=limit.capacity, actual=limit.capacity - 1)
-        assert bench.ask(limit, job="new").reason is Reason.IN_LINE
         assert bench.woken(limit) == ["0"]
+        assert bench.ask(limit, job="new").reason is Reason.IN_LINE
         assert bench.ask(limit, job="0").allowed
 
     @for_each(CASES)

@@ -129,6 +129,8 @@ class SeveralLimitsConformance(ConformanceSuite):
                     assert (denied.reason, denied.claim) == (Reason.EXHAUSTED, number), denied
                 free = [limit for limit in _five_limits() if limit != case.limit]
                 assert [bench.left(limit) for limit in free] == [limit.capacity for limit in free]
+                for limit in _five_limits():
+                    bench.reset(limit)
 
     def test_correction_of_five_limits(self) -> None:
         """One call corrects any number of limits, each by its own algorithm: up, and down again."""

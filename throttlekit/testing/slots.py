@@ -140,9 +140,9 @@ class SlotConformance(ConformanceSuite):
             for number in range(2):
                 assert _take(bench, f"w#{number}", job=f"w{number}").reason is Reason.EXHAUSTED
             bench.store.release([_lease(bench, "h#0")], now_us=bench.now_us)
+            assert bench.woken(_SLOTS) == ["w0"]
             assert _take(bench, "w#1", job="w1").reason is Reason.IN_LINE
             assert _take(bench, "newcomer#1").reason is Reason.IN_LINE
-            assert bench.woken(_SLOTS) == ["w0"]
             assert _take(bench, "w#0", job="w0").allowed
 
     def test_jobs_hold_as_many_slots_as_they_cost(self) -> None:

@@ -101,8 +101,8 @@ class WorkflowConformance(ConformanceSuite):
                 assert not _ask(bench, workflow, job=id).allowed
             assert _ask(bench, "a", job="passes").allowed
             bench.store.release([_lease(bench, "a", done=True)], now_us=bench.now_us)
-            assert _ask(bench, "e", job="new").reason is Reason.IN_LINE
             assert bench.woken(_SLOTS)[0] == "first"
+            assert _ask(bench, "e", job="new").reason is Reason.IN_LINE
             assert _ask(bench, "c", job="first").allowed
             assert _ask(bench, "c", job="second").allowed
             bench.store.release([_lease(bench, "b", done=True)], now_us=bench.now_us)
