@@ -395,6 +395,7 @@ local function wake(c)
   local list = c.line
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
   for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
+  if #ended > 0 then list.renewed = 0 end  -- they may have been all, and the job that asks enters
   local again = #ended == MOST and now + SPACING or nil
   if now < list.paused then return again or list.paused end
   local taken, one, lead = units_out(list), of_one(c), not c.of.estimates and LEAD

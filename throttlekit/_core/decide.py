@@ -617,7 +617,7 @@ def scarcity(claim: StoreClaim) -> tuple[int, str]:
 
 
 def _has_turn(entry: Entry | None) -> bool:
-    return entry is not None and (entry.state is State.WOKEN or entry.turn_us > 0)
+    return entry is not None and (entry.state is State.WOKEN or entry.at_us > 0)
 
 
 def _positions_of(looks: Sequence[_Found]) -> tuple[Position | None, ...]:
