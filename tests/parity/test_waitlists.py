@@ -112,7 +112,7 @@ def test_returned_units_leave_a_copy_of_the_job_that_waits(redis_url: str, clien
 
 
 def test_keys_have_a_time_to_live_if_the_last_entry_ends_as_a_job_enters(redis_url: str, client: Any) -> None:
-    """The last entry, of a job that comes back by a delay, ended; who asks removes it, and enters a list that is empty."""
+    """The last entry ended, of a job that comes back by a delay; who asks removes it, and enters an empty list."""
     stores = BothStores(redis_url, client)
     claim = _claim(TokenBucket("a", "1/s", burst=1))
     stores.run("ask", [claim], NOW_US, Asker(Caller.GUEST))
