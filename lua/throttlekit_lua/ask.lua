@@ -20,7 +20,9 @@ end
 local function look_once(c)
   local list = c.line
   c.turn, c.passes, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, now, true
-  if c.size == 0 or c.held then return end
+  if c.size == 0 then return end
+  c.passes = max(now, list.paused)
+  if c.held then return end
   local kept = c.turn and 0 or units_out(list)
   if late > 0 and c.entry and not c.turn then
     local before = rank_of(list, c.entry.place, ALL) * c.cost
@@ -47,7 +49,7 @@ end
 -- not listen.
 local function is_full(c)
   local list, low = c.line, '[w~0'
-  if not c.queue or c.size == 0 then return false end
+  if not c.queue or c.size == 0 or c.held then return false end
   local jobs, first = waiting(list), members(list, '1', low, '(w~:')[1]
   while first do
     local name = match(first, '^w([^|]*)')
@@ -104,14 +106,18 @@ local function grant(c, begins)
   if c.entry then pass(list, c.entry) end
 end
 
--- The job's entry in a list, which may be new.
+-- The job's entry in a list, which may be new. If its workflow holds the slot, it takes no unit, and is the first.
 local function position(c)
   local list = c.line
   if list.epoch == '' then list.epoch = epoch end
-  local e = c.entry
+  local e, holds = c.entry, c.held and true or false
+  if e and holds == (e.cost > 0) then
+    forget(list, e)
+    e = nil
+  end
   if not e then
     local place, step = new_place(list, c, ARGV[2] == 'again')
-    e = {id = job, place = place, cost = c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
+    e = {id = job, place = place, cost = holds and 0 or c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
     e.workflow = workflow_of(c)
     c.entry = e
   end

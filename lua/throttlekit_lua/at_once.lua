@@ -46,7 +46,7 @@ if nobody_waits then
   for _, c in ipairs(claims) do
     c.of.read(c)
     c.is_read = true
-    at_once = at_once and c.size > 0 and c.of.ready(c, 0, now) <= now
+    at_once = at_once and c.size > 0 and not c.adopted and c.of.ready(c, 0, now) <= now
   end
   if at_once then
     for _, c in ipairs(claims) do

@@ -30,9 +30,9 @@ local function keep_position(c, place, turn)
   if entry_of(list, job) then return end
   if list.epoch == '' then list.epoch = epoch end
   local step = 0
-  if place == '-' then place, step = new_place(list, c, ARGV[3] == 'again')
+  if place == '-' or c.held then place, step = new_place(list, c, ARGV[3] == 'again')
   else list.n, list.v = max(list.n, tonumber(sub(place, 19))), max(list.v, tonumber(sub(place, 3, 18))) end
-  local e = {id = job, place = place, cost = c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
+  local e = {id = job, place = place, cost = c.held and 0 or c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
   e.since, e.denials, e.workflow = since, denials, workflow_of(c)
   keep(list, e, owner, now + KEPT_WAIT, turn and now + turn or 0)
 end

@@ -76,7 +76,7 @@ local function close_list(list)
   local was, idle, renews = list.was, list.epoch == '', false
   local plain = idle and list.from == 0 and not list.slow
   if plain and list.guest == 0 then
-    if was[1] or was.slow then call('DEL', list.record) end
+    if was[1] or was[8] or was.slow then call('DEL', list.record) end
     return
   end
   if math.abs(now - list.renewed) >= RENEWED and not idle then renews, list.renewed = true, now end
@@ -274,18 +274,19 @@ end
 
 -- Positions
 
--- The position of a new job, and how far it moves its tenant's finish on.
+-- The position of a new job, and how far it moves its tenant's finish on. One whose workflow holds the slot is the
+-- first of all.
 local function new_place(list, c, first)
   list.n = list.n + 1
   local tag, step = 1, 0
-  if first then tag = c.step > 0 and max(0, list.v - 1) or 0
+  if first or c.held then tag = c.step > 0 and max(0, list.v - 1) or 0
   elseif c.step > 0 then
     tag = max(list.v, tonumber(call('ZSCORE', list.tags, c.tenant) or '0'))
     step = math.min(c.step, MOST_TAG - tag)
     local added = call('ZADD', list.tags, whole(tag + step), c.tenant)
     if added == 1 then call('PEXPIRE', list.tags, TO_LIVE) end
   end
-  return format('%02.0f', c.rank) .. wide(tag) .. format('%012.0f', list.n), step
+  return format('%02.0f', c.held and 0 or c.rank) .. wide(tag) .. format('%012.0f', list.n), step
 end
 
 -- Removes an entry whose job has passed.
@@ -398,6 +399,7 @@ local function wake(c)
   local list = c.line
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
   for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
+  if #ended > 0 then list.renewed = 0 end  -- they may have been all, and the job that asks enters
   local again = #ended == MOST and now + SPACING or nil
   if now < list.paused then return again or list.paused end
   local taken, one, lead = units_out(list), of_one(c), not c.of.estimates and LEAD
@@ -465,6 +467,7 @@ local function find(c)
   local list, estimates = c.line, c.of.estimates
   list.window = max(1, math.floor(estimates and c.declared_a / 4 or PATIENCE * 1000 / max(1, c.mark)))
   if not c.is_read then c.of.read(c) end
+  if c.adopted then list.guest = 0 end  -- callers were spread at another rate
   if list.emptied > 0 then
     c.of.exhausted(c, list.emptied)
     local _, full = c.of.use(c)

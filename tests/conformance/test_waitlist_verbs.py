@@ -19,7 +19,7 @@ from throttlekit._core.answer import Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Fall, Heard
-from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit.stores.base import Correction, Lease, Request, Slowing

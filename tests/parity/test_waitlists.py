@@ -110,6 +110,19 @@ def test_returned_units_leave_a_copy_of_the_job_that_waits(redis_url: str, clien
     stores.close()
 
 
+def test_keys_have_a_time_to_live_if_the_last_entry_ends_as_a_job_enters(redis_url: str, client: Any) -> None:
+    """The last entry ended, of a job that comes back by a delay; who asks removes it, and enters an empty list."""
+    stores = BothStores(redis_url, client)
+    claim = _claim(TokenBucket("a", "1/s", burst=1))
+    stores.run("ask", [claim], NOW_US, Asker(Caller.GUEST))
+    stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, "one", "~50", max_wait_us=1_000_000))
+    other = StoreClaim(claim.bucket.replace("{a:}", "{a:o}"), TokenBucket("a", "1/h", burst=1).bind(1, 0, ""))
+    stores.run("ask", [other], NOW_US, Asker(Caller.GUEST))
+    stores.run("ask", [claim, other], NOW_US + 1_050_000, Asker(Caller.JOB, "two", "p"))
+    assert set(stores.waitlist(claim).entries) == {"two"}
+    stores.close()
+
+
 def test_a_wake_that_nobody_answers_ends(redis_url: str, client: Any) -> None:
     """As the reference: after an hour; then nobody is on the list."""
     stores = BothStores(redis_url, client)

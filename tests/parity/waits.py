@@ -311,13 +311,13 @@ def _plain(waitlist: Waitlist) -> dict[str, Any]:
         "entries": {
             each.id: (
                 each.state.value, each.owner, tuple(each.place), each.cost,
-                each.at_us if each.state is State.WOKEN else 0, each.until_us, each.counts, each.turn_us,
-                each.workflow, each.tenant, each.step, each.since_us, each.denials,
+                each.at_us, each.until_us, each.counts, each.workflow, each.tenant,
+                each.step, each.since_us, each.denials,
             )
             for each in waitlist.entries.values()
         },
         "ends": waitlist.ends,
-        "turns": sorted((waitlist.entries[id].turn_us, id) for id in waitlist.turns),
+        "turns": waitlist.turns,
         "owners": {
             name: (
                 owner.free, [(tuple(place), id) for place, id in owner.waiting], list(owner.woken),
@@ -350,10 +350,10 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
     entries: dict[str, tuple[Any, ...]] = {}
     for id, value in client.hgetall(entries_name).items():
         state, owner, place, cost, at, till, step, since, denials, workflow, tenant = _text(value).split(" ", 10)
-        until_us, is_kept = None if till == "-" else int(till), state == "k"
+        until_us = None if till == "-" else int(till)
         entries[_text(id)] = (
-            _STATES[state], owner, _place(place), int(cost), 0 if is_kept else int(at), until_us, state == "w",
-            int(at) if is_kept else 0, workflow, tenant, int(step), int(since), int(denials),
+            _STATES[state], owner, _place(place), int(cost), int(at), until_us, state == "w", workflow, tenant,
+            int(step), int(since), int(denials),
         )  # fmt: skip
     owners: dict[str, tuple[int, list[Any], list[Any]]] = {}
     for name in {entry[1] for entry in entries.values() if entry[0] != "kept"}:
@@ -388,7 +388,7 @@ def stored_list(client: Any, bucket: str) -> dict[str, Any]:
 def _check_members(order: Sequence[str], entries: Any, owners: Any) -> None:
     """The order has what the entries and their owners say, and nothing else."""
     expected: list[str] = []
-    for id, (state, owner, place, cost, at, until, counts, turn, workflow, *_) in entries.items():
+    for id, (state, owner, place, cost, at, until, counts, workflow, *_) in entries.items():
         text = f"{place[0]:02}{place[1]:016}{place[2]:012}"
         if state == "waiting":
             expected.append(f"o{owner}|{text}|{id}")
@@ -397,7 +397,7 @@ def _check_members(order: Sequence[str], entries: Any, owners: Any) -> None:
             expected.append(f"w{owner}|{at:016}|{id}")
             expected += [f"k{at + PATIENCE_US:016}{'l' if lateness_us(owner) else 'w'}{cost}|{id}"] if counts else []
         expected += [f"x{until:016}|{id}"] if until is not None else []
-        expected += [f"k{turn:016}t{cost}|{id}"] if turn else []
+        expected += [f"k{at:016}t{cost}|{id}"] if state == "kept" and at else []
     for name, (_, waiting, _) in owners.items():
         if waiting:
             (rank, tag, number), id = waiting[0]

@@ -234,7 +234,7 @@ def _answer(
     return Look(waitlist.epoch, wakes, tuple(again), near, owners, look_in_us)
 
 
-_NOBODY = GUEST
+_NOBODY, _ONLY_LOOKS = GUEST, Asker(Caller.PEEK)
 
 
 def _bears_early(claim: StoreClaim) -> bool:
@@ -251,14 +251,17 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     algorithm, waitlist = claim.algorithm, state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
-    known = algorithm.adopted(algorithm.sanitized(state.taken, now_us), now_us)
+    known = algorithm.sanitized(state.taken, now_us)
+    if known is not (known := algorithm.adopted(known, now_us)) and asker.caller is not Caller.PEEK:
+        waitlist.guest_us = 0  # callers were spread at another rate
     taken = after_429(algorithm, known, waitlist.pause.emptied_us)
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
     ready = partial(ready_after, algorithm, taken, pace, at_us=now_us)
     entry = waitlist.entries.get(asker.job) if asker.job else None
     turn = _has_turn(entry)
     if not algorithm.size or algorithm.holds(taken, now_us):
-        return _Found(claim, known, taken, waitlist, entry, turn, ready, now_us, now_us, True, pace)
+        passes_us = max(now_us, waitlist.pause.until_us) if algorithm.size else now_us
+        return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, now_us, True, pace)
     kept = 0 if turn else waitlist.taken(now_us)
     late_us = lateness_us(asker.owner)
     if late_us and entry is not None and not turn:
@@ -288,7 +291,8 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
     if asker.caller is not Caller.AGAIN and not asker.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
-            if each.claim.algorithm.size and most is not None and _jobs_on(each.waitlist, now_us) >= most:
+            holds = not each.claim.algorithm.size or each.claim.algorithm.holds(each.taken, now_us)
+            if not holds and most is not None and _jobs_on(each.waitlist, now_us) >= most:
                 return Reason.FULL, i, retry_us
     if found.waitlist.pause.until_us > now_us:
         return Reason.PAUSED, binding, retry_us
@@ -366,14 +370,21 @@ def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
 
 
 def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:
-    """The job's entry in one list, which may be new. It waits for as long, and was denied as often, as *asker* says."""
+    """
+    The job's entry in one list, which may be new. It waits for as long, and was denied as often, as *asker* says. A job
+    whose workflow holds the slot takes no unit, and is before all others.
+    """
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     waitlist.epoch = waitlist.epoch or epoch
+    holds = claim.algorithm.holds(found.taken, now_us)
+    if entry is not None and holds == (entry.cost > 0):
+        waitlist.forget(entry)
+        entry = None
     if entry is None:
-        first, rank = asker.caller is Caller.AGAIN, CLASSES - 1 - claim.lead // CLASS
+        first, rank = holds or asker.caller is Caller.AGAIN, 0 if holds else CLASSES - 1 - claim.lead // CLASS
         place, step = waitlist.new_place(claim.tenant, claim.step, rank, first=first)
-        workflow, tenant = _workflow_of(claim), claim.tenant
-        entry = Entry(asker.job, place, claim.cost, asker.owner, workflow=workflow, tenant=tenant, step=step)
+        cost, workflow, tenant = 0 if holds else claim.cost, _workflow_of(claim), claim.tenant
+        entry = Entry(asker.job, place, cost, asker.owner, workflow=workflow, tenant=tenant, step=step)
     entry.since_us, entry.denials = max(0, now_us - asker.waited_us), asker.denials
     return entry
 
@@ -499,7 +510,7 @@ def scarcity(claim: StoreClaim) -> tuple[int, str]:
 
 
 def _has_turn(entry: Entry | None) -> bool:
-    return entry is not None and (entry.state is State.WOKEN or entry.turn_us > 0)
+    return entry is not None and (entry.state is State.WOKEN or entry.at_us > 0)
 
 
 def _positions_of(looks: Sequence[_Found]) -> tuple[Position | None, ...]:

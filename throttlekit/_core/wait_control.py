@@ -19,7 +19,18 @@ from typing import NamedTuple
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.answer import Asker, Position
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import _NOBODY, Bell, Stored, _Found, _look, _position, _stored, _wake_all, _workflow_of
+from throttlekit._core.decide import (
+    _NOBODY,
+    _ONLY_LOOKS,
+    Bell,
+    Stored,
+    _Found,
+    _look,
+    _position,
+    _stored,
+    _wake_all,
+    _workflow_of,
+)
 from throttlekit._core.slowdown import Fall, Heard, Pause, after_429, slowed
 from throttlekit._core.waitlist import KEPT_US, Entry, State, Waitlist
 
@@ -156,7 +167,7 @@ def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, i
         entry = state.waitlist.entries.get(id) if state.waitlist is not None else None
         if entry is None:
             continue
-        each = _look(claim, state, now_us, _NOBODY)
+        each = _look(claim, state, now_us, _ONLY_LOOKS)
         position, at_us = 0, entry.at_us
         if entry.state is not State.WOKEN:
             owners = each.waitlist.owners.values()
@@ -202,7 +213,7 @@ def _woken_after(claim: StoreClaim, number: int, state: Stored, now_us: int, bel
 
 def _returned_position(found: _Found, charge: Charge, now_us: int, asker: Asker, epoch: str) -> Entry:
     """The entry of a job that is charged no longer. A list that is new has no earlier places than its own."""
-    if charge.position is None:
+    if charge.position is None or charge.claim.algorithm.holds(found.taken, now_us):
         return _position(found, now_us, asker, epoch)
     claim, waitlist, place = found.claim, found.waitlist, charge.position.place
     waitlist.epoch = waitlist.epoch or epoch

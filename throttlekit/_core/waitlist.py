@@ -30,7 +30,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from throttlekit._core.late import lateness_us
 from throttlekit._core.slowdown import Pause, Slowdown
@@ -123,9 +123,9 @@ class Entry:
     Attributes:
         until_us: While it waits, when it no longer wants to; while it is woken or kept, when its position is forgotten.
             None: never.
-        at_us: The instant for which it was woken.
+        at_us: The instant for which it was woken; while it is kept, until when its turn counts; 0: it has no turn. It
+            has one while a less scarce limit holds the job back, which was woken here.
         counts: Whether its wake takes units from others: not if its owner was only probed.
-        turn_us: Until when the job's turn counts here, while another limit holds it back; 0: it has no turn.
         workflow: The workflow that is to hold its slot; "": the job does.
         step: How far it moved its tenant's finish on.
         since_us, denials: When the job was first denied, and how often it was denied.
@@ -139,7 +139,6 @@ class Entry:
     until_us: int | None = None
     at_us: int = 0
     counts: bool = False
-    turn_us: int = 0
     workflow: str = ""
     tenant: str = ""
     step: int = 0
@@ -195,7 +194,7 @@ class Waitlist:
         look_us: For when a process was asked to look.
         finishes: Where each tenant's next job would start, if beyond v.
         ends: The entries that end by themselves, by when.
-        turns: The entries that have a turn.
+        turns: The entries that have a turn, by when it ends.
         guest_us: When the next caller that keeps no position is to ask again, so that they do not all come at once.
         pause, slow: What stops all jobs, or slows the limit down, for a while.
     """
@@ -209,7 +208,7 @@ class Waitlist:
     owners: dict[str, Owner] = field(default_factory=dict)
     finishes: dict[str, int] = field(default_factory=dict)
     ends: list[tuple[int, str]] = field(default_factory=list)
-    turns: set[str] = field(default_factory=set)
+    turns: list[tuple[int, str]] = field(default_factory=list)
     pause: Pause = field(default_factory=Pause)
     slow: Slowdown | None = None
 
@@ -246,7 +245,7 @@ class Waitlist:
         if entry.place.tag > self.v:
             self.v = entry.place.tag
             self.finishes = {tenant: tag for tenant, tag in self.finishes.items() if tag > self.v}
-        self._remove(entry)
+        self._change(entry, None, entry.owner, None)
 
     def rank_of(self, place: Place, most: int, now_us: int) -> int:
         """How many jobs of owners that are not skipped wait before *place*: *most* or more, if there are so many."""
@@ -267,51 +266,23 @@ class Waitlist:
 
     def enter(self, entry: Entry, owner: str, until_us: int | None) -> None:
         """Put an entry into the order, among those of *owner*. One that is there already keeps its position."""
-        if entry.state is State.WAITING and entry.owner == owner:
-            self._end_not(entry)
-            entry.until_us = until_us
-            self._end(entry)
-            return
-        self.take_out(entry)
-        entry.state, entry.owner, entry.until_us = State.WAITING, owner, until_us
-        self.entries[entry.id] = entry
-        insort(self._owner(owner).waiting, (entry.place, entry.id))
-        self._end(entry)
+        self._change(entry, State.WAITING, owner, until_us)
 
     def keep(self, entry: Entry, owner: str, until_us: int, turn_us: int = 0) -> None:
         """Keep the position of an entry, which waits here no longer; and its turn, if *turn_us* is not 0."""
-        self.take_out(entry)
-        entry.owner, entry.until_us, entry.turn_us = owner, until_us, turn_us
-        self.entries[entry.id] = entry
-        self._end(entry)
-        if turn_us:
-            self.turns.add(entry.id)
+        self._change(entry, State.KEPT, owner, until_us, turn_us)
 
-    def take_out(self, entry: Entry) -> None:
-        """Take an entry out of the order, or out of its owner's wakes. Only its position is left."""
-        self._end_not(entry)
-        self.turns.discard(entry.id)
-        if entry.state is not State.KEPT:
-            owner = self.owners[entry.owner]
-            if entry.state is State.WAITING:
-                self._leave_order(entry, owner)
-            else:
-                owner.woken.remove((entry.at_us, entry.id))
-            if not owner.waiting and not owner.woken:
-                del self.owners[entry.owner]
-        entry.state, entry.counts, entry.until_us, entry.turn_us = State.KEPT, False, None, 0
+    def give(self, entry: Entry, owner: str) -> None:
+        """Make *owner* the owner of an entry that waits, or was woken."""
+        self._change(entry, entry.state, owner, entry.until_us, entry.at_us, counts=entry.counts)
 
     def forget(self, entry: Entry) -> None:
         """Remove an entry whose job has not passed, and give back what it moved its tenant's finish on."""
-        self._remove(entry)
+        self._change(entry, None, entry.owner, None)
         if entry.step and entry.tenant in self.finishes:
             finish = self.finishes.pop(entry.tenant) - entry.step
             if finish > self.v:
                 self.finishes[entry.tenant] = finish
-
-    def _remove(self, entry: Entry) -> None:
-        self.take_out(entry)
-        del self.entries[entry.id]
 
     def drop_ended(self, now_us: int) -> bool:
         """Remove entries that no longer want to wait, or were kept or woken for too long. False: there may be more."""
@@ -319,27 +290,6 @@ class Waitlist:
         for _, id in ended:
             self.forget(self.entries[id])
         return len(ended) < MOST_AT_ONCE
-
-    def _end(self, entry: Entry) -> None:
-        if entry.until_us is not None:
-            insort(self.ends, (entry.until_us, entry.id))
-
-    def _end_not(self, entry: Entry) -> None:
-        if entry.until_us is not None:
-            del self.ends[bisect_left(self.ends, (entry.until_us, entry.id))]
-
-    def give(self, entry: Entry, owner: str) -> None:
-        """Make *owner* the owner of an entry that waits, or was woken."""
-        if entry.owner == owner:
-            return
-        state, counts, until_us = entry.state, entry.counts, entry.until_us
-        self.take_out(entry)
-        if state is State.WAITING:
-            self.enter(entry, owner, until_us)
-        else:
-            entry.owner, entry.state, entry.counts, entry.until_us = owner, State.WOKEN, counts, until_us
-            insort(self._owner(owner).woken, (entry.at_us, entry.id))
-            self._end(entry)
 
     def tell(self, name: str, free: int, now_us: int) -> None:
         """Note how many threads of an owner are free, if it has jobs in the order. It listens."""
@@ -353,6 +303,39 @@ class Waitlist:
     def waiting_of(self, name: str) -> list[tuple[Place, str]]:
         """The entries of an owner in the order."""
         return self.owners[name].waiting if name in self.owners else []
+
+    def _change(
+        self, entry: Entry, state: State | None, owner: str, until_us: int | None, at_us: int = 0, *,
+        counts: bool = False,
+    ) -> None:  # fmt: skip
+        """Change an entry, which may be new. *state* None: remove it."""
+        before = entry.owner
+        for items, item in self._files_of(entry):
+            del items[bisect_left(items, item)]
+        entry.state, entry.owner, entry.until_us = state or State.KEPT, owner, until_us
+        entry.at_us, entry.counts = at_us, counts
+        for items, item in self._files_of(entry):
+            insort(items, item)
+        if state is None:
+            del self.entries[entry.id]
+        else:
+            self.entries[entry.id] = entry
+        was = self.owners.get(before)
+        if was is not None and not was.waiting:
+            was.free = FREE_UNKNOWN
+            if not was.woken:
+                del self.owners[before]
+
+    def _files_of(self, entry: Entry) -> Iterator[tuple[list[Any], tuple[Any, str]]]:
+        """The sorted lists that name an entry, and how."""
+        if entry.until_us is not None:
+            yield self.ends, (entry.until_us, entry.id)
+        if entry.state is State.WAITING:
+            yield self._owner(entry.owner).waiting, (entry.place, entry.id)
+        elif entry.state is State.WOKEN:
+            yield self._owner(entry.owner).woken, (entry.at_us, entry.id)
+        elif entry.at_us:
+            yield self.turns, (entry.at_us, entry.id)
 
     def _owner(self, name: str) -> Owner:
         return self.owners.setdefault(name, Owner(name))
@@ -422,13 +405,9 @@ class Waitlist:
                 taken += entry.cost
                 kept += entry.cost if lateness else 0
         held = list(self._held(now_us))
-        woken = [
-            until_us - PATIENCE_US
-            for until_us, entry in held
-            if entry.state is State.WOKEN and not lateness_us(entry.owner)
-        ]
+        woken = [until_us for until_us, each in held if each.state is State.WOKEN and not lateness_us(each.owner)]
         if next_us is not None and woken:
-            next_us = max(next_us, max(woken) + SPACING_US)  # each of them looks itself, as it asks
+            next_us = max(next_us, max(woken) - PATIENCE_US + SPACING_US)  # each of them looks itself, as it asks
         for each in skipped:
             if lateness_us(each.name):
                 continue
@@ -476,7 +455,7 @@ class Waitlist:
         recent = (owner.woken[bisect_left(owner.woken, since) :] for owner in self.owners.values())
         woken = (self.entries[id] for wakes in recent for _, id in wakes)
         untils = [(entry.at_us + PATIENCE_US, entry) for entry in woken if entry.counts]
-        untils += [(self.entries[id].turn_us, self.entries[id]) for id in self.turns]
+        untils += [(turn_us, self.entries[id]) for turn_us, id in self.turns]
         return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
 
     def _wake(self, entry: Entry, at_us: int, now_us: int, ring: Ring, *, counts: bool) -> bool:
@@ -488,17 +467,8 @@ class Waitlist:
         elif not lateness and not ring(owner.name, Wake(entry.id, at_us - now_us)):
             owner.free = DEAF
             return False
-        self._end_not(entry)
-        self._leave_order(entry, owner)
-        entry.state, entry.at_us, entry.counts, entry.until_us = State.WOKEN, at_us, counts, at_us + WOKEN_US
-        insort(owner.woken, (at_us, entry.id))
-        self._end(entry)
+        self._change(entry, State.WOKEN, owner.name, at_us + WOKEN_US, at_us, counts=counts)
         return True
-
-    def _leave_order(self, entry: Entry, owner: Owner) -> None:
-        del owner.waiting[bisect_left(owner.waiting, (entry.place, entry.id))]
-        if not owner.waiting:
-            owner.free = FREE_UNKNOWN
 
 
 def _is_woken_late(entry: Entry) -> bool:

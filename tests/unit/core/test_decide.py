@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Entry, State, Wake
+from throttlekit.stores.base import Lease
 from throttlekit.stores.memory import MemoryStore
 
 SECOND, MS = 1_000_000, 1_000
@@ -562,6 +564,43 @@ def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) 
     assert lists.woken() == ["b1"]
     assert lists.ask("b1", limit, workflow=a, owner="b").reason is Reason.ALLOWED
     assert lists.woken() == ["b3"]
+
+
+def test_a_job_whose_workflow_has_the_slot_passes_after_a_pause_before_all_others(lists: Lists) -> None:
+    """It waited for the pause only. If the workflow is done meanwhile, it waits for a slot as every other job."""
+    limit = Concurrency("flows", 1, lease=60, held_by="{workflow}", share=Share("{tenant}"))
+    a, b = workflow_name("a"), workflow_name("b")
+    claim = lists.claim(limit, workflow=a, tenant="x", step=10)
+    lists.ask("a1", claim)
+    lists.ask("b1", limit, workflow=b, owner="b")
+    lists.store.pause([claim], 10 * SECOND)
+    for job in ("a2", "a3", "a4"):
+        denied = lists.ask(job, claim)
+        assert (denied.reason, denied.retry_us) == (Reason.PAUSED, lists.now + 10 * SECOND)
+    lists.now += 10 * SECOND
+    assert [wake.id for wake in lists.look(limit=limit).wakes] == ["a2"], "one at a time may be unanswered"
+    answer = lists.ask("a2", claim)
+    assert (answer.reason, [wake.id for _, wake in answer.wakes]) == (Reason.ALLOWED, ["a3", "a4"])
+    lists.store.release([Lease(claim.bucket, replace(claim.algorithm, lease_us=0), 0)])
+    assert lists.ask("b1", limit, workflow=b, owner="b").reason is Reason.ALLOWED
+    assert lists.ask("a3", claim).reason is Reason.EXHAUSTED
+    assert lists.look(limit=limit).wakes == (Wake("a4", 0),)
+    (entry,) = lists.entries("a3", limit)
+    assert (entry.state, entry.cost, entry.place.rank > 0) == (State.WAITING, 1, True)
+
+
+def test_a_raised_rate_spreads_callers_anew(lists: Lists) -> None:
+    """One that keeps no position is told an instant of the new rate; also if a job was granted before at that rate."""
+    for granted in (False, True):
+        slow = TokenBucket(f"api {granted}", "1/30s", burst=1)
+        fast = altered(slow, "100/s")
+        for _ in range(4):
+            answer = lists.ask("", slow, caller=Caller.GUEST)
+        assert answer.retry_us == lists.now + 90 * SECOND
+        if granted:
+            lists.now += 30 * SECOND
+            assert lists.ask("one", fast).reason is Reason.ALLOWED
+        assert lists.ask("", fast, caller=Caller.GUEST).retry_us <= lists.now + 10 * MS
 
 
 def test_the_estimated_wait_counts_the_units_of_the_jobs_before(lists: Lists) -> None:

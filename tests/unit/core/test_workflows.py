@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from throttlekit._core.acquire import State, acquire
 
 from support.waiting import wait_until
 from throttlekit import (
@@ -24,7 +23,7 @@ from throttlekit import (
     TokenBucket,
     current,
 )
-from throttlekit._core.answer import Caller, Reason
+from throttlekit._core.answer import Reason
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.storage_keys import workflow_name
@@ -36,10 +35,9 @@ GPU = Concurrency("gpu", 2, held_by="{workflow}")
 HOUR = 3600.0
 
 
-def of(workflow: object, ticket: Any = None, **arguments: Any) -> Job:
-    return Job(
-        id=f"{workflow}-{random.random()}", kwargs={"workflow": workflow, **arguments}, name="step", ticket=ticket
-    )
+def of(workflow: object, id: str = "", **arguments: Any) -> Job:
+    """A job of a workflow; with an *id*, that job again."""
+    return Job(id=id or f"{workflow}-{random.random()}", kwargs={"workflow": workflow, **arguments}, name="step")
 
 
 @pytest.fixture
@@ -163,13 +161,12 @@ def test_workflows_are_counted_with_jobs(limiter: Limiter) -> None:
 def test_each_key_has_slots_of_its_own(limiter: Limiter) -> None:
     """And so has each tier; `done` without a job is for all tiers."""
     limit = Concurrency("g", {"s": 1, "l": 2}, tier="{tier}", key="{host}", held_by="{workflow}")
-    tickets: dict[str, Any] = {}
     for host in ("x", "y"):
         assert limiter.acquire(limit, job=of("a", host=host, tier="s")).allowed
-        tickets[host] = limiter.acquire(limit, job=of("b", host=host, tier="s")).ticket
+        assert not limiter.acquire(limit, job=of("b", host, host=host, tier="s")).allowed
     limiter.done(limit, "a", key="x")
-    assert limiter.acquire(limit, job=of("b", tickets["x"], host="x", tier="s")).allowed
-    assert not limiter.acquire(limit, job=of("b", tickets["y"], host="y", tier="s")).allowed
+    assert limiter.acquire(limit, job=of("b", "x", host="x", tier="s")).allowed
+    assert not limiter.acquire(limit, job=of("b", "y", host="y", tier="s")).allowed
 
 
 # The waiting line
@@ -179,53 +176,45 @@ def test_job_of_a_workflow_that_holds_passes_those_that_wait(limiter: Limiter) -
     """It takes no turn: who waited first is the first to get what comes free."""
     limiter.acquire(GPU, job=of("a"))
     limiter.acquire(GPU, job=of("b"))
-    first = limiter.acquire(GPU, job=of("c"))
+    assert not limiter.acquire(GPU, job=of("c", "first")).allowed
     for _ in range(9):
         assert limiter.acquire(GPU, job=of("a")).allowed
     limiter.done(GPU, "a")
     assert limiter.acquire(GPU, job=of("d")).reason == "in line"
-    assert limiter.acquire(GPU, job=of("c", first.ticket)).allowed
+    assert limiter.acquire(GPU, job=of("c", "first")).allowed
 
 
-def test_second_job_of_a_workflow_that_waits_leaves_the_line() -> None:
-    """Both waited, and the first was admitted: the other takes nothing, and holds no place any more."""
-    claims = {name: StoreClaim("gpu", GPU.bind(1, 0, workflow_name(name))) for name in "abc"}
-    state, now_us = State(), 10**12
-
-    def ask(name: str, place: Any = None) -> tuple[Any, State]:
-        places = () if place is None else (place,)
-        verdict, (after,) = acquire([claims[name]], [state], now_us, caller=Caller.JOB, places=places, secret="x")
-        return verdict, after
-
-    for name in "ab":
-        state = ask(name)[1]
-    waiting: list[Any] = []
-    for _ in range(2):
-        verdict, state = ask("c")
-        waiting.append(verdict.places[0])
-    assert state.line is not None
-    assert len(state.line.jobs) == 2
-    v = state.line.v
-    state = state._replace(taken=claims["a"].algorithm.settled(state.taken, now_us, now_us, -1))
-    verdict, state = ask("c", waiting[0])
-    assert verdict.allowed
-    verdict, state = ask("c", waiting[1])
-    assert verdict.allowed
-    assert state.line is not None
-    assert state.line.jobs == ()
-    assert state.line.v == v
+def test_all_jobs_of_a_workflow_that_wait_pass_once_it_holds(limiter: Limiter) -> None:
+    """Both waited, and the first was admitted: the other takes nothing, and neither is on the list any more."""
+    for workflow in "ab":
+        limiter.acquire(GPU, job=of(workflow))
+    for id in ("one", "two"):
+        assert not limiter.acquire(GPU, job=of("c", id)).allowed
+    assert not limiter.acquire(GPU, job=of("d", "last")).allowed
+    limiter.done(GPU, "a")
+    assert limiter.acquire(GPU, job=of("c", "one")).allowed
+    assert limiter.acquire(GPU, job=of("c", "two")).allowed
+    limiter.done(GPU, "b")
+    assert limiter.acquire(GPU, job=of("d", "last")).allowed
 
 
 def test_tenant_pays_for_no_job_that_passes_by(limiter: Limiter) -> None:
     """In a shared limit, a workflow takes one turn of its tenant, however many jobs it has."""
     shared = Concurrency("gpu", 1, held_by="{workflow}", share=Share("{tenant}"))
     limiter.acquire(shared, job=of("a", tenant="x"))
-    heavy = [limiter.acquire(shared, job=of(workflow, tenant="x")) for workflow in "bcd"]
+    waiting = {workflow: of(workflow, tenant="x") for workflow in "bcd"} | {"e": of("e", tenant="y")}
+    for workflow in "bcd":
+        assert not limiter.acquire(shared, job=waiting[workflow])
     for _ in range(20):
         assert limiter.acquire(shared, job=of("a", tenant="y")).allowed
-    light = limiter.acquire(shared, job=of("e", tenant="y"))
-    starts = [next(iter(each.ticket["places"].values()))[1] for each in (*heavy, light) if each.ticket is not None]
-    assert starts[0] == starts[3] < starts[1] < starts[2]
+    assert not limiter.acquire(shared, job=waiting["e"])
+    held, order = "a", ""
+    while waiting:
+        limiter.done(shared, held)
+        held = next(workflow for workflow, job in waiting.items() if limiter.acquire(shared, job=job))
+        del waiting[held]
+        order += held
+    assert order == "becd"
 
 
 def test_pause_holds_also_for_a_workflow_that_holds(limiter: Limiter, clock: FakeClock) -> None:
@@ -233,11 +222,11 @@ def test_pause_holds_also_for_a_workflow_that_holds(limiter: Limiter, clock: Fak
     short = Concurrency("gpu", 2, held_by="{workflow}", queue=0)
     limiter.acquire(short, job=of("a"))
     limiter.pause(short, 30)
-    denied = limiter.acquire(short, job=of("a"))
+    denied = limiter.acquire(short, job=of("a", "waits"))
     assert (denied.allowed, denied.reason, denied.delay) == (False, "paused", 30.0)
     assert limiter.acquire(short, job=of("b")).reason == "queue full"
     clock.advance(30)
-    assert limiter.acquire(short, job=of("a", denied.ticket)).allowed
+    assert limiter.acquire(short, job=of("a", "waits")).allowed
     assert limiter.peek(short).remaining == 1
 
 
