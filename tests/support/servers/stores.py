@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from throttlekit._core.algorithm import Use
-from throttlekit._core.line import Place
 from throttlekit._core.verdict import Reason, Verdict
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.stores.redis import RedisStore
@@ -18,7 +17,6 @@ from throttlekit.stores.wire import arguments_of, script_of
 __all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording"]
 
 _OF_WAITLISTS = {"ask", "forget", "list_waiting", "listen", "look", "own", "return_units", "wake", "where"}
-_ROUNDED_US = 1000  # timers come a little early
 
 
 class Passing:
@@ -118,34 +116,29 @@ class EventDispatcher(Recording):
 
 class DenyBefore(Recording):
     """
-    A store that denies *denials* times before each grant, for each key, each time for *delay* seconds.
+    A store that denies *denials* times before each grant, for each job, each time for *delay* seconds.
 
-    Every request that it grants is one charge; nothing else limits it. As a real one it gives places, and
-    answers "early" to a job that comes before it is due, which is no denial.
+    Every request that it grants is one charge; nothing else limits it. No job waits on a list of its.
     """
 
     def __init__(self, denials: int, delay: float = 0.02) -> None:
         super().__init__()
         self._denials = denials
         self.delay = delay
-        self._asked_of: Counter[str] = Counter()
+        self._asked_by: Counter[str] = Counter()
         self._counting = threading.Lock()
 
     def _decide(self, request: Request, now_us: int | None) -> Verdict:
         now_us = time.time_ns() // 1000
-        key, uses = request.claims[0].bucket, tuple(Use(0, now_us) for _ in request.claims)
-        place = request.places[0] if request.places else None
-        if place is not None and place.due_us > now_us + _ROUNDED_US:
-            return Verdict(Reason.EARLY, 0, now_us, place.due_us, place.due_us, uses, request.places)
+        uses = tuple(Use(0, now_us) for _ in request.claims)
+        job = request.asker.job if request.asker is not None else ""
         with self._counting:
-            self._asked_of[key] += 1
-            grant = self._asked_of[key] % (self._denials + 1) == 0
-            number = self._asked_of.total()
+            self._asked_by[job] += 1
+            grant = self._asked_by[job] % (self._denials + 1) == 0
         if grant:
             return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, uses)
         back_us = now_us + round(self.delay * 1_000_000)
-        places = (Place(1, number, number, back_us, ""),) * len(request.claims)
-        return Verdict(Reason.EXHAUSTED, 0, now_us, back_us, back_us, uses, places)
+        return Verdict(Reason.EXHAUSTED, 0, now_us, back_us, back_us, uses)
 
 
 class Listed(RedisStore):
