@@ -21,7 +21,7 @@ LAYERS = [
     ("hookspecs", ["throttlekit.hookspecs"]),
     (
         "tickets",
-        [f"throttlekit._engine.{name}" for name in ("ticket", "inline", "room", "stop", "waker", "delivery")],
+        [f"throttlekit._engine.{name}" for name in ("ticket", "room", "stop", "waker", "delivery")],
     ),
     ("headers", [f"throttlekit._engine.{name}" for name in ("header_values", "response_headers")]),
     ("calls", [f"throttlekit._engine.{name}" for name in ("call", "registry", "claims", "attempt", "rate_limited")]),

@@ -10,7 +10,6 @@ docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.A
 from throttlekit._core.decide import Waited
 from throttlekit._core.durations import seconds_in
 from throttlekit._engine.delivery import Delivery
-from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.running import Running
 from throttlekit._engine.waker import Waiting, Waker
 from throttlekit._util.log_limiter import Every, once_in_fleet
@@ -68,7 +67,6 @@ __all__ = [
     "Every",
     "Failed",
     "Host",
-    "InlineWaits",
     "JobOptions",
     "OfRequest",
     "Outcome",
