@@ -321,14 +321,13 @@ REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis",
             "throttlekit_lua",
             {
                 "throttlekit.stores.wire",
-                "throttlekit.adapter.parking",
                 *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "tenants")),
             },
         ),
     ],
 )
 def test_only_the_redis_stores_know_redis(package: str, knowing: set[str]) -> None:
-    """redis is imported by its stores; the scripts by them, by the fleet, and by the park of a broker's Redis."""
+    """redis is imported by its stores; the scripts by them, and by the fleet."""
     assert knowing == {
         module
         for module in MODULES

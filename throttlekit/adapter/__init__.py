@@ -49,7 +49,6 @@ from throttlekit.adapter.options import (
     read_limits,
 )
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
-from throttlekit.adapter.parking import Park, ParkedLine
 from throttlekit.adapter.request_limits import RequestLimits
 
 __all__ = [
@@ -70,8 +69,6 @@ __all__ = [
     "JobOptions",
     "OfRequest",
     "Outcome",
-    "Park",
-    "ParkedLine",
     "RequestLimits",
     "Run",
     "Running",
