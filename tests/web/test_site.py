@@ -348,7 +348,7 @@ def test_every_text_stands_out_from_its_ground(page: _Page) -> None:
 
 
 def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """They are counted, however they come back; a job's page has its exact position, also if its denial is not known."""
+    """They are counted, however they come back; a job's page has its exact position, even of an unknown denial."""
     waker = held(limiter)
     limiter.acquire(API, job=Job(id="old-0"))
     for number in range(3):
