@@ -4,7 +4,8 @@ Jobs of one limit with many keys: how long after one job of a key the next one i
     python tests/benchmarks/many_keys.py [--quick] [--keys 10 400 5000] [--network 0 1]
 
 Real Dramatiq workers, two processes of 8 threads, on Redis; a round trip to it takes --network milliseconds longer. All
-keys together may run 67 jobs/s, and all jobs wait from the start. Exits with 1 if a job is lost, or the limit is broken.
+keys together may run 67 jobs/s, and all jobs wait from the start. Exits with 1 if a job is lost, or the limit is
+broken.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ MOST_MEDIAN = 1.1
 _TITLES = ["keys, + network", "jobs", "asked for, s", "median", "p90", "most"]
 _NOTES = """\
 * Asked for: seconds between two grants of one key, by its rate. Then what it was, of all keys, as the limits' Redis
-  charged it. The gap after the first job of each key does not count: the workers start then. The bound, at worst: by how much the shortest gap was too short."""
+  charged it. The gap after the first job of each key does not count: the workers start then. The bound, at worst: by
+  how much the shortest gap was too short."""
 
 
 @dataclass(frozen=True, slots=True)
