@@ -88,8 +88,7 @@ bench: $(VENV)/made-bench
 		dramatiq_kills.py celery_kills.py taskiq_kills.py huey_kills.py
 	$(BIN)/python tests/benchmarks/faults.py --markdown docs/benchmarks-faults.md
 	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-waiting.md "Benchmarks: many jobs that wait" \
-		"waiting_jobs.py --parking --workers Redis --jobs 100000" "waiting_jobs.py --jobs 10000" \
-		"parking_kills.py --kills 500"
+		"waiting_jobs.py --workers Redis --jobs 100000" "waiting_jobs.py --jobs 10000"
 	$(BIN)/python tests/benchmarks/operations.py
 	$(BIN)/python tests/benchmarks/expiry.py
 	$(BIN)/python tests/benchmarks/shares.py --write docs

@@ -89,8 +89,7 @@ class AsyncLimiter:
         cost: int | None = None,
         delivery: Delivery = PLAIN_DELIVERY,
     ) -> Decision:
-        """As `Limiter.acquire`; but nothing is waited for in place, whatever *delivery* says."""
-        delivery = delivery if delivery.inline is None else replace(delivery, inline=None)
+        """As `Limiter.acquire`."""
         call, wiring = Call(limits, job, key, cost, delivery), wiring_of(self._limiter)
         if await self._has_overrides():
             return await self._carry_through(partial(wiring.decider.acquire, call))

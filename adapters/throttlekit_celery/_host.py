@@ -164,7 +164,7 @@ def name_deliveries(consumer: Any) -> None:
 
     Kombu records what is unacknowledged by a tag that it makes when a message is sent. An exchange that routes one
     message to two queues puts copies with the same tag into them, so both copies share one record. If one copy is
-    acknowledged or parked, the record of the other is removed, which is then lost if its worker is killed. If the
+    acknowledged, the record of the other is removed, which is then lost if its worker is killed. If the
     record is restored, both queues get a message. With a tag of its own each copy has a record of its own, which names
     the one queue that the copy came from.
 

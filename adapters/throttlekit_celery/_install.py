@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import WaitRules, WhenOver, boolean_in, check_limiter, seconds_in
+from throttlekit.adapter import WaitRules, WhenOver, check_limiter, seconds_in
 from throttlekit_celery._admission import Gate
 from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import waits_in_place
@@ -47,7 +47,6 @@ def install(
     when_over: WhenOver = "fail",
     max_hold: float | timedelta | None = None,
     max_held: int = 10_000,
-    parking: bool = True,
     eager: Literal["ignore", "wait"] = "ignore",
 ) -> None:
     """
@@ -70,7 +69,6 @@ def install(
             a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. Set it to a
             third of RabbitMQ's `consumer_timeout` if that is less than 30 minutes on your server.
         max_held: With more than this many tasks held, a worker fetches nothing new until some have run.
-        parking: Has no effect: tasks are held by their workers, on every broker.
         eager: With `task_always_eager`: "ignore" limits, or "wait" for them in place.
 
     Raises:
@@ -85,7 +83,6 @@ def install(
         raise ConfigurationError("install(app, …) was called before for this app: each task would be charged twice")
     if eager not in ("ignore", "wait"):
         raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
-    boolean_in("parking", parking)
     limits = TaskLimits(limiter, throttle)
     settings = Settings(
         rules=WaitRules.read(max_wait, max_deferrals, when_over),

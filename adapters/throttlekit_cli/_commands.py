@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from throttlekit_cli import _control, _parked, _records, _view, _web
+from throttlekit_cli import _control, _records, _view, _web
 from throttlekit_cli._common import CommandFailed, require, url_option
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ def cli() -> None:
     \b
     Environment:
       THROTTLEKIT_URL      the store, for each command that takes --url
-      THROTTLEKIT_BROKER   the broker's Redis, for each command that takes --broker
 
     \b
     Exit codes:
@@ -97,7 +96,7 @@ def cli() -> None:
     logging.getLogger("throttlekit").addHandler(logging.NullHandler())
 
 
-for _command in (_view.top, _view.explain, _web.web, *_control.COMMANDS, *_records.COMMANDS, *_parked.COMMANDS):
+for _command in (_view.top, _view.explain, _web.web, *_control.COMMANDS, *_records.COMMANDS):
     cli.add_command(_command)
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: the options --url and --broker, the exit code 2, and the check for missing packages."""
+"""What the commands share: the option --url, the exit code 2, and the check for missing packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from throttlekit_cli._extras import missing
 
-__all__ = ["CommandFailed", "broker_option", "require", "store_errors", "url_option"]
+__all__ = ["CommandFailed", "require", "store_errors", "url_option"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -26,14 +26,6 @@ def url_option(*, required: bool = False) -> Callable[[_F], _F]:
     return click.option(
         "--url", metavar="URL", envvar="THROTTLEKIT_URL", show_envvar=True, required=required,
         help="The limiter's store, as in Limiter(URL).",
-    )  # fmt: skip
-
-
-def broker_option() -> Callable[[_F], _F]:
-    """The option --broker, or the variable THROTTLEKIT_BROKER."""
-    return click.option(
-        "--broker", metavar="URL", envvar="THROTTLEKIT_BROKER", show_envvar=True,
-        help="The Redis of the framework's broker.  [default: the limiter's store]",
     )  # fmt: skip
 
 

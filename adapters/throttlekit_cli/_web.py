@@ -8,14 +8,13 @@ import secrets
 
 import click
 
-from throttlekit_cli._common import CommandFailed, broker_option, require, store_errors, url_option
+from throttlekit_cli._common import CommandFailed, require, store_errors, url_option
 
 __all__ = ["web"]
 
 
 @click.command(short_help="Serve a web page of the fleet's limits.")
 @url_option(required=True)
-@broker_option()
 @click.option(
     "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
     help="The address to listen on. Beyond this machine the page needs a token.",
@@ -36,7 +35,7 @@ __all__ = ["web"]
 )  # fmt: skip
 @click.option("--show-keys", is_flag=True, help="Show the keys themselves. They may contain arguments of jobs.")
 def web(
-    url: str, broker: str | None, host: str, port: int, allow_control: bool, token: str | None, names: tuple[str, ...],
+    url: str, host: str, port: int, allow_control: bool, token: str | None, names: tuple[str, ...],
     show_keys: bool,
 ) -> None:  # fmt: skip
     """
@@ -46,11 +45,9 @@ def web(
     Like `throttlekit top`, it needs only the store, and none of your code. It reads the store once a second while a
     browser looks, and every 10 seconds else.
 
-    It also shows how many jobs are parked in the broker's Redis, as `throttlekit parked` does.
-
     The page changes nothing, unless --allow-control is given. Then an operator can pause a limit, change its rate, put
     it into shadow mode, reset it, and end what was set; each change is confirmed with its effect, and the history
-    names who made it. Parked jobs can be released, within their limits.
+    names who made it.
 
     By default it listens on this machine only. From elsewhere, use a tunnel: ssh -L 8321:127.0.0.1:8321 HOST.
     With --allow-control or another --host, a browser must bring a token. It is in the address that the command prints.
@@ -59,20 +56,17 @@ def web(
     \b
     Exit codes:
       0  stopped by Ctrl-C
-      2  not started: a wrong option, a broker that cannot have parked jobs, the port is taken,
-         or the store does not answer
+      2  not started: a wrong option, the port is taken, or the store does not answer
 
     \b
     Examples:
       throttlekit web --url redis://localhost:6379/1
       throttlekit web --url redis://localhost:6379/1 --allow-control
-      throttlekit web --url redis://localhost:6379/1 --broker redis://localhost:6379/0
       throttlekit web --url redis://localhost:6379/1 --host 0.0.0.0 --host-name ops.example.com
     """
     require(["redis"])
     if importlib.util.find_spec("waitress") is None:
         raise CommandFailed("this needs waitress: pip install 'throttlekit-jobs[web]'")
-    from throttlekit_cli.parks import check_broker
     from throttlekit_web import Site
     from throttlekit_web._serve import serve
 
@@ -85,11 +79,7 @@ def web(
         click.echo(f"throttlekit web: http://{shown}:{port}/{fragment}")
 
     with store_errors():
-        if broker is not None:
-            check_broker(broker)
-        site = Site(
-            url, token=token, allow_control=allow_control, show_keys=show_keys, hosts=[*names, host], broker=broker
-        )
+        site = Site(url, token=token, allow_control=allow_control, show_keys=show_keys, hosts=[*names, host])
         serve(site, host, port, started)
 
 

@@ -98,9 +98,7 @@ class Throttle(Middleware):
         max_deferrals: int | None = None,
         when_over: WhenOver = "fail",
         own_limits: bool = True,
-        **removed: None,
     ) -> None:
-        _check_removed(removed)
         check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
         rules = WaitRules.read(max_wait, max_deferrals, when_over)
         own_limits = boolean_in("own_limits", own_limits)
@@ -283,24 +281,6 @@ class Throttle(Middleware):
     def _count(self, broker: Broker, message: Any) -> None:
         if not hasattr(message, GRANT):
             count_in_prometheus(broker, self, message)
-
-
-_REMOVED = {
-    "max_inline_wait": "the store wakes a denied message when it may run, so that no thread sleeps",
-    "parking": "denied messages wait in the worker that fetched them, on every broker",
-}
-
-
-def _check_removed(given: Iterable[str]) -> None:
-    """
-    Raises:
-        ConfigurationError: An option was removed.
-        TypeError: There never was such an option.
-    """
-    for name in given:
-        if name not in _REMOVED:
-            raise TypeError(f"Throttle.__init__() got an unexpected keyword argument {name!r}")
-        raise ConfigurationError(f"Throttle has no option {name}= any more: {_REMOVED[name]}. Remove the option")
 
 
 def _untyped(host: Any) -> Any:

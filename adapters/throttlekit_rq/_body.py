@@ -196,8 +196,7 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
         return True, None
     charged, waited, expires_ms = written["charged"], written["waited"], written["expires"]
     throttling = throttling_of(job, declared, BY_RQ_SCHEDULER)
-    if isinstance(waited, list):  # earlier releases wrote something else here
-        throttling.note_waited(job.id, Waited(*waited))
+    throttling.note_waited(job.id, Waited(*waited))
     run = Run(
         describe(job),
         declared.options.limits,

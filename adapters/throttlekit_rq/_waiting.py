@@ -18,7 +18,7 @@ import throttlekit_lua
 from throttlekit.adapter import Deferred, Waited
 from throttlekit_rq._host import created, intermediate_key, lock_key, mark_denied, scheduled_key, worker_key
 from throttlekit_rq._rq_slots import cancelled_with, give_slot_back, has_rq_limit, keeps_slot
-from throttlekit_rq._wire import EXPIRES, FIELD, OF_LINES, Record, idle_key, logged_key, promoter_key
+from throttlekit_rq._wire import EXPIRES, FIELD, Record, idle_key, logged_key, promoter_key
 
 __all__ = [
     "announce", "cancel", "clear_deferral", "come_back_sooner", "deny", "expires_in", "is_first_to_log", "look",
@@ -170,7 +170,7 @@ def clear_deferral(job: Any, record: Record) -> None:
     job.enqueue_at_front = record.front
     with job.connection.pipeline() as pipeline:
         pipeline.zrem(scheduled_key(job.origin), job.id)
-        pipeline.hdel(job.key, FIELD, EXPIRES, *OF_LINES)
+        pipeline.hdel(job.key, FIELD, EXPIRES)
         if hasattr(job.meta, "items") and FIELD in job.meta:
             del job.meta[FIELD]
             pipeline.hset(job.key, "meta", job.serializer.dumps(job.meta))

@@ -19,7 +19,7 @@ from rq.utils import import_attribute
 from throttlekit import ConfigurationError
 
 __all__ = [
-    "ADMITTED", "EXPIRES", "FIELD", "OF_LINES", "RUN", "Carried", "Given", "Record", "ask_with", "idle_key", "imported",
+    "ADMITTED", "EXPIRES", "FIELD", "RUN", "Carried", "Given", "Record", "ask_with", "idle_key", "imported",
     "logged_key", "promoter_key",
 ]  # fmt: skip
 
@@ -28,9 +28,6 @@ RUN = "throttlekit_rq.run"
 
 FIELD, EXPIRES = "throttlekit", "throttlekit_expires"
 """Fields of a denied job's hash, until it runs: its `Record`, and the instant at which its ttl ends, in ms."""
-
-OF_LINES = "throttlekit_early", "throttlekit_line"
-"""Two more that earlier releases wrote, and that mean nothing any more."""
 
 ADMITTED = "THROTTLEKIT_ADMITTED"
 """The environment variable of a spawned process whose job was admitted: the JSON of `_body.write_admission`."""
@@ -149,8 +146,7 @@ class Record:
 
     def write(self, created: str) -> str:
         """As the field `FIELD`, for a job that was created at that instant."""
-        # Earlier releases kept here how the job has waited, and read nothing without it.
-        return json.dumps({"v": _RECORD_VERSION, "of": created, "front": self.front, "waited": None})
+        return json.dumps({"v": _RECORD_VERSION, "of": created, "front": self.front})
 
     @classmethod
     def read(cls, text: bytes | None, expires: bytes | None, created: str) -> Record | None:

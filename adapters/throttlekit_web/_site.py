@@ -1,8 +1,7 @@
 """
 The page and its JSON: from a request to a response, by plain functions. WSGI and ASGI are thin layers above.
 
-Rule 1: it reads the store and what a broker has parked, in bounded pieces; however many browsers look, the store is
-read once a second.
+Rule 1: it reads the store in bounded pieces, and once a second, however many browsers look.
 Rule 2: it changes nothing unless control is allowed, and then only with the token, from its own origin, and for a
 confirmed text that names the effect.
 Rule 3: text of the store is data: it goes out as JSON, and the page puts it in as text.
@@ -26,7 +25,6 @@ from throttlekit_cli.formatting import format_change, printable
 from throttlekit_cli.store import open_store
 from throttlekit_web._changes import plan_change
 from throttlekit_web._http import MAX_BODY, Refused, Request, Response, json_response, refusal
-from throttlekit_web._parks import Parks
 from throttlekit_web._reader import Reader
 
 __all__ = ["Site"]
@@ -64,11 +62,9 @@ class Site:
         show_keys: Whether keys are shown as they are, and not as digests. They may contain arguments of jobs.
         hosts: Names under which the page is reached; an IP address and localhost always are. It is for a server of its
             own: a foreign page whose name leads here cannot read this one. None: the app in front checks that.
-        broker: The URL of the Redis in which a framework parks jobs. None: the limits' store. It may be away.
 
     Raises:
-        ConfigurationError: The store is not one that a fleet shares, the broker is not a Redis that can have parked
-            jobs, or the token is too short or missing.
+        ConfigurationError: The store is not one that a fleet shares, or the token is too short or missing.
     """
 
     def __init__(
@@ -79,7 +75,6 @@ class Site:
         allow_control: bool = False,
         show_keys: bool = False,
         hosts: Collection[str] | None = None,
-        broker: str | None = None,
     ) -> None:
         if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
             raise ConfigurationError(f"a token has at least {_SHORTEST_TOKEN} characters, all of them printable ASCII")
@@ -90,8 +85,6 @@ class Site:
         self._token, self._allow_control, self._show_keys = token, allow_control, show_keys
         self._hosts = None if hosts is None else {"localhost", *(name.lower() for name in hosts)}
         self._reader = Reader(self._store, show_keys=show_keys)
-        self._parks = Parks(self._store, broker)
-        self._addresses = {**self._reader.addresses, "/api/parked": self._parks.answer}
 
     def handle(self, request: Request) -> Response:
         """The response to *request*. Never raises: an error is a response too."""
@@ -119,8 +112,7 @@ class Site:
         self._reader.record()
 
     def close(self) -> None:
-        """Close the connections to a store, and to a broker, that were given as a URL."""
-        self._parks.close()
+        """Close the connections to a store that was given as a URL."""
         if self._own:
             self._store.close()
 
@@ -130,7 +122,7 @@ class Site:
             return Response(308, {"Location": f"{request.root}/", "Content-Type": "text/plain"}, b"")
         if path == "/api/control":
             return json_response(self._control(request))
-        if path not in _FILES and path != "/api/about" and path not in self._addresses:
+        if path not in _FILES and path != "/api/about" and path not in self._reader.addresses:
             raise Refused(404, "there is no such page")
         if method not in ("GET", "HEAD"):
             raise Refused(405, f"{path} takes GET alone")
@@ -142,7 +134,7 @@ class Site:
             about = {"control": self._allow_control, "token": self._token is not None, "keys": self._show_keys}
             return json_response(about)
         self._check_token(request)
-        return json_response(self._addresses[path](_query(request.query)))
+        return json_response(self._reader.addresses[path](_query(request.query)))
 
     # What is changed.
 
@@ -154,17 +146,13 @@ class Site:
         self._check_token(request)
         _check_origin(request)
         form = _form(request)
-        if form.get("verb") == "release":
-            plan = self._parks.plan(form)
-        else:
-            plan = plan_change(self._store, Control(self._store, by="reader"), form, show_keys=self._show_keys)
+        plan = plan_change(self._store, Control(self._store, by="reader"), form, show_keys=self._show_keys)
         if "confirm" not in form:
             return {"confirm": plan.effect}
         if form["confirm"] != plan.effect:
             raise Refused(409, "what was confirmed is not what would be done now: look again")
         changes = plan.run(Control(self._store, by=f"{plan.by} (web)"))
         self._reader.forget()
-        self._parks.forget()
         _log.info("%s", printable(f"{plan.by}: {plan.effect}"))
         return {"done": [each if isinstance(each, str) else format_change(each) for each in changes]}
 

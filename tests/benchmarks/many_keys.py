@@ -1,11 +1,11 @@
 """
-Parked jobs of one limit with many keys: how long after one job of a key the next one is granted.
+Jobs of one limit with many keys: how long after one job of a key the next one is granted.
 
     python tests/benchmarks/many_keys.py [--quick] [--keys 10 400 5000] [--network 0 1]
 
 Real Dramatiq workers, two processes of 8 threads, on Redis; a round trip to it takes --network milliseconds longer. All
-keys together may run 67 jobs/s, and all jobs wait from the start. Each row runs with parked messages, and with
-`parking=False`, where the workers hold them all. Exits with 1 if a job is lost, or the limit is broken.
+keys together may run 67 jobs/s, and all jobs wait from the start. Exits with 1 if a job is lost, or the limit is
+broken.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ from support.servers.proxy import Proxy
 PER_SECOND, PROCESSES, THREADS = 67, 2, 8
 MOST_MEDIAN = 1.1
 
-_TITLES = [
-    "keys, + network", "jobs", "asked for, s", "parked: median", "p90", "most", "held: median", "p90", "most",
-]  # fmt: skip
+_TITLES = ["keys, + network", "jobs", "asked for, s", "median", "p90", "most"]
 _NOTES = """\
 * Asked for: seconds between two grants of one key, by its rate. Then what it was, of all keys, as the limits' Redis
-  charged it: with parked messages, and with `parking=False`. The gap after the first job of each key does not count:
-  the workers start then. The bound, at worst: by how much the shortest gap was too short."""
+  charged it. The gap after the first job of each key does not count: the workers start then. The bound, at worst: by
+  how much the shortest gap was too short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +59,14 @@ class Found:
     lost: int
 
 
-def run(keys: int, jobs: int, every: float, network: float, *, parking: bool) -> Found:
+def run(keys: int, jobs: int, every: float, network: float) -> Found:
     """*jobs* of each of so many *keys*, of which each may run one in *every* seconds."""
     with ExitStack() as stack:
         url = stack.enter_context(redis_server())
         proxy = stack.enter_context(Proxy(urlsplit(url).port or 0))
         proxy.delay = network / 1000
         far = f"redis://127.0.0.1:{proxy.port}"
-        plan = {
-            "broker": f"{far}/0", "store": patient(f"{far}/1"), "record": f"{url}/2", "parking": parking,
-            "every": every,
-        }  # fmt: skip
+        plan = {"broker": f"{far}/0", "store": patient(f"{far}/1"), "record": f"{url}/2", "every": every}
         record: Any = stack.enter_context(redis.Redis.from_url(f"{url}/2"))
         broker = make_broker(f"{url}/0")
         for _, account in itertools.product(range(jobs), range(keys)):
@@ -122,13 +117,10 @@ def main() -> int:
     for keys, network in itertools.product([10] if options.quick else options.keys, options.network):
         every = keys / PER_SECOND * (10 if options.quick else 1)
         jobs = 4 if options.quick else max(3, round(40 / every))
-        name, cells = f"{keys} keys + {network:g} ms", list[str]()
-        for parking in (True, False):
-            found = run(keys, jobs, every, network, parking=parking)
-            cells += shown(found)
-            if parking:
-                kept += judged(name, every, found)
-        rows.append([name, str(keys * jobs), f"{every:.2f}", *cells])
+        name = f"{keys} keys + {network:g} ms"
+        found = run(keys, jobs, every, network)
+        kept += judged(name, every, found)
+        rows.append([name, str(keys * jobs), f"{every:.2f}", *shown(found)])
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     print(about("dramatiq", "redis"))
     print(f"\n{table(_TITLES, rows)}\n\n{_NOTES}\n\n{promises('many_keys', kept)}")

@@ -1,7 +1,7 @@
 """
 Many jobs that wait under one limit of 50/s, on four real workers of each framework: what they cost, and what is lost.
 
-    python tests/benchmarks/waiting_jobs.py [--quick] [--jobs 1000 10000 100000] [--workers TEXT] [--parking]
+    python tests/benchmarks/waiting_jobs.py [--quick] [--jobs 1000 10000 100000] [--workers TEXT]
         [--results FILE] [--key before]
 
 Each row sends its jobs before the workers start, waits until they have been taken up, and looks for --window seconds.
@@ -85,22 +85,19 @@ def main() -> int:
     parser.add_argument("--workers", default="", help=f"those whose name holds this text: {'; '.join(KINDS)}")
     parser.add_argument("--window", type=float, default=30.0, help="seconds of the measurement (%(default)s)")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds to take the jobs up (%(default)s)")
-    parser.add_argument("--parking", action="store_true", help="the adapter's option of this name, where it has one")
-    parser.add_argument("--no-parking", action="store_false", dest="parking")
     parser.add_argument("--results", type=Path, help="a file that gathers the figures of several runs")
-    parser.add_argument("--key", default="", help="under which it has those of this one: before, or parking")
+    parser.add_argument("--key", default="before", help="under which it has those of this one (%(default)s)")
     options = parser.parse_args()
     keep: Path | None = options.results
-    key = options.key or ("parking" if options.parking else "before")
     gathered: dict[str, dict[str, Any]] = json.loads(keep.read_text("utf-8")) if keep and keep.exists() else {}
     shown: list[Promise] = []
     for workers in (each for each in KINDS if options.workers in each):
         for jobs in [500] if options.quick else options.jobs:
             times = (2.0, 60.0, 20.0) if options.quick else (options.window, options.patience, 60.0)
             window, patience, after = times
-            plan = Plan(jobs=jobs, window=window, patience=patience, after=after, parking=options.parking)
+            plan = Plan(jobs=jobs, window=window, patience=patience, after=after)
             found, name = happen(plan, workers), f"{workers}, {jobs}"
-            gathered.setdefault(key, {})[name] = asdict(found)
+            gathered.setdefault(options.key, {})[name] = asdict(found)
             shown += judged(name, found)
             print(*row(name, asdict(found)), sep=" | ", file=sys.stderr, flush=True)
             if keep:

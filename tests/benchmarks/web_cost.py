@@ -6,8 +6,7 @@ What a view of `throttlekit web` costs the store, by its own COMMANDSTATS. Print
 A fresh server gets so many keys of one limit, each with a bucket, a third with a line, all reported by workers, and
 99 limits more. Each view is read as a browser reads it, and nothing of the view before is used again. The server counts
 the time of each command; that of a script has its own commands in it, so of the others only those count that were
-sent. What is parked, 100 000 jobs in 1 000 lines, has a server of its own. Medians. --quick looks once at few keys, and
-judges nothing.
+sent. Medians. --quick looks once at few keys, and judges nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from top_cost import LIMIT, fill
 
-from support.parks import plant_lines
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
@@ -68,31 +65,6 @@ def served(client: Any, store: Counting, site: Site, path: str) -> tuple[Counter
     stats = client.info("commandstats")
     took = sum(count * stats[f"cmdstat_{name.lower()}"]["usec_per_call"] for name, count in store.sent.items())
     return Counter(store.sent), took / 1000
-
-
-def parked(base: str, jobs_each: int, looks: int) -> Iterator[str]:
-    """The rows of what the broker has parked: that server is asked by the page alone."""
-    plant_lines(f"{base}/0", 1_000, jobs=jobs_each)
-    with redis.Redis.from_url(f"{base}/0") as client:
-        site = Site(f"{base}/1", token=None, broker=f"{base}/0")
-        for name, path in (("what is parked, every 5 s", ""), ("of one limit, with its first jobs", "limit=api")):
-            found: list[tuple[int, str, float]] = []
-            for _ in range(looks + 1):  # the first one connects
-                site._parks.forget()
-                client.config_resetstat()
-                begun = time.perf_counter()
-                answer = json.loads(site.handle(Request(path="/api/parked", query=path)).body)
-                took = time.perf_counter() - begun
-                assert answer["jobs"] == 1_000 * jobs_each, answer
-                stats = {name[8:]: each for name, each in client.info("commandstats").items() if "config" not in name}
-                commands = ", ".join(f"{each['calls']} {name.upper()}" for name, each in sorted(
-                    stats.items(), key=lambda item: (-item[1]["calls"], item[0])
-                ) if name != "info")  # fmt: skip
-                found.append((sum(each["usec"] for each in stats.values()), commands, took))
-            usec, commands, took = sorted(found[1:])[looks // 2]
-            yield f"| {name} | {commands} | {usec / 1000:.1f} |"
-            print(f"{name}: {took * 1000:.0f} ms of the page's thread", file=sys.stderr)
-        site.close()
 
 
 def main() -> int:
@@ -137,9 +109,6 @@ def main() -> int:
                 most = max(most, took)
                 print(f"| {name} | {commands} | {took:.1f} |")
             store.close()
-    with redis_server() as base:
-        for row in parked(base, 2 if options.quick else 100, looks):
-            print(row)
     if options.quick:
         return 0
     print(f"\n{'Within' if most <= BUDGET_MS else 'Over'} the budget of {BUDGET_MS:g} ms of the store's time a view.")

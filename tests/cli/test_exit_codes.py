@@ -8,13 +8,12 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from support.parks import celery_message, plant
 from throttlekit import Job, Limiter, TokenBucket
 from throttlekit_cli._commands import cli
 from throttlekit_cli.top import watch
 
 NOWHERE = ["--url", "redis://127.0.0.1:1/0"]
-# command: {exit code: [the commands before, the command's own words]}; the store has limit "api"; its job "j" is parked
+# command: {exit code: [the commands before, the command's own words]}; the store has limit "api"
 CASES: dict[str, dict[int, list[list[str]]]] = {
     "pause": {0: [["api"]], 2: [["apu"]]},
     "resume": {0: [["pause", "api"], ["api"]], 1: [["api"]], 2: [["api", *NOWHERE]]},
@@ -30,8 +29,6 @@ CASES: dict[str, dict[int, list[list[str]]]] = {
     "rules": {0: [["pause", "api"], []], 1: [[]], 2: [NOWHERE]},
     "top": {0: [["--once"]], 2: [["--once", *NOWHERE]], 130: [[]]},
     "explain": {0: [["j"]], 1: [["k"]], 2: [["j", *NOWHERE]]},
-    "parked": {0: [["api"]], 1: [["apu"]], 2: [NOWHERE]},
-    "release": {0: [["api", "--job", "j"]], 1: [["api", "--job", "k"]], 2: [["api"]]},
     "doctor": {0: [[]], 1: [["--url", "memory://"]], 2: [NOWHERE]},
 }  # tests/cli/test_demo.py has those of the demo
 
@@ -42,7 +39,6 @@ def test_command_ends_with_its_exit_code(redis_url: str, monkeypatch: pytest.Mon
     with contextlib.closing(Limiter(redis_url)) as limiter:
         for _ in range(2):
             limiter.acquire(TokenBucket("api", "1/day", share=lambda _: "acme"), job=Job(id="j"))
-    plant(redis_url, [celery_message("j")])
     if code == 130:
         monkeypatch.setattr(watch, "top", _interrupted)
     *before, words = CASES[name][code]

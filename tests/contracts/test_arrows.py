@@ -21,7 +21,7 @@ LAYERS = [
     ("hookspecs", ["throttlekit.hookspecs"]),
     (
         "tickets",
-        [f"throttlekit._engine.{name}" for name in ("ticket", "inline", "room", "stop", "waker", "delivery")],
+        [f"throttlekit._engine.{name}" for name in ("ticket", "room", "stop", "waker", "delivery")],
     ),
     ("headers", [f"throttlekit._engine.{name}" for name in ("header_values", "response_headers")]),
     ("calls", [f"throttlekit._engine.{name}" for name in ("call", "registry", "claims", "attempt", "rate_limited")]),
@@ -321,14 +321,13 @@ REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis",
             "throttlekit_lua",
             {
                 "throttlekit.stores.wire",
-                "throttlekit.adapter.parking",
                 *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "tenants")),
             },
         ),
     ],
 )
 def test_only_the_redis_stores_know_redis(package: str, knowing: set[str]) -> None:
-    """redis is imported by its stores; the scripts by them, by the fleet, and by the park of a broker's Redis."""
+    """redis is imported by its stores; the scripts by them, and by the fleet."""
     assert knowing == {
         module
         for module in MODULES

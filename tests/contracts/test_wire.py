@@ -211,12 +211,9 @@ def test_what_rqs_jobs_carry_by_value() -> None:
 def test_fields_of_a_denied_rq_job() -> None:
     """In the job's hash, and in its meta."""
     assert (_wire.FIELD, _wire.EXPIRES) == ("throttlekit", "throttlekit_expires")
-    assert _wire.OF_LINES == ("throttlekit_early", "throttlekit_line"), "of earlier releases: they are removed"
     record = _wire.Record(True, 5)
-    assert json.loads(record.write("2026")) == {"v": 1, "of": "2026", "front": True, "waited": None}
-    for waited in (b"null", b'{"v": 2, "slot": 5, "ticket": "f:a", "n": 1, "since": 3}'):  # as earlier releases wrote
-        text = b'{"v": 1, "of": "2026", "front": true, "waited": %s}' % waited
-        assert _wire.Record.read(text, b"5", "2026") == record
+    assert json.loads(record.write("2026")) == {"v": 1, "of": "2026", "front": True}
+    assert _wire.Record.read(record.write("2026").encode(), b"5", "2026") == record
     outcome = Deferred(2.0, Limiter().acquire(TokenBucket("partner", "1/s")))
     shown = _waiting.shown_of(SimpleNamespace(meta={}), outcome, Waited(3_000_000, 2, None))
     assert shown is not None

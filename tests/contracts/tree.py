@@ -25,7 +25,7 @@ MODULES: dict[str, Path] = {
 
 _LUA = sorted((ROOT / "lua" / "throttlekit_lua").glob("*.lua"))
 
-ADAPTERS_LUA = [path for path in _LUA if path.name.startswith(("rq_", "huey_", "park", "taskiq_"))]
+ADAPTERS_LUA = [path for path in _LUA if path.name.startswith(("rq_", "huey_", "taskiq_"))]
 """The scripts that write an adapter's decisions into its framework's own data."""
 
 FLEET_LUA = [path for path in _LUA if path.name.startswith("fleet_")]

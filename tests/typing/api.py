@@ -34,7 +34,6 @@ from throttlekit import (
     current,
     hookimpl,
 )
-from throttlekit._engine.inline import InlineWaits
 from throttlekit.hookspecs import Decided, Deferred
 from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
 from throttlekit.metrics.prometheus import PrometheusMetrics
@@ -181,9 +180,7 @@ class TestMyStore(StoreConformance):
 
 
 def ask(limiter: Limiter, job: Job) -> None:
-    delivery = Delivery(
-        longest=600, lateness=0.05, early=0.04, max_wait=3600, max_deferrals=10, inline=InlineWaits(0.05, at_once=2)
-    )
+    delivery = Delivery(longest=600, lateness=0.05, early=0.04, max_wait=3600, max_deferrals=10)
     decision: Decision = limiter.acquire(partner, account, job=job, cost=2, delivery=delivery)
     limiter.acquire(account, key="42")
     limiter.acquire(account, key=42)

@@ -7,7 +7,6 @@ THROTTLEKIT_SCREENSHOTS=docs/images writes the pictures of the documentation.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import subprocess
@@ -19,10 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import redis
 
 from support.browser import PICTURES, chromium, picture, size
-from support.parks import celery_message, plant
 from support.servers.processes import patient, redis_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
@@ -44,8 +41,6 @@ class _Flood:
     """The store."""
     address: str
     """The page, with its token."""
-    broker: str
-    """What the page takes for the broker. No worker parks jobs there."""
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +69,13 @@ def flood(redis_base: str) -> Iterator[_Flood]:
             assert limiter.fleet is not None
             limiter.fleet.activity.beat()
         serve = [sys.executable, "-m", "throttlekit_cli", "web", "--url", patient(store), "--port", "0"]
-        serve += ["--broker", f"{base}/3", "--allow-control", "--show-keys"]
+        serve += ["--allow-control", "--show-keys"]
         page = running.enter_context(subprocess.Popen(serve, env=dict(os.environ), stdout=subprocess.PIPE, text=True))
         running.callback(page.kill)
         assert page.stdout is not None
         line = page.stdout.readline()
         assert "#token=" in line, line
-        yield _Flood(store, line.split()[-1], f"{base}/3")
+        yield _Flood(store, line.split()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -236,29 +231,6 @@ def test_a_part_of_the_rate_can_be_given(page: Any) -> None:
     page.execute_script(fill)
     _click(page, "dialog [type=submit]")
     assert "from token-bucket 20/s burst 20 to token-bucket 10/s burst" in _see(page, ".effect", "0.5 of its rate")
-
-
-def test_parked_jobs_are_shown_and_released(page: Any, flood: _Flood) -> None:
-    """Below all limits how many; with one limit the first ones, of which one is released; markup is text there too."""
-    evil = "<img src=x onerror=document.title='evil'>"
-    message = {"headers": {"id": f"a {evil}", "task": f"send {evil}"}, "properties": {}}
-    plant(flood.broker, [json.dumps(message).encode(), celery_message("b")], limit=EXPORT.name)
-    _see(page, "td", "celery celery")
-    assert "2" in _see(page, "dl.tiles div", "Parked jobs")
-    _see(page, "td", "no worker wakes them")
-    _open(page, EXPORT.name)
-    _see(page, "td", f"send {evil}")
-    _click(page, f'[data-verb$="a {evil}"]')
-    page.execute_script("document.querySelector('dialog input').value = 'ann'")
-    _click(page, "dialog [type=submit]")
-    assert "goes to the front of that queue" in _see(page, ".effect", "Release job")
-    _click(page, "dialog [type=submit]")
-    _see(page, "dialog p", f"{EXPORT.name}: 1 released")
-    _click(page, "#close")
-    wait_until(lambda: f"a {evil}" not in _texts(page, "td"), description="the released job is not shown any more")
-    with redis.Redis.from_url(flood.broker) as client:
-        assert client.llen("celery") == 1
-    assert page.execute_script("return document.querySelectorAll('main img').length") == 0
 
 
 @pytest.mark.parametrize("look", ["phone", "dark"])

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from support.servers.processes import Cluster
 from throttlekit_cli._commands import cli
 
 pytest.importorskip("waitress")
@@ -78,11 +77,6 @@ def test_control_brings_a_token(redis_url: str) -> None:
         (["--url", "memory://"], "not shared by a fleet"),
         (["--url", "redis://localhost", "--token", "short"], "at least 16 characters"),
         (["--url", "redis://localhost", "--port", "70000"], "--port"),
-        (
-            ["--url", "redis://localhost", "--broker", "amqp://u:hunter2@localhost//"],
-            "only where the broker is a Redis",
-        ),
-        (["--url", "redis://localhost", "--broker", "redis+cluster://:hunter2@localhost"], "and not a cluster"),
     ],
 )
 def test_a_server_that_cannot_start_is_one_line(options: list[str], message: str) -> None:
@@ -91,24 +85,6 @@ def test_a_server_that_cannot_start_is_one_line(options: list[str], message: str
     assert outcome.exit_code == 2
     assert message in outcome.output
     assert "hunter2" not in outcome.output
-
-
-def test_a_node_of_a_cluster_is_refused_as_the_broker(cluster: Cluster) -> None:
-    """At the start, by the nodes of which `throttlekit parked` says so too."""
-    refused = 0
-    for url in cluster.node_urls:
-        parked = CliRunner().invoke(cli, ["parked", "--broker", url])
-        web = CliRunner().invoke(cli, ["web", "--url", "redis://127.0.0.1:1/0", "--broker", url])
-        assert web.exit_code == 2
-        refused += parked.stderr == web.stderr and "and not a cluster" in web.stderr
-    assert refused == 2
-
-
-def test_a_broker_that_is_away_does_not_keep_the_page_from_starting(redis_url: str) -> None:
-    """It may come back; meanwhile the page says so."""
-    with _serving(redis_url, "--broker", "redis://:hunter2@127.0.0.1:1/0") as (address, _):
-        assert json.loads(_get(f"{address}api/limits"))["limits"] == []
-        assert json.loads(_get(f"{address}api/parked"))["error"].startswith("the broker does not answer")
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

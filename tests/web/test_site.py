@@ -348,7 +348,7 @@ def test_every_text_stands_out_from_its_ground(page: _Page) -> None:
 
 
 def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """They are counted beside those in lines; a job's page has its exact position, also if its denial is not known."""
+    """They are counted, however they come back; a job's page has its exact position, even of an unknown denial."""
     waker = held(limiter)
     limiter.acquire(API, job=Job(id="old-0"))
     for number in range(3):
@@ -360,10 +360,10 @@ def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None
     )[0]
     assert (row["jobs"], row["waiting"]) == (5, 5)
     job = page("/api/job?id=job-2").data
-    assert (job["state"], job["before"], job["place"], job["unanswered"]) == ("waiting", 2, "waiting", False)
+    assert (job["state"], job["before"], job["place"], job["unanswered"]) == ("waiting", 4, "waiting", False)
     limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
     ask(limiter, waker, API, job=Job(id="unreported"))
     limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
     job = page("/api/job?id=unreported").data
-    assert (job["limit"], job["before"], job["decided"]) == ("partner-api", 3, 0.0)
+    assert (job["limit"], job["before"], job["decided"]) == ("partner-api", 5, 0.0)
     waker.close()

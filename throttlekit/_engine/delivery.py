@@ -9,7 +9,6 @@ from functools import lru_cache
 from throttlekit._core.decision import Decision, decision_of
 from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.waker import Waiting
 
 __all__ = ["PLAIN_DELIVERY", "Delivery"]
@@ -39,9 +38,6 @@ class Delivery:
             `expires`, RQ's `ttl`. A job that cannot begin before that comes back right after it; the framework ends it
             in its own way. 0 or less: the job has expired.
         again: Whether the job ran before, and has to wait once more: it stands in front of those that have not run.
-        inline: Where short waits are slept in place; None: nowhere.
-        held: Whether its answer counts for the jobs that stand behind it. In place it waits only where a unit would be
-            lost meanwhile.
         comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no place in
             line. Its key, cost, tier and share are read of it all the same.
         waits: How it waits if it is denied. None: it comes back by its delay.
@@ -55,8 +51,6 @@ class Delivery:
     max_deferrals: float = math.inf
     expires_in: float = math.inf
     again: bool = False
-    inline: InlineWaits | None = None
-    held: bool = False
     comes_back: bool = True
     waits: Waiting | None = None
 
@@ -78,14 +72,6 @@ class Delivery:
         """Whether a job that is due in *delay* seconds can begin before it expires."""
         lives_us = self._lives_us()
         return lives_us is None or round(delay * 1_000_000) <= lives_us
-
-    def waits_in_place(self, decision: Decision) -> bool:
-        """Wait out the short delay of a denied job in this thread; return whether it was waited out."""
-        if self.inline is None or not self.in_time(decision.delay):
-            return False
-        if self.held and not _loses_units(decision.limit, decision.cost, self.lateness):
-            return False
-        return self.inline.wait_out(decision)
 
     def deferred(self, decision: Decision, waited: float, denials: int) -> Decision:
         """

@@ -47,7 +47,7 @@ class Pipeline:
 
     def acquire(self, call: Call) -> Decision:
         """
-        Decide *call*; short waits of a job happen here, between two attempts.
+        Decide *call*.
 
         Raises:
             ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
@@ -56,18 +56,14 @@ class Pipeline:
         attempt = self.attempt(call)
         if call.peek:
             return _peek_decision(self.layer.decide(attempt), attempt)
-        while True:
-            try:
-                answer = self.layer.decide(attempt)
-            except StoreUnavailable as error:
-                return self.without_store(attempt, error)
-            decision = self.decision(attempt, answer)
-            if decision.allowed and (early := begins_in(answer)):
-                time.sleep(early)
-            inline = not decision.allowed and call.delivery.inline is not None and _is_deferral(call, decision)
-            if not inline or not call.delivery.waits_in_place(decision):
-                return self.conclude(attempt, answer, decision)
-            attempt = attempt._replace(began=self._now())
+        try:
+            answer = self.layer.decide(attempt)
+        except StoreUnavailable as error:
+            return self.without_store(attempt, error)
+        decision = self.decision(attempt, answer)
+        if decision.allowed and (early := begins_in(answer)):
+            time.sleep(early)
+        return self.conclude(attempt, answer, decision)
 
     def attempt(self, call: Call) -> Attempt:
         """

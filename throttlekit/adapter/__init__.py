@@ -10,7 +10,6 @@ docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.A
 from throttlekit._core.answer import Waited
 from throttlekit._core.durations import seconds_in
 from throttlekit._engine.delivery import Delivery
-from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.running import Running
 from throttlekit._engine.waker import Waiting, Waker
 from throttlekit._util.log_limiter import Every, once_in_fleet
@@ -50,7 +49,6 @@ from throttlekit.adapter.options import (
     read_limits,
 )
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
-from throttlekit.adapter.parking import Park, ParkedLine
 from throttlekit.adapter.request_limits import RequestLimits
 
 __all__ = [
@@ -68,12 +66,9 @@ __all__ = [
     "Every",
     "Failed",
     "Host",
-    "InlineWaits",
     "JobOptions",
     "OfRequest",
     "Outcome",
-    "Park",
-    "ParkedLine",
     "RequestLimits",
     "Run",
     "Running",

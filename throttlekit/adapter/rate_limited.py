@@ -56,7 +56,7 @@ def limited(
     release()
     if delivery.waits is not None:
         return wait_again(limiter, limits, error.retry_after, job=job, delivery=delivery, stored=stored)
-    delivery = replace(delivery, inline=None, again=True)
+    delivery = replace(delivery, again=True)
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
     denied = _denied(limiter, decision, job, delivery)
@@ -108,7 +108,7 @@ def wait_again(
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
     """
-    delivery = replace(delivery, inline=None, again=True)
+    delivery = replace(delivery, again=True)
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
     assert delivery.waits is not None  # noqa: S101 - as the caller made it

@@ -9,8 +9,6 @@ from typing import Any
 
 import redis
 
-from throttlekit.adapter import Park
-
 __all__ = ["Counts", "Ledger", "Run"]
 
 
@@ -92,14 +90,11 @@ class Ledger:
         return [int(count) for count in self._redis.hvals(self._key("deferrals"))]
 
     def clear(self, urls: Iterable[str]) -> None:
-        """Delete every key whose name begins with the run's, and what lists its parks, in the databases of *urls*."""
+        """Delete every key whose name begins with the run's in the databases of *urls*."""
         for url in sorted(set(urls)):
             client: Any = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
             for key in client.scan_iter(f"{self._run}:*", count=1000):
                 client.delete(key)
-            for park in Park.all_of(client):
-                if park.prefix.startswith(f"{self._run}:"):
-                    park.forget()
             client.close()
 
     def _key(self, name: str) -> str:

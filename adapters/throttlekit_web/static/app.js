@@ -132,7 +132,7 @@ const tile = (name, value, note) => h("div", {}, h("dt", {}, name), h("dd", {}, 
 const state = { order: "wait", filter: "" };
 
 function limitsView() {
-  const tiles = h("dl", { class: "tiles" }), body = h("tbody", {}), note = h("p", { class: "quiet", "aria-live": "polite" }), parks = parksPane();
+  const tiles = h("dl", { class: "tiles" }), body = h("tbody", {}), note = h("p", { class: "quiet", "aria-live": "polite" });
   const filter = h("input", { type: "search", id: "filter", placeholder: "Filter by name  /", "aria-label": "Filter limits by name", value: state.filter,
                               oninput: () => { state.filter = filter.value; refresh(); } });
   const order = h("select", { onchange: () => { state.order = order.value; refresh(); } },
@@ -140,11 +140,10 @@ function limitsView() {
   const heads = [["Limit"], ["Now", "n"], ["Passed lately"], ["Last minute", "n"], ["Waiting", "n"], ["Last starts in", "n"], ["Oldest wait", "n"], ["Denied in the last minute"]];
   view.replaceChildren(h("h2", { class: "skip" }, "Limits"), tiles,
     h("div", { class: "bar" }, filter, h("label", {}, "First: ", order)),
-    h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))), body)), note, parks.element);
+    h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))), body)), note);
   const known = new Set();
   async function refresh() {
     const mine = ++turn, asked = { ...state };
-    parks.refresh({});
     const data = await read("api/limits", { order: asked.order, filter: asked.filter, since: known.size ? since([...known]) : 0 });
     if (mine !== turn) return;
     const fresh = data.limits.filter((row) => !known.has(row.id));
@@ -152,8 +151,7 @@ function limitsView() {
     known.clear();
     head(data);
     tiles.replaceChildren(tile("Waiting", data.waiting ? `about ${count(data.waiting)}` : "none", "in all lines: a job may be in several"), tile("Oldest wait", duration(data.oldest || null) || "none", "in the last minute"),
-      tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "of downstream, in the last 15 minutes"), tile("Paused limits", count(data.paused), data.slowed ? `${count(data.slowed)} slowed down` : null),
-      ...(parks.jobs ? [tile("Parked jobs", count(parks.jobs), "in the broker, below")] : []));
+      tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "of downstream, in the last 15 minutes"), tile("Paused limits", count(data.paused), data.slowed ? `${count(data.slowed)} slowed down` : null));
     const last = Math.floor(data.now / STEP_S), focused = document.activeElement?.dataset?.id;
     body.replaceChildren(...data.limits.map((row) => { known.add(row.id); return limitRow(row, data.now, last); }));
     if (focused) body.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
@@ -188,8 +186,8 @@ function limitRow(row, now, last) {
 }
 
 function limitView(id) {
-  const top = h("section", {}), parks = parksPane(), keys = keysPane(id);
-  view.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← All limits")), top, parks.element, keys.element);
+  const top = h("section", {}), keys = keysPane(id);
+  view.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← All limits")), top, keys.element);
   async function refresh() {
     const mine = ++turn;
     const data = await read("api/limit", { id, since: since([id]) });
@@ -197,7 +195,6 @@ function limitView(id) {
     const row = data.limit, last = Math.floor(data.now / STEP_S), pressed = document.activeElement?.dataset?.verb;
     remember(id, row.steps);
     keys.show(row);
-    parks.refresh({ limit: row.name });
     const act = (verb, text) => h("button", { type: "button", "data-verb": verb, onclick: () => change(verb, row) }, text);
     top.replaceChildren(
       h("h2", {}, h("span", { class: "data" }, row.name), " ", ...tags(row)), h("p", { class: "quiet data" }, row.definition),
@@ -233,30 +230,6 @@ function keyTable(keys) {
     h("tbody", {}, ...keys.map((key) => h("tr", {}, h("td", {}, h("span", { class: "name" }, key.key || "(empty)"), key.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(key.paused)}`), key.slowed !== null && h("span", { class: "tag short" }, slowedText(key.slowed))),
       cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Last starts in", { class: "n" }, duration(key.starts)),
       cell("Units, last minute", { class: "n" }, count(key.units)), cell("Denials, last minute", { class: "n" }, count(key.denials)))))));
-}
-/** What is parked in the broker, asked by itself: where the broker does not answer, the rest of the page goes on. */
-function parksPane() {
-  const element = h("section", { hidden: true }), pane = { element, jobs: 0, refresh };
-  async function refresh(query) {
-    let data;
-    try { data = await read("api/parked", query); } catch (error) { data = { rows: [], of: 0, jobs: 0, not_counted: 0, error: error.message }; }
-    const pressed = document.activeElement?.dataset?.verb, note = (text) => h("p", { class: "quiet" }, text);
-    pane.jobs = data.jobs;
-    element.hidden = !data.rows.length && !data.error;
-    element.replaceChildren(h("h3", {}, "Parked in the broker"), data.error ? h("p", { class: "bad data" }, data.error) : "", data.rows.length ? parksTable(data.rows) : "",
-      data.of > data.rows.length ? note(`${data.rows.length} of ${count(data.of)} are shown.`) : "", data.not_counted ? note(`${plural(data.not_counted, "waiting line was", "waiting lines were")} not counted: more jobs are parked.`) : "");
-    if (pressed) element.querySelector(`[data-verb="${CSS.escape(pressed)}"]`)?.focus({ preventScroll: true });
-  }
-  return pane;
-}
-function parksTable(rows) {
-  const jobs = rows.some((row) => row.first.length), heads = [[jobs ? "Limit, first jobs" : "Limit"], ["Jobs", "n"], [jobs ? "Queue, function" : "Queue"], ["Woken"], [""]];
-  const release = (row, job) => about.control && h("button", { type: "button", "data-verb": `release ${row.park} ${row.limit} ${job ?? ""}`, onclick: () => change("release", { id: row.limit, name: job ? `job ${job}` : row.limit, park: row.park, job }) }, "Release…");
-  return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))),
-    h("tbody", {}, ...rows.flatMap((row) => [
-      h("tr", {}, h("td", { class: "data" }, row.limit), cell("Jobs", { class: "n" }, count(row.jobs), row.lines > 1 && h("div", { class: "quiet" }, `in ${count(row.lines)} lines`)), cell("Queue", { class: "data" }, `${row.framework} ${row.queue}`),
-        cell("Woken", {}, row.woken ? "by a worker" : h("span", { class: "tag short" }, "no worker wakes them")), h("td", {}, release(row))),
-      ...row.first.map((job) => h("tr", {}, h("td", { class: "data quiet" }, job.id), h("td", {}), cell("Function", { class: "data quiet" }, job.function ?? ""), h("td", {}), h("td", {}, release(row, job.id))))]))));
 }
 /** All keys of a limit in pages. A search goes on by itself, in bounded requests, until a page is full. */
 function keysPane(id) {
@@ -345,7 +318,7 @@ function rulesTable(rules, now) {
 
 // --- changing things -------------------------------------------------------------------------------------------
 
-const VERBS = { pause: "Pause", set: "Change the rate", scale: "A part of the rate", shadow: "Shadow mode", reset: "Reset", end: "End a rule", release: "Release" };
+const VERBS = { pause: "Pause", set: "Change the rate", scale: "A part of the rate", shadow: "Shadow mode", reset: "Reset", end: "End a rule" };
 const LASTS = [["", "until it is ended"], [300, "5 minutes"], [600, "10 minutes"], [1800, "30 minutes"], [3600, "1 hour"], [14400, "4 hours"], [86400, "1 day"]];
 
 /** First the fields, then the effect in the server's words, which the operator confirms. */
@@ -359,9 +332,8 @@ function change(verb, row) {
     verb === "set" && row.definition.startsWith("token-bucket") && field("burst", "Burst (as declared, if empty)", h("input", { type: "number", min: 1 })),
     verb === "scale" && field("factor", row.slots ? "Part of the slots, like 0.5" : "Part of the rate, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
     (verb === "pause" || verb === "reset") && row.keyed && field("key", "Key (every key, if empty)", h("input", {})),
-    verb === "release" && !row.job && field("most", "How many of the first jobs", h("input", { required: true, type: "number", min: 1, max: 1000 })),
-    !["end", "reset", "release"].includes(verb) && field("for", "How long", lasts()),
-    field("by", verb === "release" ? "Your name, for the log" : "Your name, for the history", h("input", { required: true, maxlength: 100, autocomplete: "name", value: store.get("by") ?? "" })));
+    !["end", "reset"].includes(verb) && field("for", "How long", lasts()),
+    field("by", "Your name, for the history", h("input", { required: true, maxlength: 100, autocomplete: "name", value: store.get("by") ?? "" })));
   let confirm;
   const form = h("form", { novalidate: true, onsubmit: async (event) => {
     event.preventDefault();
@@ -369,12 +341,12 @@ function change(verb, row) {
     go.disabled = true;
     const value = (name) => fields[name]?.value.trim() || undefined;
     store.set("by", value("by") ?? "");
-    const body = { verb, by: value("by"), confirm, ...(verb === "end" ? { rule: row.id } : { limit: row.id }), park: row.park, job: row.job, most: value("most") && Number(value("most")), key: value("key"), rate: value("rate"),
+    const body = { verb, by: value("by"), confirm, ...(verb === "end" ? { rule: row.id } : { limit: row.id }), key: value("key"), rate: value("rate"),
                    factor: value("factor") && Number(value("factor")), burst: value("burst") && Number(value("burst")), for: value("for") && Number(value("for")) };
     try {
       const answer = await send(body);
       if (answer.done) {
-        dialog.replaceChildren(title, h("p", {}, answer.done.length ? (verb === "release" ? "Done." : "Done. Running workers follow within 2 seconds.") : "There was nothing to change."), ...answer.done.map((text) => h("p", { class: "data quiet" }, text)), h("button", { type: "button", class: "strong", id: "close", onclick: () => dialog.close() }, "Close"));
+        dialog.replaceChildren(title, h("p", {}, answer.done.length ? "Done. Running workers follow within 2 seconds." : "There was nothing to change."), ...answer.done.map((text) => h("p", { class: "data quiet" }, text)), h("button", { type: "button", class: "strong", id: "close", onclick: () => dialog.close() }, "Close"));
         refreshNow();
         return document.getElementById("close").focus();
       }

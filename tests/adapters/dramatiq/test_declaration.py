@@ -150,8 +150,6 @@ def test_throttle_takes_a_limiter(wrong: Any) -> None:
         {"max_deferrals": True},
         {"max_deferrals": 1.5},
         {"max_deferrals": "3"},
-        {"max_inline_wait": -1},
-        {"parking": "no"},
         {"own_limits": 0},
         {"throttle": "10/s"},
         {"throttle": [PARTNER, PARTNER]},

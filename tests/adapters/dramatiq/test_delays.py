@@ -11,7 +11,7 @@ from dramatiq.middleware import Middleware
 
 from support.dramatiq.helpers import DenyBefore, Recording, Site, working
 from support.waiting import wait_until
-from throttlekit import ConfigurationError, Limiter, TokenBucket
+from throttlekit import Limiter, TokenBucket
 from throttlekit_dramatiq import Throttle
 
 EACH = TokenBucket("each", "1000/s", key="{n}")
@@ -81,13 +81,6 @@ def test_a_message_goes_back_to_rabbitmq_before_that_takes_it_back(
         rabbit.until_ran(3)
     assert sorted(rabbit.ran) == [0, 1, 2]
     assert {*enqueues.delays} == {None}
-
-
-@pytest.mark.parametrize(("option", "value"), [("max_inline_wait", 0), ("max_inline_wait", 0.05), ("parking", False)])
-def test_an_option_that_was_removed_is_an_error_that_says_so(option: str, value: Any) -> None:
-    """Of releases before this one; it says why, and what to do."""
-    with pytest.raises(ConfigurationError, match=f"Throttle has no option {option}= any more: .* Remove the option"):
-        Throttle(Limiter(), **{option: value})
 
 
 def test_a_job_that_names_no_limit_never_reaches_the_store(site: Site) -> None:

@@ -244,17 +244,6 @@ def test_own_limits_can_be_forbidden(stub: Site, brought: dict[str, Any]) -> Non
     assert (len(stub.ran), len(store.asked)) == (1, 1)
 
 
-def test_ticket_of_an_earlier_release_is_not_looked_at(stub: Site) -> None:
-    """A message that an earlier release denied carries one: it is asked for as any other."""
-    store = throttled(stub)
-    job = body(stub, throttle=PARTNER)
-    for ticket in ({"v": 2, "slot": 5, "ticket": "f:partner", "n": 1, "since": 3, "places": {}}, "none"):
-        forge(stub, job, ticket, "throttlekit")
-    with stub.working():
-        stub.until_ran(2)
-    assert len(store.asked) == 2
-
-
 def test_a_body_may_send_to_another_broker_that_has_the_same_middleware(site: Site) -> None:
     """Keys of the messages after it are still worked out by the actors of the worker's own broker."""
     store = Recording()

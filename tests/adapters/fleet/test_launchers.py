@@ -35,7 +35,7 @@ pytestmark = [
 _JOBS = 80
 _BACKLOG: dict[str, Any] = {
     "limits": (FloodLimit("one", "20/s", 10),),
-    "jobs": _JOBS,  # the last ones are due in more than 3 s: on Redis they are parked
+    "jobs": _JOBS,
     "settle": 0.2,
 }
 

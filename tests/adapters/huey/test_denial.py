@@ -339,20 +339,6 @@ def test_without_workers_of_ours_huey_brings_a_job_back(plain: Hand) -> None:
     assert plain.ran == []
 
 
-def test_a_job_that_another_version_denied_runs(hand: Hand) -> None:
-    """It has a ticket in its message, which is ignored, and huey's schedule has it for a minute after its turn."""
-    task = hand.task()
-    made = task.s("x")
-    made.kwargs["throttlekit.huey"] = {"ticket": {"anything": 1}, "copy": "0123456789abcdef"}
-    hand.huey.storage.add_to_schedule(hand.huey.serialize_task(made), hand.huey._get_timestamp())
-    hand.deny(0.2)
-    assert hand.huey.read_schedule() == []
-    hand.step()
-    (waiting,) = hand.huey.scheduled()
-    assert set(waiting.kwargs["throttlekit.huey"]) == {"copy"}
-    assert hand.until(1) == ["x"]
-
-
 def test_a_process_that_stops_gives_its_jobs_to_others(hand: Hand) -> None:
     """Workers take them at once, in their order; so it is with one that is denied later."""
     task = hand.task()

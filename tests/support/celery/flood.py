@@ -237,8 +237,7 @@ class _Sender:
 
     def left(self) -> int:
         if self._redis is not None:
-            parked = self._redis.hlen(f"throttlekit:{self.queue}:messages")
-            return int(self._redis.llen(self.queue) + self._redis.hlen("unacked") + parked)
+            return int(self._redis.llen(self.queue) + self._redis.hlen("unacked"))
         with self.app.connection_for_read() as connection:
             return int(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
 

@@ -87,7 +87,7 @@ class CelerySite:
         self.record.set(f"{self.queue}:go", 1)
 
     def asked(self, answer: str) -> int:
-        """How often the store has given *answer*: "granted", "denied" or "early"."""
+        """How often the store has given *answer*: "granted" or "denied"."""
         return int(self.record.get(f"{self.queue}:store:{answer}") or 0)
 
     def held(self) -> list[dict[str, Any]]:

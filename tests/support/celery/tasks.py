@@ -22,7 +22,6 @@ import throttlekit_celery._worker as worker
 from support.celery.site import conf_of
 from support.servers.stores import DenyBefore
 from throttlekit import Limiter, TokenBucket, current
-from throttlekit._core.answer import Reason
 from throttlekit_celery import install
 
 __all__ = ["app"]
@@ -44,8 +43,7 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
 
         def acquire(self, request: Any, now_us: int | None = None) -> Any:
             verdict = super().acquire(request, now_us)
-            answer = {Reason.ALLOWED: "granted", Reason.EARLY: "early"}.get(verdict.reason, "denied")
-            record.incr(f"{prefix}:store:{answer}")
+            record.incr(f"{prefix}:store:{'granted' if verdict.allowed else 'denied'}")
             self.asked.clear()
             return verdict
 

@@ -81,7 +81,7 @@ def _in_redis(client: Any) -> Contents:
                     if key.startswith(b"dramatiq:"):
                         fields.add(field)
             else:
-                members.add(value.rpartition(b" ")[2])  # a parked one's number comes before its id
+                members.add(value)
     return Contents(waiting + Counter(ids), dead, len(fields - members))
 
 

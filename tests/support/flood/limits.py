@@ -44,7 +44,7 @@ class FloodLimit:
 
 
 def options_of(adapter: Callable[..., Any], flood: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of *adapter* that the flood sets, of those that it has: `parking` and `max_inline_wait`."""
-    wanted = {"parking": flood.get("parking", True), "max_inline_wait": flood.get("max_inline_wait")}
+    """The options of *adapter* that the flood sets, of those that it has: `max_inline_wait`."""
+    wanted = {"max_inline_wait": flood.get("max_inline_wait")}
     known = inspect.signature(adapter).parameters
     return {name: value for name, value in wanted.items() if name in known and value is not None}

@@ -52,7 +52,7 @@ class Flood:
         faulty: Brokers and workers will die: let whoever is left notice soon.
         slow_s: The bodies call a `HiddenPartner` in the recording Redis, and an answer that takes longer is an
             overload. None: they call nothing.
-        parking, max_inline_wait: The adapter's options of these names, if it has them. None: its default.
+        max_inline_wait: The adapter's option of this name, if it has it. None: its default.
     """
 
     limits: tuple[FloodLimit, ...]
@@ -71,7 +71,6 @@ class Flood:
     slots_of: tuple[str, ...] = ()
     faulty: bool = False
     slow_s: float | None = None
-    parking: bool = True
     max_inline_wait: float | None = None
 
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
@@ -95,7 +94,6 @@ class Flood:
             "broker_options": options,
             "slots_of": self.slots_of,
             "slow_s": self.slow_s,
-            "parking": self.parking,
             "max_inline_wait": self.max_inline_wait,
         }
         return {"TK_FLOOD": json.dumps(told)}

@@ -57,7 +57,6 @@ class Plan:
         slow, fast: The rates that it is set to.
         patience: Seconds that the workers have to take the backlog up, and to stop.
         after: Seconds at most until the limit is fully used again.
-        parking: The adapter's option, where it has one.
     """
 
     jobs: int
@@ -69,7 +68,6 @@ class Plan:
     fast: int = 100
     patience: float = 300.0
     after: float = 60.0
-    parking: bool = False
 
     @property
     def seconds(self) -> float:
@@ -151,7 +149,7 @@ def happen(plan: Plan, workers: str) -> Found:
     """Let *plan* happen on fresh servers; nothing of it is left."""
     flooding_of, flood_of, kind = WORKERS[workers]
     limit = FloodLimit("partner", f"{plan.rate}/s", plan.burst)
-    flood = flood_of(limits=(limit,), jobs=plan.jobs, processes=plan.processes, parking=plan.parking)
+    flood = flood_of(limits=(limit,), jobs=plan.jobs, processes=plan.processes)
     if isinstance(flood, RqFlood):
         flood = replace(flood, kinds=(OURS_SIMPLE,) * plan.processes)
     if workers.startswith("Dramatiq"):

@@ -8,18 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from throttlekit._core.line import Place
-
 from throttlekit._core.algorithm import Use
-from throttlekit._core.answer import Answer, Reason
+from throttlekit._core.answer import Answer, Asker, Reason
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.stores.redis import RedisStore
-from throttlekit.stores.wire import arguments_of, script_of
 
 __all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording"]
 
-_OF_WAITLISTS = {"ask", "forget", "list_waiting", "listen", "look", "own", "return_units", "wake", "where"}
-_ROUNDED_US = 1000  # timers come a little early
+_OF_WAITLISTS = {"forget", "list_waiting", "listen", "look", "own", "return_units", "wake", "where"}
 
 
 class Passing:
@@ -27,8 +23,8 @@ class Passing:
 
     inner: Store
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
-        return self.inner.acquire(request, now_us)
+    def ask(self, claims: Any, asker: Asker, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        return self.inner.ask(claims, asker, now_us, attempt=attempt)
 
     def settle(self, corrections: Any, now_us: int | None = None) -> None:
         self.inner.settle(corrections, now_us)
@@ -68,24 +64,25 @@ class Recording(Passing):
         self._lock = threading.Lock()
         self.asked: list[tuple[Request, Answer]] = []
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
-        verdict = self._decide(request, now_us)
+    def ask(self, claims: Any, asker: Asker, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
+        answer = self._decide(request, now_us)
         with self._lock:
-            self.asked.append((request, verdict))
-        return verdict
+            self.asked.append((request, answer))
+        return answer
 
     @property
-    def verdicts(self) -> list[Answer]:
+    def answers(self) -> list[Answer]:
         with self._lock:
-            return [verdict for _, verdict in self.asked]
+            return [answer for _, answer in self.asked]
 
     @property
     def grants(self) -> int:
-        return sum(verdict.allowed for verdict in self.verdicts)
+        return sum(answer.allowed for answer in self.answers)
 
     @property
     def denials(self) -> int:
-        return sum(not verdict.allowed for verdict in self.verdicts)
+        return sum(not answer.allowed for answer in self.answers)
 
     def names(self) -> set[str]:
         """The bucket names that were asked for."""
@@ -93,7 +90,7 @@ class Recording(Passing):
             return {claim.bucket for request, _ in self.asked for claim in request.claims}
 
     def _decide(self, request: Request, now_us: int | None) -> Answer:
-        return self.inner.acquire(request, now_us)
+        return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
 
 class EventDispatcher(Recording):
@@ -119,38 +116,33 @@ class EventDispatcher(Recording):
 
 class DenyBefore(Recording):
     """
-    A store that denies *denials* times before each grant, for each key, each time for *delay* seconds.
+    A store that denies *denials* times before each grant, for each job, each time for *delay* seconds.
 
-    Every request that it grants is one charge; nothing else limits it. As a real one it gives places, and
-    answers "early" to a job that comes before it is due, which is no denial.
+    Every request that it grants is one charge; nothing else limits it. No job waits on a list of its.
     """
 
     def __init__(self, denials: int, delay: float = 0.02) -> None:
         super().__init__()
         self._denials = denials
         self.delay = delay
-        self._asked_of: Counter[str] = Counter()
+        self._asked_by: Counter[str] = Counter()
         self._counting = threading.Lock()
 
     def _decide(self, request: Request, now_us: int | None) -> Answer:
         now_us = time.time_ns() // 1000
-        key, uses = request.claims[0].bucket, tuple(Use(0, now_us) for _ in request.claims)
-        place = request.places[0] if request.places else None
-        if place is not None and place.due_us > now_us + _ROUNDED_US:
-            return Answer(Reason.EARLY, 0, now_us, place.due_us, place.due_us, uses, request.places)
+        uses = tuple(Use(0, now_us) for _ in request.claims)
+        job = request.asker.job
         with self._counting:
-            self._asked_of[key] += 1
-            grant = self._asked_of[key] % (self._denials + 1) == 0
-            number = self._asked_of.total()
+            self._asked_by[job] += 1
+            grant = self._asked_by[job] % (self._denials + 1) == 0
         if grant:
-            return Answer(Reason.ALLOWED, 0, now_us, now_us, now_us, uses)
+            return Answer(Reason.ALLOWED, 0, now_us, now_us, uses)
         back_us = now_us + round(self.delay * 1_000_000)
-        places = (Place(1, number, number, back_us, ""),) * len(request.claims)
-        return Answer(Reason.EXHAUSTED, 0, now_us, back_us, back_us, uses, places)
+        return Answer(Reason.EXHAUSTED, 0, now_us, back_us, uses)
 
 
 class Listed(RedisStore):
     """A Redis store whose decisions go the way of every other command: all that is sent passes through `_run`."""
 
-    def _decide(self, request: Request, now_us: int | None) -> Any:
-        return self._run(script_of(request), arguments_of(request, now_us))
+    def _decide(self, claims: Any, asker: Asker, now_us: int | None, attempt: str) -> Any:
+        return self._run(*self._question(claims, asker, now_us, attempt))

@@ -22,7 +22,6 @@ from throttlekit import (
     hookimpl,
 )
 from throttlekit._core.answer import Answer
-from throttlekit._engine.inline import InlineWaits
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Request, Store
@@ -140,18 +139,6 @@ def test_a_decision_without_the_store_is_told() -> None:
     assert [(e.decision, e.uses, e.waited, e.due, e.deferrals) for e in listener.events] == [
         (decision, (), 0.0, 0.0, 0)
     ]
-
-
-def test_waits_in_place_are_one_call() -> None:
-    """A job that waits its turn in place, and runs, is told once: as a start, with what it waited."""
-    listener = Listener()
-    limiter = Limiter(plugins=[listener])
-    limiter.acquire(LIMIT)
-    decision = limiter.acquire(LIMIT, job=Job(), delivery=Delivery(inline=InlineWaits(1.0)))
-    assert decision.allowed
-    assert len(listener.events) == 2
-    assert listener.events[1].waited > 0
-    assert listener.events[1].deferrals == 0
 
 
 def test_a_429_is_told_as_the_denial_that_it_is() -> None:

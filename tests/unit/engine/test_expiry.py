@@ -13,7 +13,6 @@ from throttlekit._engine.ticket import Ticket
 
 from throttlekit import Delivery, Job, Limiter, TokenBucket
 from throttlekit._engine.delivery import PLAIN_DELIVERY
-from throttlekit._engine.inline import InlineWaits
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -105,14 +104,6 @@ def test_expiry_is_no_wait_that_was_too_long(limiter: Limiter, clock: FakeClock)
     clock.advance(5)
     again = limiter.acquire(SLOW, job=Job(id="a", ticket=first.ticket), delivery=Delivery(expires_in=0))
     assert (again.reason, again.final, again.delay) == ("exhausted", False, 0.01)
-
-
-def test_job_is_not_waited_for_in_place_past_its_expiry(limiter: Limiter) -> None:
-    """It would begin after its end."""
-    quick = TokenBucket("quick", "20/s", burst=1)
-    limiter.acquire(quick)
-    inline = InlineWaits(longest=0.1)
-    assert not limiter.acquire(quick, job=JOB, delivery=Delivery(expires_in=0.01, lateness=0, inline=inline))
 
 
 @dataclass

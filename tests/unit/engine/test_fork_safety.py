@@ -18,7 +18,6 @@ from support.servers.processes import Cluster
 from throttlekit import Job, Limiter, TokenBucket
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.builtin_plugins import DeferralLog
-from throttlekit._engine.inline import InlineWaits
 from throttlekit._util import fork_safety
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._wiring import wiring_of
@@ -138,15 +137,6 @@ def test_scripts_are_not_read_when_first_needed(monkeypatch: pytest.MonkeyPatch)
     throttlekit_lua.read.cache_clear()
     assert throttlekit_lua.read("acquire")
     assert throttlekit_lua.read("settle")
-
-
-def test_child_may_wait_in_place() -> None:
-    """A thread that waits in place at the fork takes no place from the child."""
-    waits = InlineWaits(at_once=1)
-    assert waits._places is not None
-    with waits._places:
-        assert not waits.wait(0.0)
-        assert in_a_child(lambda: waits.wait(0.0)) == 0
 
 
 def test_memory_store_answers_in_a_child() -> None:

@@ -38,7 +38,6 @@ from throttlekit._core.answer import Answer
 from throttlekit._core.claim import UNIT
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Call
-from throttlekit._engine.inline import InlineWaits
 from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
@@ -94,22 +93,6 @@ class Down:
     pause: Any = acquire
 
     def close(self) -> None: ...
-
-
-class FakeWaits(InlineWaits):
-    """Waits that move the clock in place of sleeping."""
-
-    def __init__(self, clock: FakeClock, longest: float = 0.05) -> None:
-        super().__init__(longest)
-        self.clock = clock
-        self.slept: list[float] = []
-
-    def wait(self, seconds: float) -> bool:
-        if seconds > self.longest:
-            return False
-        self.slept.append(seconds)
-        self.clock.advance(seconds)
-        return True
 
 
 @pytest.fixture
@@ -543,45 +526,6 @@ def test_tight_limits_ask_for_early_delivery(limiter: Limiter, limit: TokenBucke
     assert limiter.acquire(limit, job=job(), delivery=Delivery(early=early)).delay == delay
 
 
-@pytest.mark.parametrize("limiter", ["sync"], indirect=True)
-def test_short_wait_is_spent_in_place(limiter: Limiter, clock: FakeClock, store: Recorder) -> None:
-    """A job that would wait briefly waits in place, holding its slot, and is not deferred at all."""
-    fast = TokenBucket("fast", "100/s", burst=1)
-    waits = FakeWaits(clock)
-    limiter.acquire(fast)
-    assert limiter.acquire(fast, job=job(), delivery=Delivery(inline=waits))
-    assert len(waits.slept) == 1
-
-
-def test_long_wait_is_not_spent_in_place(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that would wait longer goes back to its framework."""
-    waits = FakeWaits(clock, longest=0.04)
-    limiter.acquire(ONE)
-    assert limiter.acquire(ONE, job=job(), delivery=Delivery(inline=waits)).delay == pytest.approx(0.05)
-    assert waits.slept == []
-
-
-@pytest.mark.parametrize("limiter", ["sync"], indirect=True)
-@pytest.mark.parametrize(("burst", "slept"), [(1, [0.01]), (50, [])])
-def test_what_a_process_holds_waits_in_place_only_where_a_unit_would_be_lost(
-    limiter: Limiter, clock: FakeClock, burst: int, slept: list[float]
-) -> None:
-    """Elsewhere it goes back to those that its answer concerns too."""
-    fast, waits = TokenBucket("fast", "100/s", burst=burst), FakeWaits(clock)
-    for _ in range(burst):
-        limiter.acquire(fast)
-    limiter.acquire(fast, job=job(), delivery=Delivery(inline=waits, held=True))
-    assert bool(waits.slept) == bool(slept)
-
-
-def test_guests_never_wait_in_place(limiter: Limiter, clock: FakeClock) -> None:
-    """A caller without a job gets its answer at once."""
-    fast, waits = TokenBucket("fast", "100/s", burst=1), FakeWaits(clock)
-    limiter.acquire(fast)
-    assert not limiter.acquire(fast, delivery=Delivery(inline=waits))
-    assert waits.slept == []
-
-
 def test_store_that_is_down_defers_and_keeps_the_place(limiter: Limiter, clock: FakeClock) -> None:
     """While the store is down a job is deferred, uncharged, for about a second, and keeps what it carries."""
     limiter.acquire(SLOW)
@@ -739,14 +683,6 @@ def test_guest_finds_the_queue_full_as_well(limiter: Limiter) -> None:
     limiter.acquire(even)
     assert limiter.peek(even).reason == "queue full"
     assert limiter.acquire(even).final
-
-
-def test_full_queue_is_not_waited_out_in_place(limiter: Limiter, clock: FakeClock) -> None:
-    """A refused job does not wait in place either, however short the wait would be."""
-    even, waits = LeakyBucket("even", "100/s", queue=0), FakeWaits(clock)
-    limiter.acquire(even)
-    assert limiter.acquire(even, job=job(), delivery=Delivery(inline=waits)).final
-    assert waits.slept == []
 
 
 def test_cost_too_dear_for_a_limit_in_a_call_names_it(limiter: Limiter, store: Recorder) -> None:
