@@ -6,16 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, cast
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.verdict import Reason, Verdict
+from throttlekit._core.decide import Answer, Asker
+from throttlekit._core.verdict import Reason
+from throttlekit._core.wait_control import Charge
 from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import Decided, hookimpl
 from throttlekit.limiter import Limiter
-from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait
+from throttlekit.stores import MemoryStore
+from throttlekit.stores.base import Lease
 
 __all__ = ["Seen", "allowing", "denying", "in_memory"]
 
@@ -134,11 +135,11 @@ def in_memory(
 
 
 @contextmanager
-def _replace_store(limiter: Limiter | None, store: Store) -> Generator[Seen, None, None]:
+def _replace_store(limiter: Limiter | None, store: MemoryStore) -> Generator[Seen, None, None]:
     seen = Seen()
     other = Limiter(store, plugins=[seen])
     if isinstance(store, _FixedStore):
-        wiring_of(other).stores.in_process = cast(Any, store)
+        wiring_of(other).stores.in_process = store
     seen.limiter = other if limiter is None else limiter
     kept = vars(seen.limiter).copy()
     vars(seen.limiter).update(vars(other))
@@ -149,43 +150,23 @@ def _replace_store(limiter: Limiter | None, store: Store) -> Generator[Seen, Non
         other.close()
 
 
-class _FixedStore:
+class _FixedStore(MemoryStore):
     """A store that denies every request with *delay* seconds, or, without one, allows every request."""
 
     def __init__(self, delay: float | None) -> None:
+        super().__init__()
         self._delay = delay
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
         now_us = time.time_ns() // 1000 if now_us is None else now_us
-        uses = tuple(Use(0, now_us) for _ in request.claims)
+        uses = tuple(Use(0, now_us) for _ in claims)
         if self._delay is None:
-            return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, uses)
-        back_us = now_us + round(self._delay * 1_000_000)
-        return Verdict(Reason.EXHAUSTED, 0, now_us, back_us, back_us, uses)
+            return Answer(Reason.ALLOWED, 0, now_us, now_us, uses)
+        return Answer(Reason.EXHAUSTED, 0, now_us, now_us + round(self._delay * 1_000_000), uses)
 
-    def has_list(self, bucket: str) -> bool:
-        return False
-
-    def listen(self, owner: str, heard: object, missed: object) -> Callable[[], None]:
-        return lambda: None
-
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None: ...
-
-    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None: ...
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None: ...
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         return [True] * len(leases)
-
-    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None: ...
-
-    def pause(
-        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
-    ) -> None: ...
-
-    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None: ...
-
-    def reset(self, names: Sequence[str]) -> None: ...
-
-    def clear_lines(self, names: Sequence[str]) -> None: ...
-
-    def close(self) -> None: ...
