@@ -6,15 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, cast
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.answer import Answer, Asker, Reason
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.wait_control import Charge
 from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import Decided, hookimpl
 from throttlekit.limiter import Limiter
-from throttlekit.stores import MemoryStore, Store
+from throttlekit.stores import MemoryStore
 from throttlekit.stores.base import Lease
 
 __all__ = ["Seen", "allowing", "denying", "in_memory"]
@@ -134,11 +134,11 @@ def in_memory(
 
 
 @contextmanager
-def _replace_store(limiter: Limiter | None, store: Store) -> Generator[Seen, None, None]:
+def _replace_store(limiter: Limiter | None, store: MemoryStore) -> Generator[Seen, None, None]:
     seen = Seen()
     other = Limiter(store, plugins=[seen])
     if isinstance(store, _FixedStore):
-        wiring_of(other).stores.in_process = cast(Any, store)
+        wiring_of(other).stores.in_process = store
     seen.limiter = other if limiter is None else limiter
     kept = vars(seen.limiter).copy()
     vars(seen.limiter).update(vars(other))
@@ -164,6 +164,8 @@ class _FixedStore(MemoryStore):
         if self._delay is None:
             return Answer(Reason.ALLOWED, 0, now_us, now_us, uses)
         return Answer(Reason.EXHAUSTED, 0, now_us, now_us + round(self._delay * 1_000_000), uses)
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None: ...
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         return [True] * len(leases)

@@ -6,10 +6,8 @@ import heapq
 import math
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
 
 import pytest
-from throttlekit._engine.ticket import Ticket
 
 from throttlekit import Delivery, Job, Limiter, TokenBucket
 from throttlekit._engine.delivery import PLAIN_DELIVERY
@@ -31,30 +29,25 @@ def limiter(clock: FakeClock) -> Limiter:
 
 
 @pytest.mark.parametrize(
-    ("delivery", "max_wait_us"),
+    ("delivery", "ends_in_us"),
     [
         (Delivery(), None),
-        (Delivery(expires_in=3, lateness=0), 3_000_000),
-        (Delivery(expires_in=3, lateness=0.5), 2_500_000),
-        (Delivery(expires_in=3, lateness=0.5, latest=2), 1_000_000),
-        (Delivery(expires_in=3, lateness=0, max_wait=2), 2_000_000),
-        (Delivery(expires_in=3, lateness=0, max_wait=4), 3_000_000),
-        (Delivery(expires_in=math.inf, max_wait=4), 4_000_000),
-        (Delivery(expires_in=0.2, lateness=0.5), 0),
+        (Delivery(expires_in=3), 3_010_000),
+        (Delivery(expires_in=3, max_wait=2), 2_010_000),
+        (Delivery(expires_in=3, max_wait=4), 3_010_000),
+        (Delivery(expires_in=math.inf, max_wait=4), 4_010_000),
         (Delivery(expires_in=-7), 0),
-        (Delivery(expires_in=3, max_deferrals=0), 0),
     ],
 )
-def test_expiry_is_patience(delivery: Delivery, max_wait_us: int | None) -> None:
-    """A job waits for a slot within its max_wait and before its expiry, less what the framework may be late."""
-    assert delivery.max_wait_us(Ticket()) == max_wait_us
+def test_a_wait_ends_right_after_the_expiry(delivery: Delivery, ends_in_us: int | None) -> None:
+    """A job waits no longer than its max_wait, and than its framework lets it live."""
+    assert delivery.ends_in_us(0) == ends_in_us
 
 
 def test_time_before_the_expiry_is_counted_from_now() -> None:
     """Unlike max_wait, which counts from the first denial."""
-    waited = Ticket(due_us=5_000_000, since_us=1_000_000)
-    assert Delivery(expires_in=3, lateness=0, max_wait=10).max_wait_us(waited) == 3_000_000
-    assert Delivery(expires_in=3, lateness=0, max_wait=5).max_wait_us(waited) == 1_000_000
+    assert Delivery(expires_in=3, max_wait=10).ends_in_us(4_000_000) == 3_010_000
+    assert Delivery(expires_in=3, max_wait=5).ends_in_us(4_000_000) == 1_010_000
 
 
 def test_job_that_expires_before_its_slot_takes_none(limiter: Limiter) -> None:
@@ -124,25 +117,25 @@ class Traffic:
     def run(self, seconds: int) -> None:
         clock = FakeClock()
         limiter, began, number = Limiter(MemoryStore(clock_us=clock)), clock(), count()
-        events: list[tuple[float, int, float, bool, Any]] = []
+        events: list[tuple[float, int, float, bool, str]] = []
         for i in range(self.per_second * seconds):
             born = i / self.per_second
-            events.append((born, next(number), born, i % 10 < self.expiring, None))
+            events.append((born, next(number), born, i % 10 < self.expiring, str(i)))
         while events and events[0][0] < seconds:
-            now, _, born, expires, ticket = heapq.heappop(events)
+            now, _, born, expires, id = heapq.heappop(events)
             clock.advance((began - clock()) / 1_000_000 + now)
             left = self.expires_in - (now - born) if expires else math.inf
             if left <= 0:
                 continue  # the framework ends it
             delivery = replace(self.delivery, expires_in=left)
-            decision = limiter.acquire(self.limit, job=Job(ticket=ticket), delivery=delivery)
+            decision = limiter.acquire(self.limit, job=Job(id=id), delivery=delivery)
             if decision.allowed:
                 self.ran.append(now)
                 self.waits.append(0 if expires else now - born)
             else:
                 due = now + decision.delay
                 back = due if self.tick is None else math.ceil(due) + self.tick
-                heapq.heappush(events, (back, next(number), born, expires, decision.ticket))
+                heapq.heappush(events, (back, next(number), born, expires, id))
 
 
 def test_limit_is_used_while_most_jobs_expire() -> None:
