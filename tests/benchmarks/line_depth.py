@@ -50,13 +50,13 @@ class Line(NamedTuple):
         return Request([claim], caller, () if place is None else (place,))
 
     def ask(self, requests: Sequence[Request], now_us: int) -> list[Answer]:
-        return [self.store.acquire(request, now_us) for request in requests]
+        return [self.store.ask(request.claims, request.asker, now_us, attempt=request.attempt) for request in requests]
 
     def timed(self, requests: Sequence[Request], instants: Sequence[int]) -> float:
         """Microseconds of the server for each of *requests*."""
         self.client.config_resetstat()
         for request, now_us in zip(requests, instants, strict=True):
-            self.store.acquire(request, now_us)
+            self.store.ask(request.claims, request.asker, now_us, attempt=request.attempt)
         spent = self.client.info("commandstats")["cmdstat_evalsha"]
         return float(spent["usec"]) / int(spent["calls"])
 

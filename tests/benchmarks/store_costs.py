@@ -27,7 +27,7 @@ from support.servers.processes import redis_server
 from support.servers.stores import Listed
 from support.waiting import wait_until
 from throttlekit import Adapt, Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.answer import Caller
+from throttlekit._core.answer import Asker, Caller
 from throttlekit._core.storage_keys import bucket_name, holder_name
 from throttlekit.stores import Request, Slowing, StoreClaim
 from throttlekit.stores.redis import RedisStore
@@ -54,7 +54,7 @@ class Recorder(Listed):
             charge = limit.bind(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6), time.time_ns() // 1000))
             bucket = bucket_name(limit.name, tenant, limit.fingerprint)
             claims.append(StoreClaim(bucket, charge, cost))
-        self.acquire(Request(claims, Caller.JOB))
+        self.ask(claims, Asker(Caller.JOB))
         return self.sent
 
     def _run(self, script: Any, arguments: list[Any]) -> Any:

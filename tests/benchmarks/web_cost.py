@@ -49,9 +49,10 @@ class Counting(RedisStore):
         self.sent.update(str(each[0]) for each in commands)
         return super().commands(commands)
 
-    def acquire(self, request: Any, now_us: int | None = None) -> Any:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+        request = Request(claims, asker, attempt)
         self.sent["EVALSHA"] += 1
-        return super().acquire(request, now_us)
+        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
 
 def served(client: Any, store: Counting, site: Site, path: str) -> tuple[Counter[str], float]:

@@ -44,10 +44,11 @@ class Slow(Passing):
     def __init__(self) -> None:
         self.inner, self.asked, self.go = MemoryStore(), threading.Semaphore(0), threading.Event()
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
         self.asked.release()
         assert self.go.wait(30)
-        return self.inner.acquire(request, now_us)
+        return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
 
 def _run(work: Callable[[AsyncLimiter], Awaitable[None]], store: Any) -> None:

@@ -25,7 +25,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.answer import Answer, Caller
+from throttlekit._core.answer import Answer, Asker, Caller
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
 from throttlekit.stores import Correction, Request, Store
@@ -57,8 +57,11 @@ class ClockedStore(RedisClusterStore):
         super().__init__(url, timeout=5)
         self._clock = clock
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
-        return super().acquire(request, self._clock() if now_us is None else now_us)
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
+        return super().ask(
+            request.claims, request.asker, self._clock() if now_us is None else now_us, attempt=request.attempt
+        )
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         super().settle(corrections, self._clock() if now_us is None else now_us)
@@ -378,7 +381,7 @@ def test_node_that_is_down_gives_back_what_the_others_charged(own_cluster: Clust
     claims = [Bench(store).claim(limit) for limit in limits]
     for some in itertools.permutations(claims):
         with pytest.raises(StoreUnavailable):
-            store.acquire(Request(some, Caller.JOB))
+            store.ask(some, Asker(Caller.JOB))
     for order in itertools.permutations(limits):
         decision = limiter.acquire(*order, job=Job(id="1"))
         assert (decision.allowed, decision.reason) == (False, "store unavailable")

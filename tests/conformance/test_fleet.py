@@ -25,14 +25,14 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.answer import Caller
+from throttlekit._core.answer import GUEST
 from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit._engine.leases import _lease
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.fleet.activity import _REPORT, JOBS_KNOWN, KEYS
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import Key, look, look_up
-from throttlekit.stores import Lease, Request, StoreClaim
+from throttlekit.stores import Lease, StoreClaim
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
@@ -97,7 +97,7 @@ def _teach(store: RedisStore, limit: Concurrency, bucket: str) -> None:
     for number in range(16):
         leases = [Lease(bucket, limit.bind(1, 0, f"{name}#{number}"), now_us + number) for name in ("a", "b")]
         for each in leases:
-            store.acquire(Request([StoreClaim(bucket, each.algorithm)], Caller.GUEST), now_us + number)
+            store.ask([StoreClaim(bucket, each.algorithm)], GUEST, now_us + number)
         store.release(leases, now_us + number + 1)
 
 

@@ -26,12 +26,13 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.answer import Caller, Reason
+from throttlekit._core.answer import GUEST, Asker, Caller, Reason
 from throttlekit._core.claim import UNIT
+from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
-from throttlekit.stores import Correction, Request, StoreClaim, Wait
+from throttlekit.stores import Correction, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing.bench import Bench
 
@@ -130,7 +131,7 @@ def test_every_key_expires(client: Any, store: RedisStore) -> None:
 def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, limit: Limit, which: int) -> None:
     """A key of a limit that holds a list is StoreUnavailable, with the server's error as the cause."""
     name = _claim(limit).names[which]
-    assert store.acquire(Request([_claim(limit, limit.capacity)], Caller.JOB)).allowed
+    assert store.ask([_claim(limit, limit.capacity)], Asker(Caller.JOB)).allowed
     assert not store.acquire(_request(limit)).allowed
     client.delete(name)
     client.rpush(name, "x")
@@ -219,9 +220,9 @@ def test_last_job_set_aside_leaves_no_key_behind(client: Any, store: RedisStore)
     """A tenant's job that passes where all others, of no tenant, were set aside leaves no key that lives for ever."""
     claim, now_us = _claim(TokenBucket("one", "10/s", burst=1)), 10**15
     for _ in range(2):
-        store.acquire(Request([claim], Caller.JOB), now_us=now_us)
+        store.ask([claim], Asker(Caller.JOB), now_us)
     request = Request([replace(claim, tenant="a", step=UNIT)], Caller.JOB, max_wait_us=0)
-    while not store.acquire(request, now_us=now_us).allowed:
+    while not store.ask(request.claims, request.asker, now_us, attempt=request.attempt).allowed:
         now_us += 60_000
     assert not client.exists(jobs_name(claim.bucket))
 
@@ -317,9 +318,9 @@ def test_log_is_stored_as_a_ring_behind_a_head(client: Any, store: RedisStore) -
     """Numbers of 7 bytes: the position of the oldest, the end of the debt, and a ring of the amount's instants."""
     limit = SlidingLog("log", "5/h")
     claim = _claim(limit, 2)
-    assert store.acquire(Request([claim], Caller.JOB), now_us=NOW_US).allowed
+    assert store.ask([claim], Asker(Caller.JOB), NOW_US).allowed
     assert _numbers(client.get(claim.bucket)) == [2, 0, NOW_US, NOW_US]
-    assert store.acquire(Request([claim], Caller.JOB), now_us=NOW_US + 7).allowed
+    assert store.ask([claim], Asker(Caller.JOB), NOW_US + 7).allowed
     assert _numbers(client.get(claim.bucket)) == [4, 0, NOW_US, NOW_US, NOW_US + 7, NOW_US + 7]
     store.settle([Correction(claim.bucket, claim.algorithm, NOW_US + 7, 3)], now_us=NOW_US + 9)
     # The first two instants are pushed out, and owed for until an hour after them.
@@ -495,8 +496,8 @@ def test_stale_keys_expire_too(client: Any, store: RedisStore) -> None:
     ahead_us = NOW_US + 40 * 86_400_000_000
     for limit in FIVE:
         request = Request([_claim(limit, limit.capacity)], Caller.JOB)
-        assert store.acquire(request, now_us=ahead_us).allowed
-        assert not store.acquire(request, now_us=NOW_US).allowed
+        assert store.ask(request.claims, request.asker, ahead_us, attempt=request.attempt).allowed
+        assert not store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt).allowed
         charge = _claim(limit).algorithm
         store.settle([Correction(request.claims[0].bucket, charge, NOW_US, 1)], now_us=NOW_US)
     ttls = {key: client.pttl(key) for key in client.scan_iter("*")}
@@ -525,7 +526,7 @@ def test_idle_line_leaves_no_key(client: Any, store: RedisStore) -> None:
     """A line whose jobs do not come back expires a while after the last of them is due, with its bucket."""
     for limit in FIVE:
         claim = _claim(limit, limit.capacity)
-        store.acquire(Request([claim], Caller.JOB), now_us=NOW_US)
+        store.ask([claim], Asker(Caller.JOB), NOW_US)
         last_us = [store.acquire(_request(limit), now_us=NOW_US).due_us for _ in range(9)][-1]
         end_ms = (last_us - NOW_US) // 1000
         for name in claim.names[1:]:
@@ -615,23 +616,20 @@ def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest,
     for start_us in (NOW_US, 100_000_000_000_000, 2_000_000_000_000_000, NOW_US + 1):
         for limit in limits:
             claim, one = _claim(limit, limit.capacity), _claim(limit)
-            assert store.acquire(Request([claim], Caller.JOB), now_us=start_us).allowed, limit
-            denied = store.acquire(Request([one], Caller.JOB), now_us=start_us)
-            due_us = denied.due_us
-            for caller in (Caller.JOB, Caller.GUEST, Caller.PEEK):
-                assert not store.acquire(Request([one], caller), now_us=start_us).allowed
-            first = store.acquire(Request([one], Caller.AGAIN), now_us=start_us).places[0]
-            assert first is not None
-            store.acquire(Request([one], Caller.JOB, [first._replace(epoch=1)]), now_us=start_us)
-            store.leave([Wait(one, first)], now_us=start_us)
+            assert store.ask([claim], Asker(Caller.JOB), start_us).allowed, limit
+            due_us = store.ask([one], Asker(Caller.JOB, "first", "p"), start_us).retry_us
+            for asker in (Asker(Caller.JOB, "second", late_owner(0.05)), GUEST, Asker(Caller.PEEK)):
+                assert not store.ask([one], asker, start_us).allowed
+            assert not store.ask([one], Asker(Caller.AGAIN, "again", "p"), start_us).allowed
+            store.forget([one], ["again", "second"], now_us=start_us)
             store.pause([one], 0, now_us=start_us)
-            denied = store.acquire(Request([one], Caller.JOB, denied.places), now_us=start_us)
-            assert store.acquire(Request([one], Caller.JOB, denied.places), now_us=due_us).allowed
+            store.look(one, "p", 1, ["first"], due_us)
+            assert store.ask([one], Asker(Caller.JOB, "first", "p", 1), due_us).allowed
             for by in (100_000_000, -100_000_000, 10**12):
                 store.settle([Correction(claim.bucket, claim.algorithm, due_us, by)], now_us=due_us)
-            store.acquire(Request([one], Caller.GUEST), now_us=start_us)
-            store.acquire(Request([one], Caller.GUEST), now_us=start_us - 4 * 366 * 86_400_000_000)
-            store.reset(claim.names)
+            store.ask([one], GUEST, start_us)
+            store.ask([one], GUEST, start_us - 4 * 366 * 86_400_000_000)
+            store.reset([claim.bucket])
     store.close()
 
 

@@ -16,7 +16,7 @@ from throttlekit._engine.ticket import Ticket
 from support.servers.slowlog import PARTS, Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
-from throttlekit._core.answer import Asker, Caller
+from throttlekit._core.answer import GUEST, Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.serialize import plain
 from throttlekit._core.slowdown import Heard
@@ -126,7 +126,7 @@ class Filled:
     def jobs_wait(self) -> None:
         """Let so many jobs wait in the line of a limit."""
         store, request = self.server.store, Request([self.claim], Caller.JOB)
-        store.acquire(Request([self.claim], Caller.GUEST))
+        store.ask([self.claim], GUEST)
         for _ in range(0, MANY, 500):
             store.ask_all([request] * 500)
 

@@ -15,7 +15,7 @@ from support.servers.processes import Cluster, redis_server
 from support.servers.sentinel import watched
 from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
-from throttlekit._core.answer import Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import GUEST, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Fall, Heard
@@ -246,13 +246,13 @@ def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> N
 def test_a_caller_that_does_not_wait_gets_no_position(store: Any) -> None:
     """It passes only if nobody waits, and is told when it would."""
     claim, request = _claim(SLOW), Request([_claim(SLOW)], Caller.GUEST)
-    assert store.acquire(request, NOW_US).allowed
-    denied = store.acquire(request, NOW_US)
+    assert store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt).allowed
+    denied = store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt)
     assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, NOW_US + SECOND)
     assert store.list_waiting(claim).jobs == 0
-    peek = store.acquire(Request([claim], Caller.PEEK), NOW_US + SECOND)
+    peek = store.ask([claim], Asker(Caller.PEEK), NOW_US + SECOND)
     assert peek.allowed
-    assert store.acquire(request, NOW_US + SECOND).allowed
+    assert store.ask(request.claims, request.asker, NOW_US + SECOND, attempt=request.attempt).allowed
 
 
 def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
@@ -339,10 +339,10 @@ def test_a_peek_names_what_denies_and_charges_nothing(store: Any) -> None:
     slow, fast = _claim(SLOW), _claim(FAST)
     store.pause([slow], 2 * SECOND, NOW_US)
     store.pause([fast], 9 * SECOND, NOW_US)
-    peek = store.acquire(Request([slow, fast], Caller.PEEK), NOW_US)
+    peek = store.ask([slow, fast], Asker(Caller.PEEK), NOW_US)
     assert (peek.reason, peek.claim) == (Reason.PAUSED, 1)
     store.pause([slow, fast], None, NOW_US + SECOND)
-    assert store.acquire(Request([slow, fast], Caller.PEEK), NOW_US + SECOND).allowed
+    assert store.ask([slow, fast], Asker(Caller.PEEK), NOW_US + SECOND).allowed
     assert _ask(store, "one", slow, fast, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
 
 
@@ -416,7 +416,7 @@ def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: 
 
         def take_all(at_us: int) -> None:
             single = _claim(TokenBucket("scarce", "10/s", burst=10))
-            while one.acquire(Request([single], Caller.GUEST), at_us).allowed:
+            while one.ask([single], GUEST, at_us).allowed:
                 passed.append(1)
 
         two.pause([other], 60 * SECOND, NOW_US)

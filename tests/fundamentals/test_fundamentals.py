@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import dramatiq
 import pytest
@@ -115,7 +115,8 @@ def test_a_pause_holds_every_process(redis_url: str) -> None:
 class Away(MemoryStore):
     """A store whose server does not answer."""
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        Request(claims, asker, attempt)
         raise StoreUnavailable("the server does not answer")
 
 
@@ -131,8 +132,9 @@ def test_memory_and_redis_decide_the_same(redis_url: str, clock: FakeClock) -> N
     """The store in memory and the scripts on a real Redis return equal answers at equal instants."""
 
     class ByTheClock(RedisStore):
-        def acquire(self, request: Request, now_us: int | None = None) -> Answer:
-            return super().acquire(request, clock())
+        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+            request = Request(claims, asker, attempt)
+            return super().ask(request.claims, request.asker, clock(), attempt=request.attempt)
 
     in_memory, on_redis = MemoryStore(clock_us=clock), ByTheClock(redis_url)
     for _ in range(8):

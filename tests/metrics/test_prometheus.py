@@ -23,7 +23,6 @@ from throttlekit.hookspecs import SlotLost
 from throttlekit.metrics._tally import DECISIONS_PER_SAMPLE
 from throttlekit.metrics.prometheus import PrometheusMetrics
 from throttlekit.stores import MemoryStore, Request, Store
-from throttlekit.stores.memory import MemoryStore
 from throttlekit.testing import FakeClock
 
 LIMIT = TokenBucket("partner", "10/s", burst=1)
@@ -36,7 +35,8 @@ class Silent(Passing):
 
     inner = MemoryStore()
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        Request(claims, asker, attempt)
         raise StoreUnavailable("silent")
 
 

@@ -254,9 +254,10 @@ def test_no_event_loop_is_blocked(memory: Limiter) -> None:
         def __init__(self) -> None:
             self.inner = MemoryStore()
 
-        def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+            request = Request(claims, asker, attempt)
             assert answered.wait(60), "the loop stood still"
-            return self.inner.acquire(request, now_us)
+            return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
     async def run(view: Callable[[], Any]) -> None:
         serving = asyncio.ensure_future(view())

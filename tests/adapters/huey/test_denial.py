@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 from support.huey.hand import RATE, Hand
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, StoreUnavailable, TokenBucket, current
+from throttlekit.stores import Request
 from throttlekit.stores.memory import MemoryStore
 from throttlekit_huey import install
 
@@ -123,10 +124,11 @@ class _Store(MemoryStore):
 
     away = False
 
-    def acquire(self, request: Any, now_us: int | None = None) -> Any:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+        request = Request(claims, asker, attempt)
         if self.away:
             raise StoreUnavailable("away")
-        return super().acquire(request, now_us)
+        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
 
 def test_a_task_object_that_is_enqueued_twice_waits_twice_for_a_store(redis_url: str) -> None:

@@ -22,6 +22,7 @@ import throttlekit_celery._worker as worker
 from support.celery.site import conf_of
 from support.servers.stores import DenyBefore
 from throttlekit import Limiter, TokenBucket, current
+from throttlekit.stores import Request
 from throttlekit_celery import install
 
 __all__ = ["app"]
@@ -41,8 +42,9 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
     class Store(DenyBefore):
         """It counts its answers, for all processes."""
 
-        def acquire(self, request: Any, now_us: int | None = None) -> Any:
-            verdict = super().acquire(request, now_us)
+        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+            request = Request(claims, asker, attempt)
+            verdict = super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
             record.incr(f"{prefix}:store:{'granted' if verdict.allowed else 'denied'}")
             self.asked.clear()
             return verdict

@@ -71,8 +71,9 @@ class RecordingStore(Passing):
         self._record = record
         self._count = count
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Any:
-        return self._noted(request, self.inner.acquire(request, now_us))
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+        request = Request(claims, asker, attempt)
+        return self._noted(request, self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt))
 
     def ask_all(self, requests: Sequence[Request]) -> list[Any]:
         """What event loops ask together."""

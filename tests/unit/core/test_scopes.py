@@ -38,11 +38,12 @@ class Shared(Passing):
         self.forgotten: list[str] = []
         self.down = False
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
         self.asked.append([claim.bucket for claim in request.claims])
         if self.down:
             raise StoreUnavailable("the store gave no usable answer: TimeoutError")
-        return self.inner.acquire(request, now_us)
+        return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
     def reset(self, names: Sequence[str]) -> None:
         self.forgotten += names

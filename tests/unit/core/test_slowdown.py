@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import Adapt, Concurrency, ConfigurationError, FixedWindow, Limiter, SlidingWindow, TokenBucket
-from throttlekit._core.answer import Caller
+from throttlekit._core.answer import GUEST, Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -34,8 +34,8 @@ class Downstream:
         self.claim = StoreClaim("tk1:{x:}:0", limit.bind(1, NOW_US))
 
     def passes(self) -> bool:
-        return self.store.acquire(Request([self.claim], Caller.PEEK), self.now_us).allowed and (
-            self.store.acquire(Request([self.claim], Caller.GUEST), self.now_us).allowed
+        return self.store.ask([self.claim], Asker(Caller.PEEK), self.now_us).allowed and (
+            self.store.ask([self.claim], GUEST, self.now_us).allowed
         )
 
     def passed_in(self, us: int, step_us: int = 10_000) -> int:

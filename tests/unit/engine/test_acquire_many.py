@@ -51,9 +51,10 @@ class Between(Passing):
         self.asked: list[tuple[Caller, int]] = []
         self.after_look: Callable[[], object] = lambda: None
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
         self.asked.append((request.caller, request.claims[0].cost))
-        verdict = self.inner.acquire(request, now_us)
+        verdict = self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
         if request.caller is Caller.PEEK:
             self.after_look()
         return verdict
@@ -64,7 +65,8 @@ class Down(Passing):
 
     inner = MemoryStore()
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        Request(claims, asker, attempt)
         raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
 

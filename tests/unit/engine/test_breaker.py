@@ -59,9 +59,10 @@ class Failing(MemoryStore):
         self.cause: Exception = TimeoutError("secret.host:6379")
         self.part: str | None = ""
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
         self._answer()
-        return super().acquire(request, now_us)
+        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self._answer()
@@ -288,7 +289,7 @@ def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
     request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call))
     store.down = True
     with pytest.raises(StoreUnavailable):
-        guard.acquire(request)
+        guard.ask(request.claims, request.asker, attempt=request.attempt)
     clock.now += 0.75
     assert isinstance(guard.ask_all([request])[0], ConfigurationError)
     assert isinstance(guard.ask_all([request])[0], StoreUnavailable)
@@ -326,9 +327,10 @@ class Nodes(Failing):
     def part_of(self, name: str) -> str:
         return next((node for limit, node in self.serves.items() if limit in name), "")
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
         self._reach(request.claims[0].bucket)
-        return super().acquire(request, now_us)
+        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         for each in corrections:

@@ -138,7 +138,8 @@ def test_a_denial_stays_a_denial() -> None:
 
 
 class Away(MemoryStore):
-    def acquire(self, request: Request, now_us: int | None = None) -> Any:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+        Request(claims, asker, attempt)
         raise StoreUnavailable("away", part="")
 
 

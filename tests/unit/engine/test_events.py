@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,6 @@ from throttlekit._core.answer import Answer
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Request, Store
-from throttlekit.stores.memory import MemoryStore
 from throttlekit.testing import FakeClock
 
 LIMIT = TokenBucket("partner", "10/s", burst=1)
@@ -51,10 +51,11 @@ class Away(MemoryStore):
 
     is_away = False
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
         if self.is_away:
             raise StoreUnavailable("away")
-        return super().acquire(request, now_us)
+        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
 
 class Silent(Passing):
@@ -62,7 +63,8 @@ class Silent(Passing):
 
     inner = MemoryStore()
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        Request(claims, asker, attempt)
         raise StoreUnavailable("silent")
 
 

@@ -34,7 +34,6 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.hold import Hold
 from throttlekit.errors import StoreUnavailable, WaitedTooLong
 from throttlekit.stores import MemoryStore, Request
-from throttlekit.stores.memory import MemoryStore
 
 ONE = Concurrency("one", 1)
 RATE = SlidingLog("rate", "10/hour")
@@ -60,8 +59,9 @@ class Slow(Passing):
         self.answer.set()
         self.error: Exception | None = None
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
-        verdict = self.inner.acquire(request, now_us)
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
+        verdict = self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
         self.asked.set()
         assert self.answer.wait(30)
         if self.error is not None:
@@ -169,11 +169,12 @@ def test_store_that_is_away_is_waited_for() -> None:
         def __init__(self) -> None:
             self.inner, self.fails = MemoryStore(), 1
 
-        def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+            request = Request(claims, asker, attempt)
             self.fails -= 1
             if self.fails >= 0:
                 raise StoreUnavailable("away", part=None)
-            return super().acquire(request, now_us)
+            return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
     store = Away()
     limiter = Limiter(store)

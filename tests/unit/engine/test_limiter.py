@@ -57,9 +57,10 @@ class Recorder(Passing):
         self.forgotten: list[str] = []
         self.closed = False
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
         self.requests.append(request)
-        return self.inner.acquire(request, now_us)
+        return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
     def reset(self, names: Sequence[str]) -> None:
         self.forgotten += names
@@ -72,25 +73,27 @@ class Recorder(Passing):
 class Unsettled:
     """A store of an older release: it knows no settling."""
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        Request(claims, asker, attempt)
         raise NotImplementedError
 
-    reset: Any = acquire
-    close: Any = acquire
+    reset: Any = ask
+    close: Any = ask
 
 
 class Down:
     """A store that never answers."""
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        Request(claims, asker, attempt)
         raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
-    reset: Any = acquire
-    clear_waitlists: Any = acquire
-    settle: Any = acquire
-    release: Any = acquire
-    renew: Any = acquire
-    pause: Any = acquire
+    reset: Any = ask
+    clear_waitlists: Any = ask
+    settle: Any = ask
+    release: Any = ask
+    renew: Any = ask
+    pause: Any = ask
 
     def close(self) -> None: ...
 

@@ -30,7 +30,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.answer import Answer, Caller
+from throttlekit._core.answer import Answer, Asker, Caller
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine import prefetch as prefetching
@@ -255,7 +255,7 @@ def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeCloc
     before = dict(store.inner._values)  # type: ignore[attr-defined]
     (request, verdict) = store.asked[-1]
     claim = request.claims[0]
-    store.inner.acquire(Request([replace(claim, algorithm=ahead, cost=16)], Caller.GUEST, max_wait_us=0))
+    store.inner.ask([replace(claim, algorithm=ahead, cost=16)], Asker(Caller.GUEST, max_wait_us=0))
     assert verdict.allowed
     assert dict(store.inner._values) == before  # type: ignore[attr-defined]
 
@@ -417,7 +417,7 @@ def test_settled_after_the_fact(limiter: Limiter, store: Fleet) -> None:
         assert [each.cost for each in settled.charged] == [0]
     (entry,) = held(limiter).entries.values()
     in_hand_us = entry.quota.left * uneven.period_us / uneven.amount
-    (use,) = store.inner.acquire(Request(store.asked[-1][0].claims, Caller.PEEK)).uses
+    (use,) = store.inner.ask(store.asked[-1][0].claims, Asker(Caller.PEEK)).uses
     assert use is not None
     assert in_hand_us <= use.full_us - store.asked[-1][1].now_us <= charged
 

@@ -52,9 +52,10 @@ class Fickle(Passing):
         if verb in self.away:
             raise StoreUnavailable("away", part=None)
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
         self._ask("acquire")
-        return super().acquire(request, now_us)
+        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
     def settle(self, corrections: Any, now_us: int | None = None) -> None:
         self._ask("settle")

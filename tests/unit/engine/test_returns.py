@@ -16,14 +16,13 @@ from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
-from throttlekit._core.answer import Answer
+from throttlekit._core.answer import Answer, Asker
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.call import Call
 from throttlekit._engine.returns import Returns, slots_of
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import Correction, Lease, MemoryStore, Request
-from throttlekit.stores.memory import MemoryStore
 
 SLOTS = Concurrency("slots", 2, lease=600)
 
@@ -41,8 +40,9 @@ class Stalled(Passing):
         if self.stands_still:
             raise self.error
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
-        verdict = self.inner.acquire(request, now_us)
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
+        verdict = self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
         self._answer()
         return verdict
 
@@ -277,9 +277,10 @@ def _request(*limits: Concurrency | TokenBucket) -> Request:
     class Seeing(Passing):
         inner = MemoryStore()
 
-        def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+            request = Request(claims, asker, attempt)
             seen.append(request)
-            return self.inner.acquire(request, now_us)
+            return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
     Limiter(Seeing()).acquire(*limits)
     return seen[0]
@@ -292,7 +293,7 @@ def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurre
     """A later part denied, and the earlier one gave no answer when it was to give back: the limiter goes on trying."""
     full, first = TokenBucket("full", "1/h", burst=1), Stalled()
     second, request = MemoryStore(), _request(limit, full)
-    second.acquire(Request(request.claims[1:], request.caller))
+    second.ask(request.claims[1:], Asker(request.caller))
     first_acquire: Callable[..., Answer] = first.inner.acquire
     first.acquire = first_acquire  # type: ignore[method-assign]
     first.stands_still = True

@@ -7,6 +7,7 @@ import datetime as dt
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 from zoneinfo import ZoneInfo
 
@@ -32,11 +33,12 @@ class Server(MemoryStore):
         self.asked: list[Request] = []
         super().__init__(clock_us=lambda: int(self.at.timestamp() * 1e6))
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Answer:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, asker, attempt)
         if self.down:
             raise StoreUnavailable("down")
         self.asked.append(request)
-        return super().acquire(request, now_us)
+        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -88,7 +88,8 @@ class Away:
     def __init__(self, inner: Store) -> None:
         self.inner, self.asked = inner, 0
 
-    def acquire(self, request: Request, now_us: int | None = None) -> None:
+    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> None:
+        Request(claims, asker, attempt)
         self.asked += 1
         raise StoreUnavailable("away", part="")
 

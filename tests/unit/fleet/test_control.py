@@ -36,6 +36,7 @@ from throttlekit.adapter.rate_limited import limited
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rules import Rule, as_text, data_of, field_of, plain, rule_of
 from throttlekit.hookspecs import Decided, ShadowDenied
+from throttlekit.stores import Request
 from throttlekit.testing import FakeClock
 
 PARTNER = TokenBucket("partner", "10/s", burst=3)
@@ -626,10 +627,11 @@ def test_limit_in_shadow_mode_of_a_store_that_is_away_denies_no_job(fleet: Fleet
     class Away(Passing):
         inner = fleet.store.inner
 
-        def acquire(self, request: Any, now_us: int | None = None) -> Any:
+        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+            request = Request(claims, asker, attempt)
             if any("partner" in claim.bucket for claim in request.claims):
                 raise StoreUnavailable("away")
-            return super().acquire(request, now_us)
+            return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
     fleet.store.inner = Away()
     decision = fleet.ask(*limits)

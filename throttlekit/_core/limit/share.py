@@ -25,7 +25,7 @@ class Stake(NamedTuple):
     Attributes:
         tenant: Whose jobs it is counted with.
         weight: Of the tenant, against the others.
-        lead: How far before v it stands: see `throttlekit._core.line`.
+        lead: Its class of priority: see `StoreClaim.lead`.
     """
 
     tenant: str = ""
