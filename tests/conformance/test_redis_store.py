@@ -13,7 +13,7 @@ import pytest
 from redis import exceptions
 
 from support.servers.processes import free_port
-from support.servers.stores import Listed
+from support.servers.stores import Listed, ask
 from support.waiting import wait_until
 from throttlekit import (
     ConfigurationError,
@@ -103,11 +103,11 @@ def test_denial_writes_the_line_of_the_limit_that_denies(client: Any, store: Red
 
 def test_forgotten_script_is_sent_again(client: Any, store: RedisStore) -> None:
     """After SCRIPT FLUSH or a restart, the next decision sends the script along, and charges once."""
-    store.acquire(_request(LIMIT))
+    ask(store, _request(LIMIT))
     client.script_flush()
     client.config_resetstat()
-    assert store.acquire(_request(LIMIT)).allowed
-    assert store.acquire(_request(LIMIT)).allowed
+    assert ask(store, _request(LIMIT)).allowed
+    assert ask(store, _request(LIMIT)).allowed
     calls = _calls(client)
     assert (calls["eval"], calls["evalsha"]) == (1, 2)
     tat = int(client.get(BUCKET))
@@ -132,12 +132,12 @@ def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, 
     """A key of a limit that holds a list is StoreUnavailable, with the server's error as the cause."""
     name = _claim(limit).names[which]
     assert store.ask([_claim(limit, limit.capacity)], Asker(Caller.JOB)).allowed
-    assert not store.acquire(_request(limit)).allowed
+    assert not ask(store, _request(limit)).allowed
     client.delete(name)
     client.rpush(name, "x")
     client.expire(name, 60)
     with pytest.raises(StoreUnavailable) as caught:
-        store.acquire(_request(limit))
+        ask(store, _request(limit))
     assert isinstance(caught.value.__cause__, exceptions.ResponseError)
 
 
@@ -145,7 +145,7 @@ def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, 
 def test_bucket_that_is_not_a_number_counts_as_full(client: Any, store: RedisStore, garbage: str) -> None:
     """A bucket that holds anything but a number counts as one that was never used."""
     client.set(BUCKET, garbage, ex=60)
-    assert [store.acquire(_request(LIMIT), now_us=10**15).allowed for _ in range(6)] == [True] * 5 + [False]
+    assert [ask(store, _request(LIMIT), 10**15).allowed for _ in range(6)] == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_bucket_that_is_not_a_number_counts_as_full(client: Any, store: RedisSto
 def test_window_of_another_format_counts_as_full(client: Any, store: RedisStore, limit: Limit, garbage: str) -> None:
     """A window or log that holds another kind of value counts as one that was never used."""
     client.set(_claim(limit).bucket, garbage, ex=60)
-    assert [store.acquire(_request(limit), now_us=10**15).allowed for _ in range(6)] == [True] * 5 + [False]
+    assert [ask(store, _request(limit), 10**15).allowed for _ in range(6)] == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize(
@@ -168,23 +168,23 @@ def test_window_of_another_format_counts_as_full(client: Any, store: RedisStore,
 def test_line_of_another_format_counts_as_empty(client: Any, store: RedisStore, garbage: str) -> None:
     """A line whose numbers are not those that a line has counts as empty, whatever jobs are stored beside it."""
     for _ in range(8):
-        store.acquire(_request(LIMIT), now_us=10**15)
+        ask(store, _request(LIMIT), 10**15)
     client.set(line_name(BUCKET), garbage, ex=60)
-    denied = store.acquire(_request(LIMIT), now_us=10**15)
+    denied = ask(store, _request(LIMIT), 10**15)
     assert (denied.reason, denied.due_us) == (Reason.EXHAUSTED, 10**15 + 100_000)
-    assert store.acquire(_request(LIMIT), now_us=10**15).due_us == 10**15 + 200_000
+    assert ask(store, _request(LIMIT), 10**15).due_us == 10**15 + 200_000
 
 
 @pytest.mark.parametrize("garbage", ["", "x", "12", "1 2 3"])
 def test_job_of_another_format_holds_none_back_for_long(client: Any, store: RedisStore, garbage: str) -> None:
     """A member of the set of jobs that no line wrote is set aside in its turn, as a job that does not come."""
     for _ in range(6):
-        store.acquire(_request(LIMIT), now_us=10**15)
+        ask(store, _request(LIMIT), 10**15)
     client.zadd(jobs_name(BUCKET), {garbage: 7})
-    now_us, verdict = 10**15, store.acquire(_request(LIMIT), now_us=10**15)
+    now_us, verdict = 10**15, ask(store, _request(LIMIT), 10**15)
     for _ in range(20):
         now_us += 500_000
-        verdict = store.acquire(_request(LIMIT)._replace(places=verdict.places), now_us=now_us)
+        verdict = ask(store, _request(LIMIT)._replace(places=verdict.places), now_us)
         if verdict.allowed:
             return
     pytest.fail(f"the job still waits: {verdict}")
@@ -193,15 +193,15 @@ def test_job_of_another_format_holds_none_back_for_long(client: Any, store: Redi
 @pytest.mark.parametrize(("emptied", "after_us"), [(False, 0), (True, 100_000)], ids=["pause", "429"])
 def test_line_that_is_cleared_leaves_its_pause(client: Any, store: RedisStore, emptied: bool, after_us: int) -> None:
     """What is counted stays, and so does a pause: as long as it was to be, also after a clock that steps back."""
-    now_us = store.acquire(_request(LIMIT)).now_us
+    now_us = ask(store, _request(LIMIT)).now_us
     for _ in range(6):
-        store.acquire(_request(LIMIT), now_us=now_us)
+        ask(store, _request(LIMIT), now_us)
     store.pause([_claim(LIMIT)], 60_000_000, now_us=now_us, emptied=emptied)
     before = [client.get(BUCKET), client.pttl(line_name(BUCKET))]
     store.clear_waitlists([BUCKET])
     assert [client.get(BUCKET), client.exists(jobs_name(BUCKET))] == [before[0], 0]
     assert before[1] - 10_000 < client.pttl(line_name(BUCKET)) <= before[1]
-    paused = store.acquire(_request(LIMIT), now_us=now_us - 5_000_000)
+    paused = ask(store, _request(LIMIT), now_us - 5_000_000)
     assert paused.reason is Reason.PAUSED
     assert paused.due_us == now_us + 55_000_000 + after_us
 
@@ -209,10 +209,10 @@ def test_line_that_is_cleared_leaves_its_pause(client: Any, store: RedisStore, e
 def test_full_queue_that_lost_its_jobs_has_room_again(client: Any, store: RedisStore) -> None:
     """Where only the set of jobs is gone, its jobs count until a unit has lain there for the grace time."""
     limit = LeakyBucket("leaky", "10/s", queue=2)
-    reasons = [store.acquire(_request(limit), now_us=10**15).reason for _ in range(4)]
+    reasons = [ask(store, _request(limit), 10**15).reason for _ in range(4)]
     assert reasons[2:] == [Reason.EXHAUSTED, Reason.FULL]
     client.delete(jobs_name(_claim(limit).bucket))
-    verdicts = [store.acquire(_request(limit), now_us=10**15 + 250_000) for _ in range(4)]
+    verdicts = [ask(store, _request(limit), 10**15 + 250_000) for _ in range(4)]
     assert [each.reason for each in verdicts] == [Reason.ALLOWED, Reason.EXHAUSTED, Reason.EXHAUSTED, Reason.FULL]
 
 
@@ -230,23 +230,23 @@ def test_last_job_set_aside_leaves_no_key_behind(client: Any, store: RedisStore)
 def test_line_that_lost_its_jobs_goes_on(client: Any, store: RedisStore) -> None:
     """Where only the set of jobs is gone, the jobs of the line keep their places, and newcomers pass after them."""
     for _ in range(5):
-        store.acquire(_request(LIMIT), now_us=10**15)
-    waiting = [store.acquire(_request(LIMIT), now_us=10**15) for _ in range(3)]
+        ask(store, _request(LIMIT), 10**15)
+    waiting = [ask(store, _request(LIMIT), 10**15) for _ in range(3)]
     client.delete(jobs_name(BUCKET))
-    back = [store.acquire(_request(LIMIT)._replace(places=each.places), now_us=10**15) for each in waiting[::-1]][::-1]
+    back = [ask(store, _request(LIMIT)._replace(places=each.places), 10**15) for each in waiting[::-1]][::-1]
     assert [each.places[0][:3] for each in back] == [each.places[0][:3] for each in waiting]  # type: ignore[index]
     for number, each in enumerate(waiting, 1):
         now_us = 10**15 + 100_000 * number
-        assert store.acquire(_request(LIMIT)._replace(places=each.places), now_us=now_us).allowed
+        assert ask(store, _request(LIMIT)._replace(places=each.places), now_us).allowed
 
 
 def test_newcomer_of_a_line_that_lost_its_jobs_starts_after_them(client: Any, store: RedisStore) -> None:
     """Where only the set of jobs is gone, a newcomer starts no sooner than the jobs that were in it."""
     for _ in range(5):
-        store.acquire(_request(LIMIT), now_us=10**15)
-    waiting = [store.acquire(_request(LIMIT), now_us=10**15).places[0] for _ in range(2)]
+        ask(store, _request(LIMIT), 10**15)
+    waiting = [ask(store, _request(LIMIT), 10**15).places[0] for _ in range(2)]
     client.delete(jobs_name(BUCKET))
-    newcomer = store.acquire(_request(LIMIT), now_us=10**15).places[0]
+    newcomer = ask(store, _request(LIMIT), 10**15).places[0]
     assert newcomer is not None
     assert all(each is not None and each.start <= newcomer.start for each in waiting)
 
@@ -282,7 +282,7 @@ def _ask_of_one_that_fails(monkeypatch: pytest.MonkeyPatch, fault: type[Exceptio
 
     monkeypatch.setattr(store._pool, "execute", fail)
     verbs = {
-        "acquire": lambda: store.acquire(_request(LIMIT)),
+        "acquire": lambda: ask(store, _request(LIMIT)),
         "settle": lambda: store.settle([Correction(BUCKET, LIMIT.bind(1), NOW_US, 1)]),
         "reset": lambda: store.reset([BUCKET]),
     }
@@ -341,7 +341,7 @@ def test_reply_of_another_shape_is_a_store_failure(monkeypatch: pytest.MonkeyPat
     store = RedisStore("redis://localhost:1/0")
     monkeypatch.setattr(store._pool, "execute", lambda _: reply)
     with pytest.raises(StoreUnavailable):
-        store.acquire(_request(LIMIT))
+        ask(store, _request(LIMIT))
 
 
 def test_error_in_our_own_code_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +353,7 @@ def test_error_in_our_own_code_is_not_hidden(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(store._pool, "execute", fail)
     with pytest.raises(AttributeError):
-        store.acquire(_request(LIMIT))
+        ask(store, _request(LIMIT))
 
 
 def test_store_that_is_down_denies(caplog: pytest.LogCaptureFixture) -> None:
@@ -440,7 +440,7 @@ def test_full_server_still_denies(redis_url: str, client: Any, store: RedisStore
     client.config_set("maxmemory", "1")
     try:
         with pytest.raises(StoreUnavailable) as caught:
-            store.acquire(_request(LIMIT))
+            ask(store, _request(LIMIT))
     finally:
         client.config_set("maxmemory", "0")
     # Before Redis 7, what fails inside a script is a ResponseError of any kind.
@@ -452,7 +452,7 @@ def test_full_server_still_denies(redis_url: str, client: Any, store: RedisStore
 def test_server_owns_the_clock(client: Any, store: RedisStore) -> None:
     """Without a time given, a decision is made at the server's time."""
     before_s, before_us = client.time()
-    now_us = store.acquire(_request(LIMIT)).now_us
+    now_us = ask(store, _request(LIMIT)).now_us
     after_s, after_us = client.time()
     assert before_s * 1_000_000 + before_us <= now_us <= after_s * 1_000_000 + after_us
 
@@ -527,7 +527,7 @@ def test_idle_line_leaves_no_key(client: Any, store: RedisStore) -> None:
     for limit in FIVE:
         claim = _claim(limit, limit.capacity)
         store.ask([claim], Asker(Caller.JOB), NOW_US)
-        last_us = [store.acquire(_request(limit), now_us=NOW_US).due_us for _ in range(9)][-1]
+        last_us = [ask(store, _request(limit), NOW_US).due_us for _ in range(9)][-1]
         end_ms = (last_us - NOW_US) // 1000
         for name in claim.names[1:]:
             assert end_ms + 1_000 < client.pttl(name) <= end_ms + 5_001, limit

@@ -31,7 +31,7 @@ from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
 from throttlekit.stores.cluster import RedisClusterStore, _NodeRefresh
-from throttlekit.stores.from_client import ClusterOfClient
+from throttlekit.stores.from_client import _ClusterOfClient as ClusterOfClient
 from throttlekit.stores.redis import RedisStore
 
 HOUR = SlidingLog("hour", "50/h")

@@ -24,15 +24,13 @@ from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit.stores.base import Correction, Lease, Request, Slowing
 from throttlekit.stores.client import ClientStore
-from throttlekit.stores.grouped import group_waitlists
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.from_client import store_of_client
+from throttlekit.stores.grouped import grouped
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.parts import Part, ask_in_parts
-from throttlekit.stores.redis import (
-    RedisClusterStore,
-    RedisSentinelStore,
-    RedisStore,
-    waitlist_store_of_client,
-)
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.sentinel import RedisSentinelStore
 
 NOW_US, SECOND = 1_900_000_000_000_000, 1_000_000
 SLOW, FAST = TokenBucket("slow", "1/s", burst=1), TokenBucket("fast", "10/s", burst=10)
@@ -49,13 +47,13 @@ def _store(kind: str, request: pytest.FixtureRequest, stack: contextlib.ExitStac
         if kind == "cluster":
             return RedisClusterStore(cluster.url, timeout=TIMEOUT)
         client = stack.enter_context(contextlib.closing(redis.RedisCluster.from_url(cluster.node_urls[0])))
-        return waitlist_store_of_client(client)
+        return store_of_client(client)
     url: str = request.getfixturevalue("redis_url")
     if kind in ("client", "of a client"):
         client = stack.enter_context(contextlib.closing(redis.Redis.from_url(url, socket_timeout=TIMEOUT, retry=None)))
-        return ClientStore(client) if kind == "client" else waitlist_store_of_client(client)
+        return ClientStore(client) if kind == "client" else store_of_client(client)
     store = RedisStore(url, timeout=TIMEOUT)
-    return group_waitlists(store, [("fast", MemoryStore())]) if kind == "grouped" else store
+    return grouped(store, [("fast", MemoryStore())]) if kind == "grouped" else store
 
 
 @pytest.fixture(autouse=True)

@@ -385,12 +385,12 @@ def test_settle_returns_a_count() -> None:
 
 def test_header_numbers_the_reasons() -> None:
     """The reasons that the header numbers are those that the store reads, in order."""
-    from throttlekit.stores.wire import REASONS
+    from throttlekit.stores.wire import _REASONS
 
     header, _ = _parts(next(path for path in VERBS if path.stem == "acquire"))
     numbered = re.search(r"reason: (.*)", header)
     assert numbered
-    assert numbered.group(1) == ", ".join(f"{i} {reason.value}" for i, reason in enumerate(REASONS))
+    assert numbered.group(1) == ", ".join(f"{i} {reason.value}" for i, reason in enumerate(_REASONS))
 
 
 @every_verb

@@ -82,7 +82,7 @@ class RecordingStore(Passing):
         return [each if isinstance(each, Exception) else self._noted(request, each) for request, each in answers]
 
     def _noted(self, request: Request, verdict: Any) -> Any:
-        if request.caller is Caller.PEEK:
+        if request.asker.caller is Caller.PEEK:
             return verdict
         self._count(f"store: {verdict.reason.value}")
         if verdict.allowed:

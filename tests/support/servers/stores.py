@@ -13,9 +13,14 @@ from throttlekit._core.answer import Answer, Asker, Reason
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.stores.redis import RedisStore
 
-__all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording"]
+__all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording", "ask"]
 
 _OF_WAITLISTS = {"forget", "list_waiting", "listen", "look", "own", "return_units", "wake", "where"}
+
+
+def ask(store: Store, request: Request, now_us: int | None = None) -> Answer:
+    """What *store* answers to *request*."""
+    return store.ask(request.claims, request.asker, now_us, attempt=request.attempt)
 
 
 class Passing:

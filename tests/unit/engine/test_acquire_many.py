@@ -53,9 +53,9 @@ class Between(Passing):
 
     def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
         request = Request(claims, asker, attempt)
-        self.asked.append((request.caller, request.claims[0].cost))
+        self.asked.append((request.asker.caller, request.claims[0].cost))
         verdict = self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
-        if request.caller is Caller.PEEK:
+        if request.asker.caller is Caller.PEEK:
             self.after_look()
         return verdict
 

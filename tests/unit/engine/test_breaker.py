@@ -639,7 +639,7 @@ def test_requests_of_every_caller_are_guarded(limiter: Limiter, store: Failing, 
     answer: Callable[..., Answer] = store.acquire
 
     def record(request: Request, now_us: int | None = None) -> Answer:
-        requests.append(request.caller)
+        requests.append(request.asker.caller)
         return answer(request, now_us)
 
     store.acquire = record  # type: ignore[method-assign]

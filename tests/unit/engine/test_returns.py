@@ -293,7 +293,7 @@ def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurre
     """A later part denied, and the earlier one gave no answer when it was to give back: the limiter goes on trying."""
     full, first = TokenBucket("full", "1/h", burst=1), Stalled()
     second, request = MemoryStore(), _request(limit, full)
-    second.ask(request.claims[1:], Asker(request.caller))
+    second.ask(request.claims[1:], Asker(request.asker.caller))
     first_acquire: Callable[..., Answer] = first.inner.acquire
     first.acquire = first_acquire  # type: ignore[method-assign]
     first.stands_still = True
