@@ -237,7 +237,7 @@ def ask(
             if _waits_for_late(each, now_us):
                 each.waitlist.wake(_rules(each, now_us), now_us, _ring_of(i, asker, bell, own))
                 looks[i] = _look(claims[i], states[i], now_us, asker, early_us)
-    reason, binding, retry_us = _verdict(looks, now_us, asker)
+    reason, binding, retry_us = _verdict(looks, now_us, waited)
     if asker.caller is Caller.PEEK:
         return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), states
     positions: tuple[Position | None, ...] = ()
@@ -274,9 +274,10 @@ def look(
         ids: Its first jobs: what the list does not know of them is found.
         near: *owner* is a park: name the first of its entries.
     """
-    found = _look(claim, state, now_us, _NOBODY)
+    is_empty = state.waitlist is None or not state.waitlist.epoch
+    found = _look(claim, state, now_us, _ONLY_LOOKS if is_empty else _NOBODY)
     waitlist = found.waitlist
-    if not waitlist.epoch:
+    if is_empty:
         return Look("", again=tuple(ids)), state
     if waitlist.look_us <= now_us:
         waitlist.look_us = 0
@@ -393,7 +394,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
 
 
-def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason, int, int]:
+def _verdict(looks: Sequence[_Found], now_us: int, waited: Waited) -> tuple[Reason, int, int]:
     """The reason, the binding claim, and about when the request passes."""
     denies = [i for i, each in enumerate(looks) if each.passes_us > each.until_us or not each.first]
     if not denies:
@@ -406,7 +407,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
         jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, _ALL, now_us)
         ahead = jobs * found.claim.cost  # as if all jobs took as many units
         retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
-    if not asker.denials and not any(each.entry for each in looks):
+    if not waited.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
             holds = not each.claim.algorithm.size or each.claim.algorithm.holds(each.taken, now_us)
