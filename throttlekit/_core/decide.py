@@ -92,6 +92,7 @@ class Asker(NamedTuple):
 
 GUEST = Asker(Caller.GUEST)
 """A caller that keeps no position."""
+_NOBODY, _ONLY_LOOKS = GUEST, Asker(Caller.PEEK)
 
 
 class Kept(NamedTuple):
@@ -274,11 +275,11 @@ def look(
         ids: Its first jobs: what the list does not know of them is found.
         near: *owner* is a park: name the first of its entries.
     """
-    is_empty = state.waitlist is None or not state.waitlist.epoch
-    found = _look(claim, state, now_us, _ONLY_LOOKS if is_empty else _NOBODY)
-    waitlist = found.waitlist
-    if is_empty:
+    if state.waitlist is None or not state.waitlist.epoch:
+        _look(claim, state, now_us, _ONLY_LOOKS)
         return Look("", again=tuple(ids)), state
+    found = _look(claim, state, now_us, _NOBODY)
+    waitlist = found.waitlist
     if waitlist.look_us <= now_us:
         waitlist.look_us = 0
     again: list[str] = []
@@ -339,21 +340,13 @@ def forget(
 
 
 def _answer(
-    found: _Found,
-    owner: str,
-    again: Sequence[str],
-    near: tuple[str, ...],
-    looks: Sequence[tuple[int, int]],
-    now_us: int,
-) -> Look:
+    found: _Found, owner: str, again: Sequence[str], near: Sequence[str], looks: Sequence[tuple[int, int]], now_us: int
+) -> Look:  # fmt: skip
     waitlist = found.waitlist
     wakes = tuple(Wake(id, max(0, at_us - now_us)) for at_us, id in waitlist.woken_of(owner))
     look_in_us = looks[0][1] if looks else None
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
-    return Look(waitlist.epoch, wakes, tuple(again), near, owners, look_in_us)
-
-
-_NOBODY, _ONLY_LOOKS = GUEST, Asker(Caller.PEEK)
+    return Look(waitlist.epoch, wakes, tuple(again), tuple(near), owners, look_in_us)
 
 
 def _bears_early(claim: StoreClaim) -> bool:
@@ -520,7 +513,6 @@ def _wake_all(
             continue
         if asker.owner and free is not None and not lateness_us(asker.owner):
             waitlist.tell(asker.owner, free, now_us)
-
         ring = _ring_of(i, asker, bell, wakes)
         workflow = _workflow_of(found.claim)
         if granted and workflow:
@@ -601,9 +593,7 @@ def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
 
 
 def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
-    """
-    How many jobs wait, also those that were woken and should come back yet; without those of owners that do not listen.
-    """
+    """How many jobs wait, or were woken and should come back yet; without those of owners that do not listen."""
     owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
     late = [owner.name for owner in owners if lateness_us(owner.name)]
     return sum(len(owner.waiting) for owner in owners) + sum(waitlist.expected(name, now_us) for name in late)
