@@ -363,8 +363,9 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     algorithm, waitlist = claim.algorithm, state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
-    known = algorithm.sanitized(state.taken, now_us)
-    if known is not (known := algorithm.adopted(known, now_us)) and asker.caller is not Caller.PEEK:
+    before = algorithm.sanitized(state.taken, now_us)
+    known = algorithm.adopted(before, now_us)
+    if known is not before and asker.caller is not Caller.PEEK:
         waitlist.guest_us = 0  # callers were spread at another rate
     taken = after_429(algorithm, known, waitlist.pause.emptied_us)
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
@@ -377,8 +378,8 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     kept = 0 if turn else waitlist.taken(now_us)
     late_us = lateness_us(asker.owner)
     if late_us and entry is not None and not turn:
-        before = waitlist.rank_of(entry.place, _ALL, now_us) * claim.cost
-        if ready(kept + before) <= now_us + late_us:
+        ahead = waitlist.rank_of(entry.place, _ALL, now_us) * claim.cost
+        if ready(kept + ahead) <= now_us + late_us:
             turn, kept = True, kept - waitlist.kept_late(now_us)
     passes_us = max(ready(kept), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
