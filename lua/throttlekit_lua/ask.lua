@@ -19,10 +19,9 @@ end
 
 local function look_once(c)
   local list = c.line
-  c.turn, c.passes, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, now, true
-  if c.size == 0 then return end
-  c.passes = max(now, list.paused)
-  if c.held then return end
+  c.turn, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, true
+  c.passes = c.size == 0 and now or max(now, list.paused)
+  if c.size == 0 or c.held then return end
   local kept = c.turn and 0 or units_out(list)
   if late > 0 and c.entry and not c.turn then
     local before = rank_of(list, c.entry.place, ALL) * c.cost
@@ -110,14 +109,14 @@ end
 local function position(c)
   local list = c.line
   if list.epoch == '' then list.epoch = epoch end
-  local e, holds = c.entry, c.held and true or false
-  if e and holds == (e.cost > 0) then
+  local e = c.entry
+  if e and not c.held == (e.cost == 0) then
     forget(list, e)
     e = nil
   end
   if not e then
     local place, step = new_place(list, c, ARGV[2] == 'again')
-    e = {id = job, place = place, cost = holds and 0 or c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
+    e = {id = job, place = place, cost = c.held and 0 or c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
     e.workflow = workflow_of(c)
     c.entry = e
   end

@@ -199,8 +199,9 @@ local function members_of(e)
   local rest, found = '|' .. e.id, {}
   if is_woken(e) then
     found[1] = 'w' .. e.owner .. '|' .. wide(e.at) .. rest
-    local kind = lateness(e.owner) > 0 and 'l' or 'w'
-    if e.state == 'w' then found[2] = 'k' .. wide(e.at + PATIENCE) .. kind .. whole(e.cost) .. rest end
+    local late = lateness(e.owner)
+    local kind, lasts = late > 0 and 'l' or 'w', late > 0 and math.min(late, FUTURE) or PATIENCE
+    if e.state == 'w' then found[2] = 'k' .. wide(e.at + lasts) .. kind .. whole(e.cost) .. rest end
   elseif e.state == 'o' then
     found[1] = 'o' .. e.owner .. '|' .. e.place .. rest
     if e.workflow ~= '' then found[2] = 'g' .. e.workflow .. '|' .. e.place .. rest end
@@ -368,9 +369,7 @@ end
 -- Wakes an entry for `at`, if its owner listens. Returns whether it does.
 local function wake_entry(c, e, at, state)
   local list, late = c.line, lateness(e.owner)
-  if late > 0 then
-    if state == 'w' then at = at + math.min(late, FUTURE) - PATIENCE end  -- they are kept until it should have come
-  elseif not rings(c, e.owner, e.id, whole(at - now)) then
+  if late == 0 and not rings(c, e.owner, e.id, whole(at - now)) then
     owner_of(list, e.owner).free = DEAF
     return false
   end

@@ -25,6 +25,7 @@ from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import (
     DEAF,
     FREE_UNKNOWN,
+    FUTURE_US,
     PATIENCE_US,
     TURN_US,
     Pause,
@@ -395,7 +396,9 @@ def _check_members(order: Sequence[str], entries: Any, owners: Any) -> None:
             expected += [f"g{workflow}|{text}|{id}"] if workflow else []
         if state == "woken":
             expected.append(f"w{owner}|{at:016}|{id}")
-            expected += [f"k{at + PATIENCE_US:016}{'l' if lateness_us(owner) else 'w'}{cost}|{id}"] if counts else []
+            late_us = lateness_us(owner)
+            for_us = min(late_us, FUTURE_US) or PATIENCE_US
+            expected += [f"k{at + for_us:016}{'l' if late_us else 'w'}{cost}|{id}"] if counts else []
         expected += [f"x{until:016}|{id}"] if until is not None else []
         expected += [f"k{at:016}t{cost}|{id}"] if state == "kept" and at else []
     for name, (_, waiting, _) in owners.items():

@@ -64,6 +64,9 @@ Bell = Callable[[str, int, Wake | None], bool]
 """As `Ring`, for the list of one claim, by its number."""
 
 
+_NOBODY, _ONLY_LOOKS = GUEST, Asker(Caller.PEEK)
+
+
 class Stored(NamedTuple):
     """What is stored for one key: the algorithm's own state, and who waits. None: nothing is stored."""
 
@@ -119,7 +122,7 @@ def ask(
             if _waits_for_late(each, now_us):
                 each.waitlist.wake(_rules(each, now_us), now_us, _ring_of(i, asker, bell, own))
                 looks[i] = _look(claims[i], states[i], now_us, asker, early_us)
-    reason, binding, retry_us = _verdict(looks, now_us, asker)
+    reason, binding, retry_us = _verdict(looks, now_us, asker.caller, waited)
     if asker.caller is Caller.PEEK:
         return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), states
     positions: tuple[Position | None, ...] = ()
@@ -156,10 +159,11 @@ def look(
         ids: Its first jobs: what the list does not know of them is found.
         near: *owner* is a park: name the first of its entries.
     """
+    if state.waitlist is None or not state.waitlist.epoch:
+        _look(claim, state, now_us, _ONLY_LOOKS)
+        return Look("", again=tuple(ids)), state
     found = _look(claim, state, now_us, _NOBODY)
     waitlist = found.waitlist
-    if not waitlist.epoch:
-        return Look("", again=tuple(ids)), state
     if waitlist.look_us <= now_us:
         waitlist.look_us = 0
     again: list[str] = []
@@ -220,21 +224,13 @@ def forget(
 
 
 def _answer(
-    found: _Found,
-    owner: str,
-    again: Sequence[str],
-    near: tuple[str, ...],
-    looks: Sequence[tuple[int, int]],
-    now_us: int,
-) -> Look:
+    found: _Found, owner: str, again: Sequence[str], near: Sequence[str], looks: Sequence[tuple[int, int]], now_us: int
+) -> Look:  # fmt: skip
     waitlist = found.waitlist
     wakes = tuple(Wake(id, max(0, at_us - now_us)) for at_us, id in waitlist.woken_of(owner))
     look_in_us = looks[0][1] if looks else None
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
-    return Look(waitlist.epoch, wakes, tuple(again), near, owners, look_in_us)
-
-
-_NOBODY, _ONLY_LOOKS = GUEST, Asker(Caller.PEEK)
+    return Look(waitlist.epoch, wakes, tuple(again), tuple(near), owners, look_in_us)
 
 
 def _bears_early(claim: StoreClaim) -> bool:
@@ -251,8 +247,9 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     algorithm, waitlist = claim.algorithm, state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
-    known = algorithm.sanitized(state.taken, now_us)
-    if known is not (known := algorithm.adopted(known, now_us)) and asker.caller is not Caller.PEEK:
+    before = algorithm.sanitized(state.taken, now_us)
+    known = algorithm.adopted(before, now_us)
+    if known is not before and asker.caller is not Caller.PEEK:
         waitlist.guest_us = 0  # callers were spread at another rate
     taken = after_429(algorithm, known, waitlist.pause.emptied_us)
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
@@ -265,8 +262,8 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     kept = 0 if turn else waitlist.taken(now_us)
     late_us = lateness_us(asker.owner)
     if late_us and entry is not None and not turn:
-        before = waitlist.rank_of(entry.place, _ALL, now_us) * claim.cost
-        if ready(kept + before) <= now_us + late_us:
+        ahead = waitlist.rank_of(entry.place, _ALL, now_us) * claim.cost
+        if ready(kept + ahead) <= now_us + late_us:
             turn, kept = True, kept - waitlist.kept_late(now_us)
     passes_us = max(ready(kept), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
@@ -275,7 +272,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
 
 
-def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason, int, int]:
+def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waited) -> tuple[Reason, int, int]:
     """The reason, the binding claim, and about when the request passes."""
     denies = [i for i, each in enumerate(looks) if each.passes_us > each.until_us or not each.first]
     if not denies:
@@ -288,7 +285,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, asker: Asker) -> tuple[Reason
         jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, _ALL, now_us)
         ahead = jobs * found.claim.cost  # as if all jobs took as many units
         retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
-    if asker.caller is not Caller.AGAIN and not asker.denials and not any(each.entry for each in looks):
+    if caller is not Caller.AGAIN and not waited.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
             most = each.claim.max_queue
             holds = not each.claim.algorithm.size or each.claim.algorithm.holds(each.taken, now_us)
@@ -401,7 +398,6 @@ def _wake_all(
             continue
         if asker.owner and free is not None and not lateness_us(asker.owner):
             waitlist.tell(asker.owner, free, now_us)
-
         ring = _ring_of(i, asker, bell, wakes)
         workflow = _workflow_of(found.claim)
         if granted and workflow:
@@ -482,9 +478,7 @@ def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
 
 
 def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
-    """
-    How many jobs wait, also those that were woken and should come back yet; without those of owners that do not listen.
-    """
+    """How many jobs wait, or were woken and should come back yet; without those of owners that do not listen."""
     owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
     late = [owner.name for owner in owners if lateness_us(owner.name)]
     return sum(len(owner.waiting) for owner in owners) + sum(waitlist.expected(name, now_us) for name in late)

@@ -54,7 +54,7 @@ class Decision:
         key: The key of the binding limit under which the job was counted; "" if it counts all together.
         cost: The units that the job takes of the binding limit.
         remaining: Whole units of the binding limit that are left now.
-        retry_after: Until this request would pass if no other came; 0 when allowed.
+        retry_after: Until about when this request passes, if those that wait before it pass; 0 when allowed.
         delay: How long to wait before the next try: different for each waiting job; 0 when allowed.
         reset_after: Until the binding limit is full again, or its window begins anew.
         reason: "allowed"; "exhausted" (no unit left); "in line" (other jobs have waited longer); "early"

@@ -451,20 +451,17 @@ class Waitlist:
 
     def _held(self, now_us: int) -> Iterator[tuple[int, Entry]]:
         """What takes units from others, and until when: wakes that have not asked, and turns."""
-        since = now_us - PATIENCE_US + 1, ""
-        recent = (owner.woken[bisect_left(owner.woken, since) :] for owner in self.owners.values())
-        woken = (self.entries[id] for wakes in recent for _, id in wakes)
-        untils = [(entry.at_us + PATIENCE_US, entry) for entry in woken if entry.counts]
-        untils += [(turn_us, self.entries[id]) for turn_us, id in self.turns]
+        untils = [(turn_us, self.entries[id]) for turn_us, id in self.turns]
+        for owner in self.owners.values():
+            for_us = min(lateness_us(owner.name), FUTURE_US) or PATIENCE_US
+            recent = owner.woken[bisect_left(owner.woken, (now_us - for_us + 1, "")) :]
+            untils += [(at_us + for_us, self.entries[id]) for at_us, id in recent if self.entries[id].counts]
         return (each for each in untils if now_us < each[0] <= now_us + FUTURE_US + PATIENCE_US)
 
     def _wake(self, entry: Entry, at_us: int, now_us: int, ring: Ring, *, counts: bool) -> bool:
         """Wake an entry that waits, if its owner listens. Returns whether it does."""
         owner = self.owners[entry.owner]
-        lateness = lateness_us(owner.name)
-        if lateness and counts:
-            at_us += min(lateness, FUTURE_US) - PATIENCE_US  # its units are kept until it should have come
-        elif not lateness and not ring(owner.name, Wake(entry.id, at_us - now_us)):
+        if not lateness_us(owner.name) and not ring(owner.name, Wake(entry.id, at_us - now_us)):
             owner.free = DEAF
             return False
         self._change(entry, State.WOKEN, owner.name, at_us + WOKEN_US, at_us, counts=counts)

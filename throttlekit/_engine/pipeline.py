@@ -11,6 +11,7 @@ from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason, 
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
+from throttlekit._core.wait_control import Where
 from throttlekit._engine.attempt import Attempt, Layer
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from
@@ -173,19 +174,19 @@ class Pipeline:
             return decision
         return self.defer(attempt.call, job, decision, waited, [each.claim for each in attempt.claims])
 
-    def waited(self, call: Call, claims: Sequence[StoreClaim]) -> Waited:
+    def where(self, call: Call, claims: Sequence[StoreClaim]) -> Where | None:
         """
-        How a job that comes back by its delay has waited, as the store knows. One that waits on none of the lists of
-        *claims* gets a position on each of them; zeros if no store answers.
+        Where a job that comes back by its delay waits; None: nowhere, or no store answers. One that is on none of the
+        lists of *claims* gets a position on each of them, unless it only looks.
         """
         if not claims or not call.id:
-            return NOT_WAITED
+            return None
         with suppress(StoreUnavailable):
             found = self._stores.where(claims, call.id)
-            if found is not None:
-                return Waited(found.for_us, 1, found.claim)
-            self._stores.reserve(claims, Asker(Caller.JOB, call.id, call.delivery.owner, denials=1))
-        return NOT_WAITED
+            if found is None and not call.peek:
+                self._stores.reserve(claims, Asker(Caller.JOB, call.id, call.delivery.owner, denials=1))
+            return found
+        return None
 
     def hold(
         self, call: Call, waits: Waiting, decision: Decision, waited: Waited, *, units: Sequence[StoreClaim], stops: str

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from throttlekit._core.answer import Answer, Asker, Caller, Look, Reason, Waited
+from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Look, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import parts_of
 from throttlekit._core.waitlist import Wake
@@ -94,8 +94,9 @@ class _Here(Generic[_T]):
         self.waited[id] = (_now_us() - waited.for_us, waited)
 
     def waited_of(self, id: str) -> Waited:
-        since_us, waited = self.waited.get(id, (_now_us(), Waited(0, 0, None)))
-        return waited._replace(for_us=_now_us() - since_us)
+        now_us = _now_us()
+        since_us, waited = self.waited.get(id, (now_us, NOT_WAITED))
+        return waited._replace(for_us=now_us - since_us)
 
     def forget(self, id: str) -> None:
         """A job asks and runs no longer, and is not held."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason
+from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
@@ -130,14 +130,17 @@ class OverrideLayer:
         except CostExceedsLimit as error:
             paused = fleet.overrides.too_dear(error, call)
             (claim,) = self._claims(call, paused.limit)
-        if call.peek:
-            return fleet.overrides.held_back(claim, paused.rule, NOT_WAITED)[0]
-        known, waits = NOT_WAITED, call.waits
+        known, waits, found = NOT_WAITED, call.waits, None
         if waits is not None:
             known = waits.waker.waited(call.id)
-        elif job is not None:
-            known = self._pipeline.waited(call, self._in_force(call, call.cost))
+        elif call.job is not None:
+            found = self._pipeline.where(call, self._in_force(call, call.cost))
+            known = NOT_WAITED if found is None else Waited(found.for_us, 1, found.claim)
         decision, waited = fleet.overrides.held_back(claim, paused.rule, known)
+        if found is not None:  # not for the end of the pause, if its units come later
+            decision = replace(decision, delay=max(decision.delay, found.in_us / 1_000_000))
+        if call.peek:
+            return decision
         now_us = fleet.overrides.now_us()
         back_us = now_us + round(decision.delay * 1_000_000)
         answer = Answer(Reason.PAUSED, 0, now_us, back_us, (None,))

@@ -11,7 +11,7 @@ import pytest
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Share, SlidingLog, TokenBucket
 from throttlekit._core.answer import Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import CLASS, StoreClaim
-from throttlekit._core.late import EARLY_US, PLAIN_OWNER
+from throttlekit._core.late import EARLY_US, PLAIN_OWNER, late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
@@ -601,6 +601,20 @@ def test_a_raised_rate_spreads_callers_anew(lists: Lists) -> None:
             lists.now += 30 * SECOND
             assert lists.ask("one", fast).reason is Reason.ALLOWED
         assert lists.ask("", fast, caller=Caller.GUEST).retry_us <= lists.now + 10 * MS
+
+
+@pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])
+def test_jobs_that_come_back_by_a_delay_count_until_they_should_have_come(lists: Lists, owner: str) -> None:
+    """Who asks behind them passes after them, and they are part of a full queue."""
+    limit = TokenBucket("fleet", "1/s", burst=6, queue=3)
+    lists.ask("zero", limit, cost=6)
+    for job in ("one", "two", "three"):
+        lists.ask(job, limit, owner=owner)
+    lists.now += SECOND
+    assert lists.ask("four", limit, owner=owner).reason is Reason.FULL, "one was woken, and is not there yet"
+    fourth = lists.ask("four", limit, owner=owner, denials=1)
+    assert (fourth.reason, fourth.retry_us) == (Reason.IN_LINE, lists.now + 3 * SECOND)
+    assert lists.ask("one", limit, owner=owner).reason is Reason.ALLOWED
 
 
 def test_the_estimated_wait_counts_the_units_of_the_jobs_before(lists: Lists) -> None:

@@ -75,8 +75,8 @@ def limiter(store: Shared, clock: FakeClock) -> Limiter:
     return Clocked(store, clock)
 
 
-def job(ticket: Any = None, /, *, queue: str = "mail", name: str = "send", **kwargs: Any) -> Job:
-    return Job(id="1", name=name, queue=queue, kwargs=kwargs, ticket=ticket)
+def job(id: str = "1", /, *, queue: str = "mail", name: str = "send", **kwargs: Any) -> Job:
+    return Job(id=id, name=name, queue=queue, kwargs=kwargs)
 
 
 # Each queue, each job
@@ -260,12 +260,12 @@ def test_waiting_for_the_share_is_no_right_of_way_in_the_fleets_line(limiter: Li
     waits = limiter.acquire(SHARE, FLEET, job=job())
     assert (waits.limit, waits.delay) == (SHARE, 1.0)
     limiter.acquire(FLEET, cost=3)
-    fleets = [limiter.acquire(FLEET, job=job()) for _ in range(3)]
+    fleets = [limiter.acquire(FLEET, job=job(id)) for id in "abc"]
     assert [decision.delay for decision in fleets] == [1.0, 2.0, 3.0]
     clock.advance(1)
-    waits = limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
+    waits = limiter.acquire(SHARE, FLEET, job=job())
     assert (waits.limit, waits.reason, waits.retry_after) == (FLEET, "in line", 3.0)
-    assert limiter.acquire(FLEET, job=job(fleets[0].ticket))
+    assert limiter.acquire(FLEET, job=job("a"))
 
 
 def test_slot_in_the_fleets_line_is_kept_by_a_job_that_is_early(limiter: Limiter, clock: FakeClock) -> None:
@@ -273,35 +273,36 @@ def test_slot_in_the_fleets_line_is_kept_by_a_job_that_is_early(limiter: Limiter
     limiter.acquire(FLEET, cost=3)
     waits = limiter.acquire(SHARE, FLEET, job=job())
     assert (waits.limit, waits.delay) == (FLEET, 1.0)
-    limiter.acquire(FLEET, job=job())
+    limiter.acquire(FLEET, job=job("other"))
     clock.advance(0.4)
-    early = limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
-    assert (early.reason, early.limit, early.delay) == ("early", FLEET, 0.6)
+    early = limiter.acquire(SHARE, FLEET, job=job())
+    assert (early.reason, early.limit, early.delay) == ("exhausted", FLEET, 0.6)
     assert limiter.peek(SHARE).remaining == 2
     clock.advance(0.6)
-    assert limiter.acquire(SHARE, FLEET, job=job(early.ticket))
+    assert not limiter.acquire(FLEET, job=job("other"))
+    assert limiter.acquire(SHARE, FLEET, job=job())
     assert limiter.peek(SHARE).remaining == 1
 
 
 def test_slot_in_the_own_line_is_kept_by_a_job_that_is_early(limiter: Limiter, store: Shared, clock: FakeClock) -> None:
     """A job back before its slot in its process's line is told the rest, and nobody is asked."""
     limiter.acquire(SHARE, cost=2)
-    waits = limiter.acquire(SHARE, FLEET, job=job())
-    limiter.acquire(SHARE, job=job())
+    limiter.acquire(SHARE, FLEET, job=job())
+    limiter.acquire(SHARE, job=job("other"))
     clock.advance(0.4)
-    early = limiter.acquire(FLEET, SHARE, job=job(waits.ticket))
-    assert (early.reason, early.limit, early.delay) == ("early", SHARE, 0.6)
+    early = limiter.acquire(FLEET, SHARE, job=job())
+    assert (early.reason, early.limit, early.delay) == ("exhausted", SHARE, 0.6)
     assert store.asked == []
 
 
 def test_job_that_the_fleet_denies_is_not_charged_by_its_share(limiter: Limiter, clock: FakeClock) -> None:
     """A job that comes for its process's share, and is denied by the fleet, stands in the fleet's line."""
     limiter.acquire(SHARE, cost=2)
-    waits = limiter.acquire(SHARE, FLEET, job=job())
+    limiter.acquire(SHARE, FLEET, job=job())
     clock.advance(1)
     limiter.acquire(FLEET, cost=3)
-    first = limiter.acquire(FLEET, job=job())
-    second = limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
+    first = limiter.acquire(FLEET, job=job("other"))
+    second = limiter.acquire(SHARE, FLEET, job=job())
     assert (second.limit, second.reason, first.delay, second.delay) == (FLEET, "exhausted", 1.0, 2.0)
     assert limiter.peek(SHARE).remaining == 1
 

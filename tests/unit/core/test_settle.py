@@ -256,7 +256,9 @@ def test_deep_debt_is_paid_in_full(limiter: Limiter, clock: FakeClock) -> None:
         clock.advance(100)
         denied = limiter.acquire(PARTNER)
         assert not denied
-    assert denied.retry_after == pytest.approx(100.1)
+    # Each of those that asked is told a time of its own.
+    assert denied.retry_after == pytest.approx(100.1 + 28 * 0.1)
+    assert limiter.peek(PARTNER).retry_after == pytest.approx(100.1)
     clock.advance(100)
     assert not limiter.acquire(PARTNER)
     clock.advance(0.1)
@@ -277,11 +279,12 @@ def test_debt_grows_by_what_is_settled_later(limiter: Limiter, clock: FakeClock)
 def test_waiting_line_goes_on_behind_a_debt(limiter: Limiter, clock: FakeClock) -> None:
     """Jobs that are denied by a debt get slots behind it, one after the other, and pass at them."""
     limiter.settle(limiter.acquire(PARTNER), actual=1005)
-    denied = [limiter.acquire(PARTNER, job=job()) for _ in range(3)]
+    jobs = [Job(id=id) for id in "abc"]
+    denied = [limiter.acquire(PARTNER, job=each) for each in jobs]
     assert [decision.delay for decision in denied] == pytest.approx([100.1, 100.2, 100.3])
-    for decision in denied:
-        clock.advance(100.1 if decision is denied[0] else 0.1)
-        assert limiter.acquire(PARTNER, job=Job(ticket=decision.ticket))
+    for each in jobs:
+        clock.advance(100.1 if each is jobs[0] else 0.1)
+        assert limiter.acquire(PARTNER, job=each)
 
 
 def test_leaky_bucket_owes_its_intervals(limiter: Limiter, clock: FakeClock) -> None:

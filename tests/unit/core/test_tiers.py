@@ -27,8 +27,8 @@ RATES = {"free": "10/minute", "pro": "100/minute"}
 ALGORITHMS: tuple[Any, ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
 
 
-def job(plan: Any, **kwargs: Any) -> Job:
-    return Job(id="1", name="call_partner", kwargs={"plan": plan, **kwargs})
+def job(plan: Any, id: str = "1", **kwargs: Any) -> Job:
+    return Job(id=id, name="call_partner", kwargs={"plan": plan, **kwargs})
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -215,7 +215,7 @@ def test_queue_is_for_all_tiers_or_for_each(limiter: Limiter) -> None:
     limit = LeakyBucket("api", {"free": "1/m", "pro": "1/m"}, queue={"free": 0, "pro": 1}, tier="{plan}")
     for plan in ("free", "pro"):
         limiter.acquire(limit, job=job(plan))
-    assert [limiter.acquire(limit, job=job(plan)).reason for plan in ("free", "pro", "pro")] == [
+    assert [limiter.acquire(limit, job=job(*each)).reason for each in (("free", "a"), ("pro", "b"), ("pro", "c"))] == [
         "queue full",
         "exhausted",
         "queue full",
@@ -302,17 +302,18 @@ def test_waiting_lines_of_tiers_are_apart(limiter: Limiter) -> None:
     limit = TokenBucket("api", {"free": "1/m", "pro": "60/m"}, tier="{plan}")
     for plan in ("free", "pro"):
         limiter.acquire(limit, job=job(plan))
-    delays = [limiter.acquire(limit, job=job(plan)).delay for plan in ("free", "free", "pro", "pro")]
-    assert delays[:2] == [60.0, 120.02]
-    assert delays[2:] == [1.0, 2.02]
+    plans = {"a": "free", "b": "free", "c": "pro", "d": "pro"}
+    delays = [limiter.acquire(limit, job=job(plan, id)).delay for id, plan in plans.items()]
+    assert delays[:2] == pytest.approx([59.975, 119.975], abs=0.026)
+    assert delays[2:] == pytest.approx([0.975, 1.975], abs=0.026)
 
 
-def test_ticket_is_of_its_tier(limiter: Limiter) -> None:
-    """A job whose tier has changed while it waited joins the line of its new tier."""
+def test_position_is_of_its_tier(limiter: Limiter) -> None:
+    """A job whose tier has changed while it waited waits behind the jobs of its new tier."""
     limit: Limit = TokenBucket("api", {"free": "1/m", "pro": "1/m"}, tier="{plan}")
     for plan in ("free", "pro"):
         limiter.acquire(limit, job=job(plan))
-    ticket = limiter.acquire(limit, job=job("free")).ticket
-    limiter.acquire(limit, job=job("pro"))
-    upgraded = limiter.acquire(limit, job=Job(kwargs={"plan": "pro"}, ticket=ticket))
-    assert (upgraded.reason, upgraded.delay) == ("exhausted", 120.02)
+    limiter.acquire(limit, job=job("free"))
+    limiter.acquire(limit, job=job("pro", "other"))
+    upgraded = limiter.acquire(limit, job=job("pro"))
+    assert (upgraded.reason, upgraded.delay) == ("exhausted", pytest.approx(120, abs=0.05))

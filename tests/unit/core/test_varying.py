@@ -55,8 +55,8 @@ def limiter(clock: FakeClock) -> Limiter:
     return Limiter(MemoryStore(clock_us=clock))
 
 
-def of(plan: Any, ticket: Any = None) -> Job:
-    return Job(id="1", kwargs={"plan": plan, "tenant": 7}, ticket=ticket)
+def of(plan: Any, id: str = "1") -> Job:
+    return Job(id=id, kwargs={"plan": plan, "tenant": 7})
 
 
 @given(
@@ -107,9 +107,13 @@ def test_place_in_line_outlives_the_rate(limiter: Limiter, clock: FakeClock) -> 
     limit = TokenBucket("api", rate_of_plan)
     limiter.acquire(limit, job=of("1/m"))
     waiting = limiter.acquire(limit, job=of("1/m"))
-    assert limiter.acquire(limit, job=of("2/m", waiting.ticket)).reason == "early"
-    clock.advance(waiting.delay)
-    assert limiter.acquire(limit, job=of("2/m", waiting.ticket))
+    again = limiter.acquire(limit, job=of("2/m"))
+    assert not again
+    assert again.delay <= waiting.delay
+    assert not limiter.acquire(limit, job=of("2/m", "new"))
+    clock.advance(again.delay + 0.04)
+    assert not limiter.acquire(limit, job=of("2/m", "new"))
+    assert limiter.acquire(limit, job=of("2/m"))
 
 
 def test_period_of_a_window_is_counted_apart(limiter: Limiter) -> None:

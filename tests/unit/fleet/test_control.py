@@ -75,14 +75,14 @@ class Fleet:
         self.clock.advance(seconds)
         self.limiter.fleet.follow()
 
-    def ask(self, *limits: Limit, ticket: Any = None, delivery: Any = None, **arguments: Any) -> Decision:
-        job = Job(id="1", queue="q", kwargs=arguments, ticket=ticket)
+    def ask(self, *limits: Limit, id: str = "1", delivery: Any = None, **arguments: Any) -> Decision:
+        job = Job(id=id, queue="q", kwargs=arguments)
         return self.limiter.acquire(*limits, job=job, **({"delivery": delivery} if delivery else {}))
 
     def passing(self, limit: Limit, **arguments: Any) -> int:
         """How many pass now."""
         passed = 0
-        while self.ask(limit, **arguments):
+        while self.ask(limit, id="", **arguments):
             passed += 1
         return passed
 
@@ -190,7 +190,7 @@ def test_job_that_needs_more_slots_than_a_rule_leaves_waits(fleet: Fleet, rule: 
     assert small
     fleet.limiter.release(small)
     fleet.advance(21)
-    assert fleet.ask(gpu, gb=6, ticket=denied.ticket)
+    assert fleet.ask(gpu, gb=6)
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_cost_that_the_rate_never_admits_waits(fleet: Fleet, caplog: pytest.LogC
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5})).reason == "paused"
     fleet.tell()
     fleet.advance(1)
-    denied = fleet.ask(dear, cost=5, ticket=denied.ticket)
+    denied = fleet.ask(dear, cost=5)
     assert (denied.reason, denied.delay) == ("exhausted", 0.3), "it had filled up to the burst that was set"
     fleet.advance(0.3)
-    assert fleet.ask(dear, cost=5, ticket=denied.ticket)
+    assert fleet.ask(dear, cost=5)
 
 
 def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
@@ -266,19 +266,18 @@ def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
     for rule in rules:
         while fleet.limiter.acquire(PARTNER):
             pass
-        first, second = fleet.ask(PARTNER), fleet.ask(PARTNER)
+        first, second = fleet.ask(PARTNER, id="first"), fleet.ask(PARTNER, id="second")
         fleet.limiter.pause(PARTNER, 5, refused=True)
         fleet.tell(*rule)
         fleet.advance(4.9)
         assert fleet.limiter.acquire(PARTNER).reason == "paused"
-        second = fleet.ask(PARTNER, ticket=second.ticket)
-        first = fleet.ask(PARTNER, ticket=first.ticket)
-        assert fleet.clock() / 1e6 + first.delay < fleet.clock() / 1e6 + second.delay
+        first, second = fleet.ask(PARTNER, id="first"), fleet.ask(PARTNER, id="second")
+        assert first.delay <= second.delay, "jobs of a small bucket are told to come a little before their units"
         fleet.advance(first.delay)
-        assert not fleet.ask(PARTNER, ticket=second.ticket)
-        assert fleet.ask(PARTNER, ticket=first.ticket)
+        assert not fleet.limiter.acquire(PARTNER)
+        assert fleet.ask(PARTNER, id="first")
         fleet.advance(second.delay - first.delay)
-        assert fleet.ask(PARTNER, ticket=second.ticket)
+        assert fleet.ask(PARTNER, id="second")
 
 
 def test_429_pauses_the_limit_that_is_in_force(fleet: Fleet) -> None:
@@ -341,16 +340,17 @@ def test_pause_of_a_key(fleet: Fleet, part: str | None, paused: list[int]) -> No
 def test_job_keeps_its_place_through_a_pause(fleet: Fleet) -> None:
     """What it waited for before it still has, and is first when the pause is over."""
     fleet.passing(PARTNER)
-    first = fleet.ask(PARTNER)
+    for id in ("first", "second"):
+        assert not fleet.ask(PARTNER, id=id)
     fleet.tell(Rule(what="pause", name="partner", until_us=fleet.clock() + 10_000_000))
     fleet.advance(5)
-    again = fleet.ask(PARTNER, ticket=first.ticket)
-    assert again.reason == "paused"
-    assert first.ticket is not None
-    assert again.ticket is not None
-    assert {**again.ticket, "n": 1} == {**first.ticket, "n": 1}
+    for id in ("new", "second", "first"):
+        assert fleet.ask(PARTNER, id=id).reason == "paused"
+    fleet.tell()
+    fleet.limiter.reset(PARTNER)
+    fleet.passing(PARTNER)
     fleet.advance(5.1)
-    assert fleet.ask(PARTNER, ticket=again.ticket)
+    assert fleet.ask(PARTNER, id="first")
 
 
 def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> None:
@@ -358,8 +358,8 @@ def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> 
     until_us = fleet.clock() + 60_000_000
     fleet.tell(Rule(what="pause", name="partner", until_us=until_us))
     back = []
-    for _ in range(7):
-        decision = fleet.ask(PARTNER)
+    for number in range(7):
+        decision = fleet.ask(PARTNER, id=str(number))
         back.append(fleet.clock() / 1e6 + decision.delay)
         fleet.advance(8)
     assert back[0] == pytest.approx(until_us / 1e6, abs=0.1)
@@ -369,13 +369,14 @@ def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> 
 
 
 def test_a_look_at_a_job_in_a_pause_says_when_that_job_comes_back(fleet: Fleet) -> None:
-    """By its ticket, as if it asked: so parked jobs are woken in their order, and not all for one instant."""
+    """As if it asked: jobs are not all told one instant."""
     fleet.passing(PARTNER)
-    tickets = [fleet.ask(PARTNER).ticket for _ in range(3)]
+    for id in "abc":
+        fleet.ask(PARTNER, id=id)
     fleet.tell(Rule(what="pause", name="partner", until_us=fleet.clock() + 1_000))
-    for ticket in tickets:
-        looked = fleet.limiter.peek(PARTNER, job=Job(ticket=ticket))
-        assert looked.delay == fleet.ask(PARTNER, ticket=ticket).delay
+    for id in "abc":
+        looked = fleet.limiter.peek(PARTNER, job=Job(id=id))
+        assert looked.delay == fleet.ask(PARTNER, id=id).delay
     assert looked.delay > looked.retry_after
 
 
@@ -383,9 +384,10 @@ def test_job_whose_slot_comes_after_the_pause_comes_back_for_it(fleet: Fleet) ->
     """Those behind a long line do not all come back when the pause ends, to be told that they are too early."""
     slow = TokenBucket("slow", "1/minute", burst=1)
     assert fleet.ask(slow)
-    ticket = [fleet.ask(slow).ticket for _ in range(3)]
+    for id in "abc":
+        fleet.ask(slow, id=id)
     fleet.tell(Rule(what="pause", name="slow", until_us=fleet.clock() + 90_000_000))
-    denied = [fleet.ask(slow, ticket=each) for each in ticket]
+    denied = [fleet.ask(slow, id=id) for id in "abc"]
     assert [round(each.retry_after) for each in denied] == [90] * 3
     assert [round(each.delay) for each in denied][1:] == [120, 180]
     assert 90 <= denied[0].delay < 99.1
@@ -394,16 +396,14 @@ def test_job_whose_slot_comes_after_the_pause_comes_back_for_it(fleet: Fleet) ->
 def test_pause_without_an_end_is_asked_about_a_few_times(fleet: Fleet) -> None:
     """A job asks after part of the time that it has lasted, a minute at most: about 80 times in an hour."""
     fleet.tell(Rule(what="pause", name="partner"))
-    began, asked, ticket = fleet.clock(), 0, None
+    began, asked, delivery = fleet.clock(), 0, Delivery(max_deferrals=1)
     while fleet.clock() - began < 3600 * 1_000_000:
-        decision = fleet.ask(PARTNER, ticket=ticket)
-        ticket = decision.ticket
+        decision = fleet.ask(PARTNER, delivery=delivery)
+        assert not decision.final, "to be told again is no denial"
         assert 1 <= decision.delay <= 60
         fleet.clock.advance(decision.delay)
         asked += 1
     assert 60 <= asked <= 140
-    assert ticket is not None
-    assert ticket["n"] == 1, "to be told again is no denial"
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,7 @@ def test_job_that_may_not_wait_so_long_ends_as_it_was_told(
     decision = fleet.ask(PARTNER, delivery=delivery)
     assert decision.final is (refused_after == 0)
     fleet.advance(31)
-    again = fleet.ask(PARTNER, delivery=delivery, ticket=decision.ticket)
+    again = fleet.ask(PARTNER, delivery=delivery)
     assert again.final is (refused_after is not None)
 
 
@@ -514,7 +514,7 @@ def test_cost_that_the_factor_leaves_no_room_for_waits(fleet: Fleet) -> None:
     with pytest.raises(CostExceedsLimit):
         fleet.ask(dear, cost=11)
     fleet.advance(31)
-    assert fleet.ask(dear, cost=5, ticket=denied.ticket)
+    assert fleet.ask(dear, cost=5)
     begin = fleet.clock()
     fleet.tell(
         Rule(what="scale", name="dear", factor=0.5, until_us=begin + 30_000_000),
