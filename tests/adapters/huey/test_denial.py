@@ -308,7 +308,7 @@ def test_a_job_that_nobody_wakes_comes_back(hand: Hand) -> None:
     assert hand.in_hand == 0
     assert hand.huey.read_schedule(now + datetime.timedelta(seconds=11)) == []
     assert (hand.in_hand, hand.huey.scheduled_count()) == (1, 1)
-    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="the pause is over")
+    wait_until(lambda: hand.limiter.peek(RATE).reason != "paused", description="the pause is over")
     hand.gate.waiting.close()
     hand.gate.waiting.begin()  # another process
     assert hand.until(1) == ["waiting"]
@@ -561,7 +561,7 @@ def test_flush_leaves_no_job(hand: Hand) -> None:
     hand.deny(0.1)
     task("waits")
     hand.step()
-    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="the pause is over")
+    wait_until(lambda: hand.limiter.peek(RATE).reason != "paused", description="the pause is over")
     task("in hand")
     taken = hand.huey.dequeue()
     hand.huey.flush()
