@@ -14,8 +14,8 @@ from support.servers.processes import Cluster, patient
 from support.servers.stores import Recording
 from throttlekit import Control, FixedWindow, Job, LeakyBucket, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistClusterStore as RedisClusterStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 
 BUCKET = TokenBucket("bucket", "1/day", burst=50)
 EVERY: list[Limit] = [

@@ -17,7 +17,7 @@ from throttlekit import AsyncLimiter, Concurrency, ConfigurationError, Job, Limi
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.verdict import Verdict
 from throttlekit.stores import MemoryStore, Request
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 
 LIMIT = TokenBucket("partner", "1/h", burst=40)
 OTHER = TokenBucket("other", "1/h", burst=200)

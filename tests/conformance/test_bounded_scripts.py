@@ -23,7 +23,7 @@ from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPr
 from throttlekit.fleet.browse import tenants_of
 from throttlekit.fleet.tenants import TENANTS, report_tenants
 from throttlekit.stores.base import Correction, Request
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 
 PIECE, MANY = 1_000, 2_500
 _DOUBT = 7  # of the numbers of a line, as they are stored

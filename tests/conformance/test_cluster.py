@@ -25,11 +25,14 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import Answer, Asker
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
-from throttlekit._core.verdict import Caller, Verdict
+from throttlekit._core.verdict import Caller
+from throttlekit._core.wait_control import Charge
 from throttlekit.stores import Correction, Request, Store
-from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis_waitlists import WaitlistClusterStore as RedisClusterStore
 from throttlekit.testing import FakeClock
 from throttlekit.testing.bench import NOW_US, Bench
 from throttlekit.testing.several_limits import FIVE_CASES, SeveralLimitsConformance
@@ -57,8 +60,13 @@ class ClockedStore(RedisClusterStore):
         super().__init__(url, timeout=5)
         self._clock = clock
 
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return super().acquire(request, self._clock() if now_us is None else now_us)
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        return super().ask(claims, asker, self._clock() if now_us is None else now_us, attempt=attempt)
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        super().return_units(charges, asker, self._clock() if now_us is None else now_us)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         super().settle(corrections, self._clock() if now_us is None else now_us)
@@ -174,24 +182,6 @@ def test_two_limits_with_one_unit_each(cluster: Cluster, limiter: Limiter) -> No
     assert _remaining(limiter, [one, other]) == [0, 0]
 
 
-def test_early_return_tries_its_own_line_first(cluster: Cluster, limiter: Limiter, clock: FakeClock) -> None:
-    """A ticket in the last limit's line that comes back early makes no call for the limits named before it."""
-    limits = [_on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
-    assert limiter.acquire(limits[2], cost=2)
-    denied = limiter.acquire(*limits, job=Job(id="1"))
-    assert (denied.limit, _remaining(limiter, limits)) == (limits[2], [2, 2, 0])
-    clock.advance(denied.delay / 2)
-    with _nodes(cluster) as nodes:
-        before = _calls(nodes, "evalsha")
-        again = limiter.acquire(*limits, job=Job(id="1", ticket=denied.ticket))
-        assert [b - a for a, b in zip(before, _calls(nodes, "evalsha"), strict=True)] == [0, 0, 1]
-    assert (again.reason, again.delay) == ("early", denied.delay / 2)
-    assert _remaining(limiter, limits) == [2, 2, 0]
-    clock.advance(again.delay)
-    assert limiter.acquire(*limits, job=Job(id="1", ticket=again.ticket))
-    assert _remaining(limiter, limits) == [1, 1, 0]
-
-
 def test_jobs_pass_one_after_the_other(limiter: Limiter, clock: FakeClock) -> None:
     """Forty jobs under four limits on three nodes all pass, within all limits; all but the first are denied once."""
     limits = [
@@ -213,7 +203,7 @@ def test_jobs_pass_one_after_the_other(limiter: Limiter, clock: FakeClock) -> No
         else:
             denials += 1
             due_us = clock() + round(decision.delay * 1_000_000)
-            waiting.append((due_us, number, Job(id=job.id, ticket=decision.ticket)))
+            waiting.append((due_us, number, job))
     assert min(b - a for a, b in itertools.pairwise(passed)) >= 100_000
     assert denials == 39
     assert limiter.peek(limits[3]).remaining == 1000 - 40

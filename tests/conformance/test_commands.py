@@ -10,9 +10,9 @@ from support.servers.processes import Cluster
 from throttlekit import StoreUnavailable
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit._engine.breaker import CircuitBreaker
-from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.stores.memory import MemoryStore
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore as MemoryStore
+from throttlekit.stores.redis_waitlists import WaitlistClusterStore as RedisClusterStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 
 COMMANDS = [
     ("HSET", fleet_name("x"), "field", 1),

@@ -18,7 +18,7 @@ from throttlekit import Limiter, TokenBucket
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import pool
 from throttlekit.stores.pool import ConnectionPool
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 from throttlekit.stores.wire import command
 
 LIMIT = TokenBucket("partner", "1000/s", burst=1000)

@@ -33,8 +33,8 @@ from throttlekit.fleet.activity import _REPORT, JOBS_KNOWN, KEYS
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import Key, look, look_up
 from throttlekit.stores import Lease, Request, StoreClaim
-from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistClusterStore as RedisClusterStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 
 EVERY_KIND: list[Limit] = [
     TokenBucket("bucket", "2/minute", burst=2, key="{tenant}"),
@@ -171,7 +171,7 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     assert key is not None
     assert (job.reason, job.deferrals, key.limit.name) == ("exhausted", 1, "api")
     assert job.due == pytest.approx(job.since + denied.delay, abs=0.001)
-    back = Job(id="late", ticket=denied.ticket)
+    back = Job(id="late")
     wait_until(lambda: limiter.acquire(limit, job=back).allowed, description="its slot comes")
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
     job, key = look_up(store, "late")

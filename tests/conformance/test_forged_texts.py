@@ -34,8 +34,8 @@ from throttlekit._core.verdict import Caller
 from throttlekit._engine.ticket import limit_ref
 from throttlekit.stores import MemoryStore, Request, StoreClaim
 from throttlekit.stores.client import ClientStore
-from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistClusterStore as RedisClusterStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 
 HALF = json.loads('"\\ud800"')
 """Half of a surrogate pair."""

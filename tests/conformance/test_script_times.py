@@ -24,8 +24,6 @@ from throttlekit._core.verdict import Caller
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import PATIENCE_US, WOKEN_US
 from throttlekit._engine.call import Call
-from throttlekit._engine.ticket import Ticket
-from throttlekit.adapter import Delivery
 from throttlekit.adapter.parking import MOST_WOKEN
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
@@ -162,9 +160,10 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
     jobs = filled.once(filled.jobs_wait)
 
     def leaves() -> None:
-        decision = filled.limiter.acquire(BUCKET, job=Job(id="last"), delivery=Delivery())
-        (wait,) = [*Ticket.read(decision.ticket).places.values()]
-        filled.server.store.leave([Wait(filled.claim, wait)])
+        request = Request([filled.claim], Caller.JOB)
+        (place,) = filled.server.store.acquire(request).places
+        assert place is not None
+        filled.server.store.leave([Wait(filled.claim, place)])
 
     def slots() -> None:
         decision = filled.limiter.acquire(SLOTS)
@@ -393,6 +392,9 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
     return {
         "ask: a new job is denied": Case("ask", no_units(waits, claim), ask("new", claim)),
         "ask: a new job of two limits": Case("ask", no_units(waits, claim, other), ask("new", claim, other)),
+        "ask: a job that comes back by a delay": Case(
+            "ask", no_units(waits, claim), lambda: store().ask([claim], Asker(Caller.JOB, "new", "~50", max_wait_us=1))
+        ),
         "ask: 16 are woken": Case("ask", waits, ask("new", claim)),
         "ask: all have expired": Case("ask", expired, ask("new", claim)),
         "ask: nobody is far from live workers": Case("ask", no_units(waits, claim), ask("new", claim, park=park)),

@@ -32,7 +32,7 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 
 LIMIT = TokenBucket("partner", "100/s", burst=50)
 OTHER = TokenBucket("other", "100/s", burst=50)

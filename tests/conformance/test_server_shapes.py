@@ -30,9 +30,10 @@ from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
-from throttlekit.stores.cluster import RedisClusterStore, _NodeRefresh
+from throttlekit.stores.cluster import _NodeRefresh
 from throttlekit.stores.from_client import ClusterOfClient
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistClusterStore as RedisClusterStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 
 HOUR = SlidingLog("hour", "50/h")
 OTHER = TokenBucket("other", "5/h", burst=5)
@@ -386,7 +387,7 @@ def test_a_process_patched_by_gevent(redis_url: str) -> None:
         monkey.patch_all()
         import gevent, time
         from throttlekit import Limiter, SlidingLog
-        from throttlekit.stores.redis import RedisStore
+        from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
         limit = SlidingLog("greenlets", "30/h")
         limiter = Limiter(RedisStore({redis_url!r}, timeout=10))
         jobs = [gevent.spawn(limiter.acquire, limit) for _ in range(50)]

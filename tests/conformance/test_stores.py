@@ -8,8 +8,8 @@ import pytest
 
 from support.servers.processes import Cluster
 from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistClusterStore as RedisClusterStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 from throttlekit.testing import StoreConformance
 
 

@@ -16,7 +16,7 @@ import pytest
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit.stores import Lease, MemoryStore
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 from throttlekit.testing.bench import NOW_US, SECOND_US, Bench
 
 HOUR = 3600

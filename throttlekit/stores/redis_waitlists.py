@@ -248,7 +248,7 @@ class WaitlistRedisStore(RedisStore):
             self._run_wait("wait_settle", [unit_of(each) for each in batch], head, chain.from_iterable(rows))
 
     def _lines_among(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if is_line(name) or is_waitlist(name)]
+        return [name for name in names if is_waitlist(name)]
 
     def _clear(self, names: Sequence[str]) -> int:
         lines, lists = [name for name in names if is_line(name)], [name for name in names if is_waitlist(name)]

@@ -13,8 +13,8 @@ import redis
 import throttlekit_lua
 from support.servers.processes import redis_server
 from throttlekit import Limiter
-from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.redis_waitlists import WaitlistRedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 
 __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 

@@ -12,7 +12,7 @@ from throttlekit._core.algorithm import Use
 from throttlekit._core.line import Place
 from throttlekit._core.verdict import Reason, Verdict
 from throttlekit.stores import MemoryStore, Request, Store
-from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
 from throttlekit.stores.wire import arguments_of, script_of
 
 __all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording"]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from throttlekit import Concurrency, ConfigurationError, Delivery, Job, Limiter, TokenBucket, current
-from throttlekit._core.decision import Charged
-from throttlekit._core.limit.with_rate import altered
 from throttlekit.adapter import (
     Admitted,
     Dropped,
@@ -20,7 +17,6 @@ from throttlekit.adapter import (
     Run,
     Throttling,
     WaitRules,
-    lane_behind,
     watched,
 )
 
@@ -121,36 +117,3 @@ def test_options_travel_with_a_message_and_come_back() -> None:
         of_task.travelling({"throttle_on_429": "other"}, _JOB)
     with pytest.raises(ConfigurationError, match="task 'a': "):
         JobOptions.declared("task 'a'", {"throttle": "text"}, limiter=Limiter("memory://"))
-
-
-def test_the_lane_behind_a_grant_asks_if_its_line_moves_faster() -> None:
-    """
-    After a job that came early, or where units are left, or were lost; not after one that waited for a slot, or never
-    waited.
-    """
-    limiter, rate = Limiter("memory://"), TokenBucket("line", "10/s", burst=1)
-    fast = altered(rate, "200/s", 1)
-    limiter.acquire(rate, job=Job(id="1"))
-    denied = limiter.acquire(rate, job=Job(id="2"))
-    limiter.reset(rate)
-    again = Job(id="2", ticket=denied.ticket)
-    run = Run(again, (rate,), limiter.acquire(rate, job=again), Delivery())
-    assert lane_behind(run, early=0.031) != ""
-    assert lane_behind(run, early=0.029) == ""
-    assert lane_behind(run) != ""  # its ticket says that it was due later
-    on_time = {**(denied.ticket or {}), "slot": 1}
-    assert lane_behind(replace(run, job=Job(id="2", ticket=on_time))) == ""
-    told = {**on_time, "told": (denied.ticket or {})["slot"]}
-    assert lane_behind(replace(run, job=Job(id="2", ticket=told))) != ""  # and first that it is due much later
-    on_its_way = replace(run, job=Job(id="2", ticket=on_time))
-    slow_and_fast = (rate, 50_000, False), (rate, 50_001, True), (fast, 5000, False), (fast, 5001, True)
-    for rate_of, idle_us, faster in slow_and_fast:
-        charged = Charged(rate_of, "", 1, 0, idle_us=idle_us)
-        lost = replace(on_its_way, decision=replace(run.decision, charged=(charged,)))
-        assert bool(lane_behind(lost)) is faster, (rate_of, idle_us)
-    fresh = Run(Job(id="3"), (rate,), run.decision, Delivery())
-    assert lane_behind(fresh, early=5.0) == ""
-    slots = Concurrency("slots", 1, lease=60)
-    limiter.acquire(slots, job=Job(id="1"))
-    waiting = Job(id="2", ticket=limiter.acquire(slots, job=Job(id="2")).ticket)
-    assert lane_behind(Run(waiting, (slots,), run.decision, Delivery()), early=5.0) == ""

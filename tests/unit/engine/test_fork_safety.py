@@ -24,9 +24,9 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore
-from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.stores.redis import RedisStore
-from throttlekit.stores.sentinel import RedisSentinelStore
+from throttlekit.stores.redis_waitlists import WaitlistClusterStore as RedisClusterStore
+from throttlekit.stores.redis_waitlists import WaitlistRedisStore as RedisStore
+from throttlekit.stores.redis_waitlists import WaitlistSentinelStore as RedisSentinelStore
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 LIMIT = TokenBucket("partner", "10/s", burst=1)

@@ -15,7 +15,7 @@ import pytest
 from throttlekit import AsyncLimiter, FixedWindow, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.stores.base import Request
-from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.memory_waitlists import WaitlistMemoryStore as MemoryStore
 
 LONDON = ZoneInfo("Europe/London")
 DAILY = FixedWindow("partner", "100/d", tz="Europe/London")
