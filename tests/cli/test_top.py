@@ -241,7 +241,7 @@ def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
         "limit 'partner-api'",
         "deferred       once",
         "its turn       in about 1 m",
-        "about 2 of the 4 in line",
+        "2 of the 4 that wait",
         "2 of 2 used",
     ):
         assert words in shown.stdout
