@@ -117,8 +117,7 @@ class Deferred(NamedTuple):
     A job was denied and goes back to its framework.
 
     Attributes:
-        deferrals: How often this job has been denied by now, this time included. To come back before
-            it is due, and to be deferred for the rest, is not counted again.
+        deferrals: How often this job has been denied by now, this time included.
         waited: Seconds since its first denial, by the store's clock.
     """
 

@@ -149,6 +149,12 @@ local function comes(c)
   return max(now + SOONEST, at, list.paused)
 end
 
+-- Others do not wait for a job that may come back after its last instant: it only keeps its position.
+local function keep_if_over(c, retry)
+  local e = c.entry
+  if max_wait and retry - now + late > max_wait and e and e.till then keep(c.line, e, owner, e.till) end
+end
+
 -- When a caller that keeps no position asks again: after those that were denied before it.
 local function spread(c, retry)
   local list, last = c.line, retry + GUESTS
@@ -210,6 +216,7 @@ elseif reason ~= 3 and job ~= '' then
   if late > 0 then
     retry = now
     for _, c in ipairs(claims) do retry = max(retry, comes(c)) end
+    keep_if_over(claims[binding], retry)
   end
   kept = concat({whole(binding - 1), parked and '1' or '0', claims[binding].line.epoch}, ' ')
 else

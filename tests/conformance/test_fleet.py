@@ -33,7 +33,7 @@ from throttlekit.fleet.activity import _REPORT, JOBS_KNOWN, KEYS
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import Key, look, look_up
 from throttlekit.stores import Lease, StoreClaim
-from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 EVERY_KIND: list[Limit] = [
@@ -170,8 +170,8 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     assert job is not None
     assert key is not None
     assert (job.reason, job.deferrals, key.limit.name) == ("exhausted", 1, "api")
-    assert job.due == pytest.approx(job.since + denied.delay, abs=0.001)
-    back = Job(id="late", ticket=denied.ticket)
+    assert denied.delay <= job.due - job.since < denied.delay + 0.055, "it is brought back up to .05 s before its unit"
+    back = Job(id="late")
     wait_until(lambda: limiter.acquire(limit, job=back).allowed, description="its slot comes")
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
     job, key = look_up(store, "late")

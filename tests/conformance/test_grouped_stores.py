@@ -31,6 +31,7 @@ from throttlekit.errors import StoreUnavailable
 from throttlekit.fleet.snapshot import look
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.stores.grouped import grouped
+from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import StoreConformance
 from throttlekit.testing.several_limits import SeveralLimitsConformance
@@ -246,15 +247,6 @@ def test_live_control_reaches_all_groups(limiter: Limiter) -> None:
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
     used = {key.limit.name: key.used for key in look(wiring_of(limiter).stores.shared).keys}
     assert used == {"api": 5, "llm-chat": 3}
-
-
-def test_no_job_is_held_back_by_another_servers_clock(limiter: Limiter) -> None:
-    """Each server has a clock of its own: when a job of a group is due, only its store knows."""
-    for limit in (API, LLM):
-        assert limiter.acquire(limit, cost=5)
-        denied = limiter.acquire(limit, job=Job(id="1"))
-        assert denied.ticket is not None
-        assert limiter.until_due([limit], denied.ticket) is None
 
 
 def test_tasks_of_an_event_loop_ask_both(redis_url: str, other: RedisProcess) -> None:

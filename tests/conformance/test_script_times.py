@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 import pytest
-from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter.parking import MOST_WOKEN
 
 from support.servers.slowlog import PARTS, Slowest, slowest_server
 from support.waiting import wait_until
@@ -24,7 +24,6 @@ from throttlekit._core.storage_keys import bucket_name, limit_id, wait_names, wi
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import PATIENCE_US, WOKEN_US
 from throttlekit._engine.call import Call
-from throttlekit.adapter import Delivery
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import look
@@ -160,9 +159,10 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
     jobs = filled.once(filled.jobs_wait)
 
     def leaves() -> None:
-        decision = filled.limiter.acquire(BUCKET, job=Job(id="last"), delivery=Delivery())
-        (wait,) = [*Ticket.read(decision.ticket).places.values()]
-        filled.server.store.leave([Wait(filled.claim, wait)])
+        request = Request([filled.claim], Caller.JOB)
+        (place,) = filled.server.store.ask(request.claims, request.asker, attempt=request.attempt).places
+        assert place is not None
+        filled.server.store.leave([Wait(filled.claim, place)])
 
     def slots() -> None:
         decision = filled.limiter.acquire(SLOTS)
@@ -200,6 +200,35 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
             "fleet_tenants", lambda: [filled.hash(key, "limit t{}", "1 1 1", many=FIELDS) for key in TENANTS],
             lambda: run("fleet_tenants", [*TENANTS], [json.dumps([[f"l t{n}", 1, 1, 1] for n in range(100)])]),
         ),
+    }  # fmt: skip
+
+
+def _of_parks(filled: Filled) -> dict[str, Case]:
+    run = filled.script
+    jobs = [f"{n:016d} id{n}" for n in range(MOST_WOKEN)]
+
+    @filled.once
+    def parked() -> None:
+        filled.sorted("lane")
+        filled.hash("messages")
+        filled.sorted("ends", "L {:016d} id{}")
+        filled.client.hset("limits", "L", "5 api")
+        filled.client.sadd("unacked", "m")
+
+    park = ["unacked", "beside", "messages", "lane", "lanes", "limits", "ends"]
+    wake = ["lane", "lanes", "limits", "ends", "messages", "list"]
+    told = [text for job in jobs for text in (job, "0told")]
+    return {
+        "park: the limits' store has lost its state": Case(
+            "park", parked, lambda: run("park", park, ["set", "m", "{}", "L", "api", 1, 1, 5, "", 6, "m2"])
+        ),
+        "park_wake: the first ones": Case(
+            "park_wake", parked, lambda: run("park_wake", wake, ["L", MOST_WOKEN, "0", 1])
+        ),
+        "park_wake: with new messages": Case(
+            "park_wake", parked, lambda: run("park_wake", wake, ["L", 0, "0", 1, *told])
+        ),
+        "park_wake: ids": Case("park_wake", parked, lambda: run("park_wake", wake, ["L", 0, "0", 0, *told])),
     }  # fmt: skip
 
 
@@ -362,6 +391,9 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
     return {
         "ask: a new job is denied": Case("ask", no_units(waits, claim), ask("new", claim)),
         "ask: a new job of two limits": Case("ask", no_units(waits, claim, other), ask("new", claim, other)),
+        "ask: a job that comes back by a delay": Case(
+            "ask", no_units(waits, claim), lambda: store().ask([claim], Asker(Caller.JOB, "new", "~50", max_wait_us=1))
+        ),
         "ask: 16 are woken": Case("ask", waits, ask("new", claim)),
         "ask: all have expired": Case("ask", expired, ask("new", claim)),
         "ask: nobody is far from live workers": Case("ask", no_units(waits, claim), ask("new", claim, park=park)),
@@ -403,7 +435,7 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
 
 
 FILLED = Filled()
-CASES = _of_limits(FILLED) | _of_waitlists(FILLED) | _of_hosts(FILLED) | _of_huey(FILLED)
+CASES = _of_limits(FILLED) | _of_waitlists(FILLED) | _of_parks(FILLED) | _of_hosts(FILLED) | _of_huey(FILLED)
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,9 @@ from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
-from throttlekit.stores.cluster import RedisClusterStore, _NodeRefresh
-from throttlekit.stores.from_client import _ClusterOfClient as ClusterOfClient
+from throttlekit.stores.cluster import _NodeRefresh
+from throttlekit.stores.from_client import ClusterOfClient
+from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 HOUR = SlidingLog("hour", "50/h")
@@ -386,7 +387,7 @@ def test_a_process_patched_by_gevent(redis_url: str) -> None:
         monkey.patch_all()
         import gevent, time
         from throttlekit import Limiter, SlidingLog
-        from throttlekit.stores.redis import RedisStore
+        from throttlekit.stores.redis import RedisStore as RedisStore
         limit = SlidingLog("greenlets", "30/h")
         limiter = Limiter(RedisStore({redis_url!r}, timeout=10))
         jobs = [gevent.spawn(limiter.acquire, limit) for _ in range(50)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-from typing import Any
 
 import pytest
 
@@ -36,19 +35,19 @@ class Newcomers:
     def come(self, every: float, until: float) -> None:
         """`ran` gets the seconds from the purge at which a job ran."""
         numbers = itertools.count()
-        jobs: list[tuple[float, int, Any]] = []
+        jobs: list[tuple[float, int]] = []
         for number in range(1, int(until / every)):
-            heapq.heappush(jobs, (number * every, next(numbers), None))
+            heapq.heappush(jobs, (number * every, next(numbers)))
         now = 0.0
         while jobs and jobs[0][0] <= until:
-            at, number, ticket = heapq.heappop(jobs)
+            at, number = heapq.heappop(jobs)
             self.clock.advance(max(0.0, at - now))
             now = max(now, at)
-            decision = self.limiter.acquire(self.limit, job=Job(id=str(number), ticket=ticket))
+            decision = self.limiter.acquire(self.limit, job=Job(id=str(number)))
             if decision.allowed:
                 self.ran.append(now)
             else:
-                heapq.heappush(jobs, (now + min(decision.delay, _COMES_BACK_WITHIN) + 0.001, number, decision.ticket))
+                heapq.heappush(jobs, (now + min(decision.delay, _COMES_BACK_WITHIN) + 0.001, number))
 
 
 @pytest.mark.parametrize(
@@ -91,10 +90,10 @@ def test_new_job_behind_purged_ones_waits_for_an_interval_and_some_seconds(rate:
     newcomers = Newcomers(limit)
     newcomers.purged(purged)
     interval = limit.period_us / 1_000_000 / limit.amount
-    now, ticket = 0.0, None
-    while not (decision := newcomers.limiter.acquire(limit, job=Job(id="new", ticket=ticket))).allowed:
+    now = 0.0
+    while not newcomers.limiter.acquire(limit, job=Job(id="new")).allowed:
         newcomers.clock.advance(0.5)
-        now, ticket = now + 0.5, decision.ticket
+        now += 0.5
     assert interval <= now + 0.5
     assert now <= interval + more
 

@@ -23,6 +23,7 @@ LIMIT = TokenBucket("partner", "10/s", burst=1, key="{account}")
 WIDE = TokenBucket("wide", "100/s")
 SLOTS = Concurrency("slots", 2)
 JOB = Job(kwargs={"account": "secret"})
+WAITING = Job(id="1", kwargs=JOB.kwargs)
 
 
 class Site:
@@ -78,9 +79,9 @@ def test_decisions_and_units_are_counted_by_limit(site: Site) -> None:
 def test_waits_are_observed_at_the_start(site: Site) -> None:
     """When a job starts that was denied, its wait and its deferrals are recorded."""
     site.limiter.acquire(LIMIT, job=JOB)
-    denied = site.limiter.acquire(LIMIT, job=JOB)
+    site.limiter.acquire(LIMIT, job=WAITING)
     site.clock.advance(0.5)
-    site.limiter.acquire(LIMIT, job=Job(kwargs=JOB.kwargs, ticket=denied.ticket))
+    site.limiter.acquire(LIMIT, job=WAITING)
     found = site.collected()
     assert found["wait{limit=partner}"] == (1, pytest.approx(0.5))
     assert found["deferrals{limit=partner}"] == (1, 1)
@@ -90,10 +91,10 @@ def test_waits_are_observed_at_the_start(site: Site) -> None:
 def test_a_wait_is_recorded_with_the_span_of_its_job(site: Site) -> None:
     """Waits go into the histogram when metrics are collected. The exemplar names the span of the start all the same."""
     site.limiter.acquire(LIMIT, job=JOB)
-    denied = site.limiter.acquire(LIMIT, job=JOB)
+    site.limiter.acquire(LIMIT, job=WAITING)
     site.clock.advance(0.5)
     with TracerProvider().get_tracer("jobs").start_as_current_span("job") as span:
-        site.limiter.acquire(LIMIT, job=Job(kwargs=JOB.kwargs, ticket=denied.ticket))
+        site.limiter.acquire(LIMIT, job=WAITING)
     [point] = site.points("throttlekit.wait")
     assert [each.span_id for each in point.exemplars] == [span.get_span_context().span_id]
 
@@ -103,9 +104,9 @@ def test_no_wait_is_left_out_where_nothing_collects(site: Site) -> None:
     for _ in range(MAX_KEPT + 10):
         site.clock.advance(1)
         site.limiter.acquire(LIMIT, job=JOB)
-        denied = site.limiter.acquire(LIMIT, job=JOB)
+        site.limiter.acquire(LIMIT, job=WAITING)
         site.clock.advance(0.5)
-        site.limiter.acquire(LIMIT, job=Job(kwargs=JOB.kwargs, ticket=denied.ticket))
+        site.limiter.acquire(LIMIT, job=WAITING)
     count, total = site.collected()["wait{limit=partner}"]
     assert (count, total) == (MAX_KEPT + 10, pytest.approx(0.5 * (MAX_KEPT + 10)))
     assert site.collected()["wait{limit=partner}"] == (count, total)

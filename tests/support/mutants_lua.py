@@ -79,6 +79,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("local again = #ended == MOST and now + SPACING or nil", "local again = nil"),
         ("return again or list.paused end", "return list.paused end"),
         ("(keeps and taken or 0) + e.cost - 1, now)", "(keeps and taken or 0) + e.cost, now)"),
+        ("wake_entry(c, e, at, keeps and 'w' or 'p')", "wake_entry(c, e, at, 'w')"),
         ("taken, kept = taken + e.cost, kept", "taken, kept = taken, kept"),
         ("next_at = max(next_at, out.last + SPACING)", "next_at = next_at"),
         ("      if PROBE - each.free < now then each.free", "      if true then each.free"),

@@ -135,6 +135,7 @@ def ask(
         kept = _deny(looks, binding, now_us, asker._replace(waited_us=waited.for_us, denials=waited.denials), epoch)
         if lateness_us(asker.owner):
             retry_us = max(_comes_us(each, asker, now_us, early_us) for each in looks)
+            _keep_if_over(looks[binding], asker, now_us, retry_us)
     elif reason is not Reason.FULL:
         retry_us = _spread(looks[binding], retry_us, now_us, asker.max_wait_us)
     granted = reason is Reason.ALLOWED
@@ -364,6 +365,15 @@ def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
     if algorithm.overflows and algorithm.tight(late_us):
         passes_us -= early_us  # a unit that is not taken at once is lost
     return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us)
+
+
+def _keep_if_over(bound: _Found, asker: Asker, now_us: int, retry_us: int) -> None:
+    """Others do not wait for a job that may come back after its last instant: it only keeps its position."""
+    entry = bound.waitlist.entries.get(asker.job)
+    if asker.max_wait_us is None or retry_us - now_us + lateness_us(asker.owner) <= asker.max_wait_us:
+        return
+    if entry is not None and entry.until_us is not None:
+        bound.waitlist.keep(entry, asker.owner, entry.until_us)
 
 
 def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:

@@ -86,8 +86,8 @@ def limiter(request: pytest.FixtureRequest, store: Between) -> Iterator[Limiter]
         yield limiter
 
 
-def job(number: int = 1, ticket: Any = None) -> Job:
-    return Job(id=str(number), name="call_partner", kwargs={"account_id": 42}, ticket=ticket)
+def job(number: int = 1) -> Job:
+    return Job(id=str(number), name="call_partner", kwargs={"account_id": 42})
 
 
 def test_all_are_granted_where_all_are_free(limiter: Limiter, store: Between) -> None:
@@ -159,8 +159,8 @@ def test_only_what_stands_free_before_the_jobs_in_line_is_granted(limiter: Limit
     waiting = [limiter.acquire(BUCKET, job=job(number), cost=2) for number in range(3)]
     clock.advance(1)
     assert 1 <= limiter.acquire_many(BUCKET, 30, job=job(9)).cost <= 4  # what the jobs cost is not known
-    for number, denial in enumerate(waiting):
-        assert limiter.acquire(BUCKET, job=job(number, denial.ticket), cost=2)
+    for number in range(len(waiting)):
+        assert limiter.acquire(BUCKET, job=job(number), cost=2)
 
 
 @pytest.mark.parametrize("limit", [FixedWindow("fixed", "5/s"), SlidingLog("log", "5/s")], ids=lambda each: each.name)
@@ -170,15 +170,15 @@ def test_jobs_in_line_of_a_window_come_first(limiter: Limiter, clock: FakeClock,
     waiting = [limiter.acquire(limit, job=job(number)) for number in range(5)]
     clock.advance(1)
     assert not limiter.acquire_many(limit, 5)
-    for number, denial in enumerate(waiting):
-        assert limiter.acquire(limit, job=job(number, denial.ticket))
+    for number in range(len(waiting)):
+        assert limiter.acquire(limit, job=job(number))
 
 
 def test_batch_of_a_job_gets_no_place(limiter: Limiter, store: Between) -> None:
     """The job is for the key alone: it is put in no line."""
     limiter.acquire(KEYED, key=42, cost=50)
     decision = limiter.acquire_many(KEYED, 10, job=job())
-    assert (decision.allowed, decision.key, decision.ticket) == (False, "42", None)
+    assert (decision.allowed, decision.key) == (False, "42")
     assert Caller.JOB not in {caller for caller, _ in store.asked}
 
 

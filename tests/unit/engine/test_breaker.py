@@ -242,13 +242,17 @@ def test_many_jobs_of_a_local_share_return_when_it_has_room(limiter: Limiter, st
     assert all(limiter.acquire(LOCAL, job=JOB).delay <= 1.25 for _ in range(200))
 
 
-def test_a_job_keeps_its_place(limiter: Limiter, store: Failing) -> None:
-    """What it carries is given back to it, and it has not been denied once more."""
+def test_a_job_keeps_its_place(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """Who came while the store was there is before those that came later, also if it asks again during the outage."""
     limiter.acquire(CLOSED, cost=5)
-    ticket = limiter.acquire(CLOSED, job=JOB).ticket
+    denied = [limiter.acquire(CLOSED, job=JOB), limiter.acquire(CLOSED, job=Job(id="2"))]
     store.down = True
-    for _ in range(3):
-        assert limiter.acquire(CLOSED, job=Job(id="1", ticket=ticket)).ticket == ticket
+    assert {limiter.acquire(CLOSED, job=JOB).reason for _ in range(3)} == {"store unavailable"}
+    store.down = False
+    clock.now += 2
+    later = [limiter.acquire(CLOSED, job=Job(id=id)) for id in ("3", "2", "1")]
+    assert later[2].delay < later[1].delay < later[0].delay
+    assert [each.delay for each in later[:0:-1]] == [each.delay for each in denied]
 
 
 def test_a_question_that_only_itself_has_no_answer_stops_no_other(
@@ -392,7 +396,7 @@ def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: Second
     store.down = True
     decisions = [limiter.acquire(OPEN, job=JOB) for _ in range(50)]
     assert {(each.allowed, each.reason, each.charged) for each in decisions} == {(True, "store unavailable", ())}
-    assert {(each.delay, each.retry_after, each.ticket) for each in decisions} == {(0.0, 0.0, None)}
+    assert {(each.delay, each.retry_after) for each in decisions} == {(0.0, 0.0)}
     assert decisions[0].headers() == {}
     assert not decisions[0].final
     store.down = False

@@ -87,9 +87,9 @@ def test_a_job_is_told_with_its_deferrals_and_what_it_waited() -> None:
     """The start of a job tells how often it was denied before, and the seconds from its first denial to now."""
     limiter, listener, clock = _limiter()
     limiter.acquire(LIMIT)
-    denied = limiter.acquire(LIMIT, job=Job())
+    limiter.acquire(LIMIT, job=Job(id="a"))
     clock.advance(0.25)
-    limiter.acquire(LIMIT, job=Job(ticket=denied.ticket))
+    limiter.acquire(LIMIT, job=Job(id="a"))
     limiter.acquire(OTHER, job=Job())
     assert [(event.deferrals, event.waited) for event in listener.events[1:]] == [(1, 0.0), (1, 0.25), (0, 0.0)]
 

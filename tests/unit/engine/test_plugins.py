@@ -153,11 +153,11 @@ def test_deferral_is_told_with_what_a_listener_needs() -> None:
     limiter.acquire(LIMIT)
     first = limiter.acquire(LIMIT, job=Job(id="a"))
     limiter.acquire(LIMIT)
-    clock.advance(0.05)
-    second = limiter.acquire(LIMIT, job=Job(id="a", ticket=first.ticket))
+    clock.advance(0.04)  # earlier than a job may come
+    second = limiter.acquire(LIMIT, job=Job(id="a"))
     assert [(e.job.id, e.decision, e.deferrals, e.waited) for e in listener.events] == [
         ("a", first, 1, 0.0),
-        ("a", second, 1, 0.05),
+        ("a", second, 2, 0.04),
     ]
 
 
@@ -199,7 +199,6 @@ def test_plugin_that_fails_does_not_reach_the_job(caplog: pytest.LogCaptureFixtu
     for _ in range(3):
         decision = limiter.acquire(LIMIT, job=Job())
         assert decision.reason == "exhausted"
-        assert decision.ticket
     assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR"]
     assert "A plugin failed in throttlekit_deferred" in caplog.text
 

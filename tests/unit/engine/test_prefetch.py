@@ -80,8 +80,8 @@ def limiter(store: Fleet, clock: FakeClock) -> Limiter:
     return limiter
 
 
-def job(account: object = "a", ticket: Any = None) -> Job:
-    return Job(id="1", name="call", queue="q", kwargs={"account": account}, ticket=ticket)
+def job(account: object = "a") -> Job:
+    return Job(id="1", name="call", queue="q", kwargs={"account": account})
 
 
 def held(limiter: Limiter) -> Any:
@@ -149,7 +149,7 @@ def test_decision_is_that_of_the_instant_of_taking(limiter: Limiter, store: Flee
     later = limiter.acquire(API, job=job())
     for decision in (first, later):
         assert decision.allowed
-        assert (decision.reason, decision.delay, decision.retry_after, decision.ticket) == ("allowed", 0, 0, None)
+        assert (decision.reason, decision.delay, decision.retry_after) == ("allowed", 0, 0)
         assert (decision.limit, decision.key, decision.cost) == (API, "", 1)
         assert (decision.remaining, decision.reset_after) == (first.remaining, first.reset_after)
         assert [(each.cost, each.at_us) for each in decision.charged] == [(1, at_us)]
