@@ -69,8 +69,8 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS), *, cluster: b
     The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all.
 
     Args:
-        cluster: The script runs on a node of a cluster. `PUBLISH` counts the receivers of that node alone, so each owner
-            is assumed to listen.
+        cluster: The script runs on a node of a cluster. `PUBLISH` counts the receivers of that node alone, so each
+            owner is assumed to listen.
     """
     codes = codes | {"c"} if "a" in codes else codes
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]

@@ -19,7 +19,6 @@ from redis.retry import Retry
 from throttlekit._engine.ticket import limit_ref
 
 from support.servers.processes import patient
-from support.servers.stores import ask
 from support.waiting import wait_until
 from support.waitlists import ask
 from throttlekit import (

@@ -31,7 +31,6 @@ from throttlekit.errors import StoreUnavailable
 from throttlekit.fleet.snapshot import look
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.stores.grouped import grouped
-from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import StoreConformance
 from throttlekit.testing.several_limits import SeveralLimitsConformance

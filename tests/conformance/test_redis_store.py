@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from redis import exceptions
+from throttlekit._core.line import UNIT
 
 from support.servers.processes import free_port
 from support.servers.stores import Listed
 from support.waiting import wait_until
-from throttlekit._core.answer import Asker, Caller, GUEST, Reason
 from throttlekit import (
     ConfigurationError,
     FixedWindow,
@@ -27,11 +27,12 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
+from throttlekit._core.answer import GUEST, Asker, Caller, Reason
+from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
-from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
-from throttlekit.stores import Correction, Request, StoreClaim, Wait
+from throttlekit.stores import Correction, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing.bench import Bench
 
@@ -612,22 +613,19 @@ def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest,
         for limit in limits:
             claim, one = _claim(limit, limit.capacity), _claim(limit)
             assert store.ask([claim], Asker(Caller.JOB), start_us).allowed, limit
-            denied = store.ask([one], Asker(Caller.JOB), start_us)
-            due_us = denied.due_us
-            for caller in (Caller.JOB, Caller.GUEST, Caller.PEEK):
-                assert not store.ask([one], Asker(caller), start_us).allowed
-            first = store.ask([one], Asker(Caller.AGAIN), start_us).places[0]
-            assert first is not None
-            store.ask([one], Asker(Caller.JOB)  # FIXME ['[first._replace(epoch=1)]'], start_us)
-            store.leave([Wait(one, first)], now_us=start_us)
+            due_us = store.ask([one], Asker(Caller.JOB, "first", "p"), start_us).retry_us
+            for asker in (Asker(Caller.JOB, "second", late_owner(0.05)), GUEST, Asker(Caller.PEEK)):
+                assert not store.ask([one], asker, start_us).allowed
+            assert not store.ask([one], Asker(Caller.AGAIN, "again", "p"), start_us).allowed
+            store.forget([one], ["again", "second"], now_us=start_us)
             store.pause([one], 0, now_us=start_us)
-            denied = store.ask([one], Asker(Caller.JOB)  # FIXME ['denied.places'], start_us)
-            assert store.ask([one], Asker(Caller.JOB)  # FIXME ['denied.places'], due_us).allowed
+            store.look(one, "p", 1, ["first"], due_us)
+            assert store.ask([one], Asker(Caller.JOB, "first", "p", 1), due_us).allowed
             for by in (100_000_000, -100_000_000, 10**12):
                 store.settle([Correction(claim.bucket, claim.algorithm, due_us, by)], now_us=due_us)
             store.ask([one], GUEST, start_us)
             store.ask([one], GUEST, start_us - 4 * 366 * 86_400_000_000)
-            store.reset(claim.names)
+            store.reset([claim.bucket])
     store.close()
 
 

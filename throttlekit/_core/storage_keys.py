@@ -16,8 +16,9 @@ import re
 from functools import lru_cache
 
 __all__ = [
-    "bucket_name", "bucket_of", "digest_of", "digest_of_key", "fleet_name", "granted_name", "held_since", "holder_name",
-    "is_bucket_of", "is_encodable", "is_waitlist", "is_workflow", "limit_id", "parts_of", "patterns_of", "quoted", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
+    "bucket_name", "bucket_of", "digest_of", "digest_of_key", "fleet_name", "granted_name", "held_since",
+    "holder_name", "is_bucket_of", "is_encodable", "is_waitlist", "is_workflow", "limit_id", "parts_of", "patterns_of",
+    "quoted", "slots_of_holder", "wait_names", "with_slots", "workflow_name",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest

@@ -9,8 +9,16 @@ from throttlekit._core.slowdown import Pause, Slowdown, pace_of
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.waitlist import DEAF, State
 
-__all__ = ["SlowNow", 
-    "Entry", "ListNow", "entries_question", "entry_from", "list_from", "list_questions", "listens", "owner_question",
+__all__ = [
+    "Entry",
+    "ListNow",
+    "SlowNow",
+    "entries_question",
+    "entry_from",
+    "list_from",
+    "list_questions",
+    "listens",
+    "owner_question",
 ]  # fmt: skip
 
 _SAMPLE = 20
