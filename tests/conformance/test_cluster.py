@@ -28,7 +28,7 @@ from throttlekit import (
 from throttlekit._core.answer import Answer, Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.wait_control import Charge
 from throttlekit.stores import Correction, Store
 from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
@@ -245,7 +245,7 @@ def test_name_with_hash_tags_stays_in_one_hash_slot(cluster: Cluster, limiter: L
     buckets = [bucket_name(name, key, limit.fingerprint) for key in (name, "{x}", "}", "")]
     with _nodes(cluster) as nodes:
         for bucket in buckets:
-            slots = {nodes[0].execute_command("CLUSTER KEYSLOT", each) for each in (bucket, line_name(bucket))}
+            slots = {nodes[0].execute_command("CLUSTER KEYSLOT", each) for each in (bucket, wait_names(bucket)[0])}
             assert slots == {key_slot(bucket.encode())}
     for key in (name, "{x}", "}"):
         job = Job(id="1", kwargs={"account": key})

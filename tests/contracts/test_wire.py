@@ -8,18 +8,13 @@ name, or give the changed shape a new version and read the old one too.
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import pickle
-import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from throttlekit._core.line import Line, Place, signed
-from throttlekit._engine.ticket import Ticket
 
-import throttlekit_lua
 from contracts.tree import MODULES, parsed
 from throttlekit import (
     Concurrency,
@@ -34,7 +29,7 @@ from throttlekit import (
 )
 from throttlekit._core.limit.rate import MONTH_US
 from throttlekit._core.serialize import dump
-from throttlekit._core.storage_keys import bucket_name, fleet_name, jobs_name, line_name
+from throttlekit._core.storage_keys import bucket_name, fleet_name, wait_names
 from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, Deferred, Waited, receipt
 from throttlekit_rq import _body, _waiting, _wire, run
 
@@ -65,8 +60,7 @@ def test_names_in_the_store() -> None:
     bucket = bucket_name("partner", "42", "abcdef")
     assert bucket == "tk1:{partner:42}:abcdef"
     assert bucket_name("partner", "42", "abcdef", "host") == "tk1:{partner:42:host}:abcdef"
-    assert line_name(bucket) == "tk1:{partner:42}:abcdef:order2"
-    assert jobs_name(bucket) == "tk1:{partner:42}:abcdef:jobs2"
+    assert wait_names(bucket) == tuple(f"{bucket}:{each}" for each in ("wait1", "order1", "entries1", "tags1"))
     assert fleet_name("overrides") == "tk1:{fleet}:overrides"
 
 
@@ -76,44 +70,6 @@ def test_names_in_the_store() -> None:
 def test_options_of_a_job() -> None:
     """The names under which users' calls and Dramatiq's messages carry a job's options."""
     assert (THROTTLE, ON_429, MAX_WAIT) == ("throttle", "throttle_on_429", "throttle_max_wait")
-
-
-def test_a_ticket() -> None:
-    """What a denied job carries until it asks again."""
-    places = {"abcdef:partner": Place(6, 7, 8, 9, "0a1b")}
-    ticket = Ticket(5, "abcdef:partner", 2, 3, line="l", slots=True, places=places)
-    assert ticket.write() == {
-        "v": 2,
-        "slot": 5,
-        "ticket": "abcdef:partner",
-        "n": 2,
-        "since": 3,
-        "line": "l",
-        "slots": True,
-        "places": {"abcdef:partner": [6, 7, 8, 9, "0a1b"]},
-    }
-    assert Ticket().write() == {"v": 2, "slot": 0, "ticket": "", "n": 0, "since": 0}
-
-
-def test_a_ticket_of_the_release_before() -> None:
-    """It says how long the job has waited; the line knows no place of it."""
-    before = {"v": 1, "slot": 5, "ticket": "abcdef:partner", "n": 2, "since": 3, "lane": "l"}
-    assert Ticket.read(before) == Ticket(5, "abcdef:partner", 2, 3)
-
-
-def test_the_seal_of_a_place() -> None:
-    """Ten signs of a SHA-1: the memory store and the script must write the same."""
-    assert signed(Line(epoch=1, secret="s"), "b", 2, 3, 4) == Place(1, 2, 3, 4, "172ad4da1a")
-    assert hashlib.sha1(b"s b 1 2 3 4").hexdigest()[:10] == "172ad4da1a"
-
-
-def test_the_numbers_of_a_line() -> None:
-    """In this order in one text; fleet/snapshot.py reads it."""
-    fields = throttlekit_lua.script("line").partition("local function line_of(")[2].partition(")")[0]
-    assert re.findall(r"\w+", fields) == [
-        "epoch", "v", "gone", "number", "extra", "mean", "dear", "doubt", "aside", "over", "since", "low", "grace",
-        "paused", "from", "emptied", "guest", "last", "mark", "waiting", "secret", "slowed",
-    ]  # fmt: skip
 
 
 RATE = [10, 1_000_000]

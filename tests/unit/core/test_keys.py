@@ -14,10 +14,9 @@ from throttlekit._core.storage_keys import (
     held_since,
     holder_name,
     is_bucket_of,
-    jobs_name,
-    line_name,
     parts_of,
     patterns_of,
+    wait_names,
 )
 
 _TRICKY = [
@@ -51,7 +50,7 @@ def stored(triple: tuple[str, str, str | None], fingerprint: str = "0a1b2c3d4e")
 def test_no_two_keys_share_a_name(one: tuple[str, str, str | None], other: tuple[str, str, str | None]) -> None:
     """Two stored names are the same only if limit, key and the scope's part are."""
     assert (stored(one) == stored(other)) == (one == other)
-    assert (line_name(stored(one)) == line_name(stored(other))) == (one == other)
+    assert (wait_names(stored(one))[0] == wait_names(stored(other))[0]) == (one == other)
 
 
 def test_tricky_keys_are_all_apart() -> None:
@@ -64,7 +63,7 @@ def test_tricky_keys_are_all_apart() -> None:
 @given(triple=triples)
 def test_each_name_has_one_hash_tag(triple: tuple[str, str, str | None]) -> None:
     """Bucket and line of one key carry one hash tag, the same, with something in it, whatever the texts hold."""
-    names = stored(triple), line_name(stored(triple))
+    names = stored(triple), wait_names(stored(triple))[0]
     tags = [re.fullmatch(r"tk1:(\{[^{}]+\}):[a-z0-9:]+", name) for name in names]
     assert None not in tags
     assert len({tag.group(1) for tag in tags if tag}) == 1
@@ -73,7 +72,7 @@ def test_each_name_has_one_hash_tag(triple: tuple[str, str, str | None]) -> None
 @given(triple=triples)
 def test_names_are_short_and_plain(triple: tuple[str, str, str | None]) -> None:
     """A stored name is printable ASCII without spaces, and short even for long texts."""
-    name = line_name(stored(triple))
+    name = wait_names(stored(triple))[0]
     assert name.isascii()
     assert name.isprintable()
     assert " " not in name
@@ -83,14 +82,14 @@ def test_names_are_short_and_plain(triple: tuple[str, str, str | None]) -> None:
 @given(one=triples, other=triples)
 def test_buckets_and_lines_are_apart(one: tuple[str, str, str | None], other: tuple[str, str, str | None]) -> None:
     """No bucket shares a name with any line."""
-    assert stored(one) != line_name(stored(other))
+    assert stored(one) != wait_names(stored(other))[0]
 
 
 @given(triple=triples)
 def test_two_definitions_never_meet(triple: tuple[str, str, str | None]) -> None:
     """Two definitions of one limit share neither bucket nor line."""
     names = {stored(triple, fingerprint) for fingerprint in ("aaa", "bbb")}
-    assert len(names | {line_name(name) for name in names} | {jobs_name(name) for name in names}) == 6
+    assert len(names | {each for name in names for each in wait_names(name)}) == 10
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_two_definitions_never_meet(triple: tuple[str, str, str | None]) -> None
 def test_stored_names_do_not_change(name: str, key: str, stored: str) -> None:
     """Names are the same in every release that reads version 1 of the state."""
     assert bucket_name(name, key, "f00") == stored
-    assert (line_name(stored), jobs_name(stored)) == (f"{stored}:order2", f"{stored}:jobs2")
+    assert wait_names(stored) == tuple(f"{stored}:{each}" for each in ("wait1", "order1", "entries1", "tags1"))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +149,7 @@ def test_parts_of_a_line_are_none() -> None:
     """Only a bucket's name has parts."""
     bucket = bucket_name("a", "b", "0123", "mail")
     assert parts_of(bucket) == ("a:0123", "b", "mail")
-    assert parts_of(line_name(bucket)) is None
+    assert parts_of(wait_names(bucket)[0]) is None
 
 
 def test_holder_tells_when_it_asked() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import pytest
-from throttlekit._core.acquire import State, acquire
 
 from support.claims import claim_of
 from throttlekit import ConfigurationError, Job, Share, TokenBucket
-from throttlekit._core.answer import Answer, Caller
+from throttlekit._core.answer import Asker, Caller
 from throttlekit._core.limit.share import GivenShare, Stake
 from throttlekit._core.serialize import dump, load
+from throttlekit.stores import MemoryStore
 
 NOW_US = 1_800_000_000_000_000
 
@@ -74,20 +75,18 @@ def test_no_job_passes_before_one_of_a_higher_priority(cost: int) -> None:
     """However much jobs cost: neither one that stands behind others of its priority, nor one that comes back."""
     limit = TokenBucket("tokens", f"{cost}/s", burst=cost)
     share = Share("{tenant}", weight={"high": 2, "low": 1}, strict=True)
-    state = State()
+    store, owner, ids = MemoryStore(), "worker", itertools.count()
+    store.listen(owner, lambda bucket, wakes: None)
 
-    def ask(tenant: str, at_s: float, back: Answer | None = None) -> Answer:
-        nonlocal state
+    def ask(tenant: str, at_s: float, id: str = "") -> tuple[str, bool]:
         stake = share.stake_of(_job(tenant))
-        now_us = NOW_US + round(at_s * 1e6)
+        now_us, id = NOW_US + round(at_s * 1e6), id or f"{tenant} {next(ids)}"
         claim = claim_of(limit.bind(cost, now_us), cost, tenant=stake.tenant, step=stake.step(cost), lead=stake.lead)
-        places = () if back is None else back.places
-        verdict, (state,) = acquire([claim], [state], now_us, caller=Caller.JOB, places=places, secret="s")
-        return verdict
+        return id, store.ask([claim], Asker(Caller.JOB, id, owner, 9), now_us).allowed
 
-    assert ask("low", 0).allowed
-    low = [ask("low", 0) for _ in range(3)]
-    for number in range(3):
-        high = ask("high", 0.1)
-        assert number + 1 <= (high.due_us - NOW_US) / 1e6 < number + 1.5, "every high one comes before every low one"
-    assert ask("low", 0.1, low[0]).due_us >= NOW_US + 4_000_000
+    assert ask("low", 0)[1]
+    waiting = [*(ask("low", 0)[0] for _ in range(3)), *(ask("high", 0.1)[0] for _ in range(3))]
+    passed: list[str] = []
+    for second in range(1, 12):
+        passed += [id for id in waiting if id not in passed and ask(id.split()[0], second, id)[1]]
+    assert passed == [*waiting[3:], *waiting[:3]], "every high one passes before every low one"

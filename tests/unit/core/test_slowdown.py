@@ -14,12 +14,13 @@ from throttlekit import Adapt, Concurrency, ConfigurationError, FixedWindow, Lim
 from throttlekit._core.answer import GUEST, Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
+from throttlekit._core.late import PLAIN_OWNER
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.slowdown import ONE, Fall, Heard, Slowdown, fallen, heard, pace_of
-from throttlekit._core.storage_keys import line_name
-from throttlekit.stores import MemoryStore, Request, Slowing
+from throttlekit._core.storage_keys import wait_names
+from throttlekit.stores import MemoryStore, Slowing
 from throttlekit.testing import FakeClock
 
 NOW_US = 1_800_000_000_000_000
@@ -73,11 +74,11 @@ def test_limit_is_slower_after_a_fall_and_whole_again_in_the_end(limit: Limit) -
     downstream = Downstream(limit)
     downstream.falls()
     assert 70 <= downstream.passed_in(S) <= 82
-    assert downstream.store._get(line_name("tk1:{x:}:0"), downstream.now_us) is not None
+    assert downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us) is not None
     downstream.now_us = NOW_US + 60 * S
     assert 99 <= downstream.passed_in(S) <= 105
     downstream.now_us += 60 * S
-    assert downstream.store._get(line_name("tk1:{x:}:0"), downstream.now_us) is None
+    assert downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us) is None
 
 
 def test_one_overload_is_one_fall() -> None:
@@ -145,23 +146,6 @@ def test_clock_that_steps_back_makes_it_no_longer() -> None:
         heard_us=NOW_US + 5 * S, each_ns=1, gate_us=NOW_US + S,
     ).at(NOW_US - 3600 * S)  # fmt: skip
     assert (slow.back_us, slow.heard_us) == (NOW_US - 3597 * S, NOW_US - 3595 * S)
-
-
-def test_dead_job_in_front_is_set_aside_also_while_it_is_slow() -> None:
-    downstream = Downstream(TokenBucket("x", "10/s", burst=1))
-    downstream.falls(floor=ONE // 1000)
-    for _ in range(40):
-        downstream.falls(floor=ONE // 1000, span_us=3600 * S)
-    job = Request([downstream.claim], Caller.JOB)
-    assert not downstream.store.acquire(job, downstream.now_us).allowed
-    second = downstream.store.acquire(job, downstream.now_us)
-    for _ in range(20):
-        downstream.now_us = second.due_us
-        second = downstream.store.acquire(job._replace(places=second.places), downstream.now_us)
-        if second.allowed:
-            break
-    assert second.allowed
-    assert downstream.now_us < NOW_US + 320 * S, "three units at a hundredth of a second each, and a little"
 
 
 @given(
@@ -264,9 +248,9 @@ def test_waiting_jobs_of_a_limit_that_fell_are_due_by_its_end() -> None:
     downstream = Downstream(TokenBucket("x", "10/s", burst=1))
     for _ in range(12):
         downstream.falls(floor=ONE // 100)
-    slow = downstream.store._get(line_name("tk1:{x:}:0"), downstream.now_us).slow  # type: ignore[attr-defined]
-    job = Request([downstream.claim], Caller.JOB)
-    due = [downstream.store.acquire(job, downstream.now_us).due_us for _ in range(100)]
+    slow = downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us).slow  # type: ignore[attr-defined]
+    askers = [Asker(Caller.JOB, str(number), PLAIN_OWNER) for number in range(100)]
+    due = [downstream.store.ask([downstream.claim], each, downstream.now_us).retry_us for each in askers]
     assert due[-1] < slow.back_us + 15 * S
 
 
@@ -310,5 +294,5 @@ def test_fastest_rates_can_be_slowed_down() -> None:
     downstream = Downstream(TokenBucket("x", "2000000000/s", burst=10))
     for _ in range(30):
         downstream.falls(floor=ONE // 1000)
-    slow = downstream.store._get(line_name("tk1:{x:}:0"), downstream.now_us).slow  # type: ignore[attr-defined]
+    slow = downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us).slow  # type: ignore[attr-defined]
     assert pace_of(slow, downstream.claim.algorithm.mark, 1, downstream.now_us) is not None

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from throttlekit._core.line import Line
 
 from support.servers.stores import Passing
 from throttlekit import (
@@ -22,7 +21,8 @@ from throttlekit import (
 )
 from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.answer import Answer
-from throttlekit._core.storage_keys import line_name
+from throttlekit._core.storage_keys import wait_names
+from throttlekit._core.waitlist import Waitlist
 from throttlekit._engine.history import History
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import check_on_429
@@ -135,12 +135,12 @@ def test_rate_of_a_limit_that_adapts_falls_once_for_all_that_were_admitted_befor
         with running(limiter, decision):
             job = replace(JOB, id=str(number))
             limited(limiter, RateLimited(0.5), [adapts, PARTNER], job=job, delivery=PLAIN, release=nothing)
-    line = store.inner._get(line_name(decisions[0].charged[0].bucket), clock())
-    assert isinstance(line, Line)
+    line = store.inner._get(wait_names(decisions[0].charged[0].bucket)[0], clock())
+    assert isinstance(line, Waitlist)
     assert line.slow is not None
     assert (line.slow.top, line.slow.part(clock())) == (950_000, 760_000)
-    partner = store.inner._get(line_name(decisions[0].charged[1].bucket), clock())
-    assert isinstance(partner, Line)
+    partner = store.inner._get(wait_names(decisions[0].charged[1].bucket)[0], clock())
+    assert isinstance(partner, Waitlist)
     assert partner.slow is None, "it has no adapt="
 
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from throttlekit.stores.composite import Part, acquire_in_parts
 
 from support.servers.stores import Passing
 from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
-from throttlekit._core.answer import Answer, Asker
+from throttlekit._core.answer import Answer
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.call import Call
 from throttlekit._engine.returns import Returns, slots_of
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import Correction, Lease, MemoryStore, Request
+from throttlekit.stores.parts import Part, ask_in_parts
 
 SLOTS = Concurrency("slots", 2, lease=600)
 
@@ -49,6 +49,10 @@ class Stalled(Passing):
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
         self._answer()
         self.inner.release(leases, now_us)
+
+    def return_units(self, charges: Any, asker: Asker, now_us: int | None = None) -> None:
+        self._answer()
+        self.inner.return_units(charges, asker, now_us)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self._answer()
@@ -105,8 +109,8 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatc
     """Its question is another one as it asks again: the store repeats no grant whose slot another job may have."""
     store, one, job = MemoryStore(), Concurrency("one", 1, lease=600), Job(id="second")
 
-    def lost(request: Request, now_us: int | None = None) -> Answer:
-        assert MemoryStore.acquire(store, request, now_us).allowed
+    def lost(*args: Any, **options: Any) -> Answer:
+        assert MemoryStore.ask(store, *args, **options).allowed
         raise StoreUnavailable("no answer in time", part=None)
 
     with Limiter(store) as limiter:
@@ -114,7 +118,7 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatc
         assert not ask(limiter, waker, one, job=job)
         limiter.release(first)
         with monkeypatch.context() as patched:
-            patched.setattr(store, "acquire", lost)
+            patched.setattr(store, "ask", lost)
             assert not ask(limiter, waker, one, job=job)
         wait_until(lambda: Limiter(store).peek(one), description="its slot is given back")
         assert Limiter(store).acquire(one, job=Job(id="third"))
@@ -138,7 +142,7 @@ def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.M
         waker.heard(claim.bucket, [Wake("one", 0)])
         wait_until(lambda: started == ["one"], description="it asks")
         with monkeypatch.context() as patched:
-            patched.setattr(store, "acquire", away)
+            patched.setattr(store, "ask", away)
             patched.setattr(store, "forget", away)
             assert ask(limiter, waker, limit, job=Job(id="one"))
         assert store.list_waiting(claim).jobs == 2
@@ -293,17 +297,16 @@ def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurre
     """A later part denied, and the earlier one gave no answer when it was to give back: the limiter goes on trying."""
     full, first = TokenBucket("full", "1/h", burst=1), Stalled()
     second, request = MemoryStore(), _request(limit, full)
-    second.ask(request.claims[1:], Asker(request.asker.caller))
-    first_acquire: Callable[..., Answer] = first.inner.acquire
-    first.acquire = first_acquire  # type: ignore[method-assign]
+    second.ask(request.claims[1:], request.asker)
+    first.ask = first.inner.ask  # type: ignore[method-assign]
     first.stands_still = True
     parts = [Part(first, [0]), Part(second, [1])]
     if raises:
         with pytest.raises(StoreUnavailable):
-            acquire_in_parts(parts, request)
+            ask_in_parts(parts, request.claims, request.asker)
         assert [each.bucket for each in slots_of(request)] == [request.claims[0].bucket]
     else:
-        assert not acquire_in_parts(parts, request).allowed
+        assert not ask_in_parts(parts, request.claims, request.asker).allowed
         assert slots_of(request) == []
 
 
