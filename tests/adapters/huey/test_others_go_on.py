@@ -141,7 +141,7 @@ def test_others_use_the_whole_limit(fleet: Fleet, fault: str) -> None:
     started = [(fleet.count("b"), time.monotonic())]
 
     def is_limit_used() -> bool:
-        """Two seconds' units took no longer than 2.8 s, at some point: the machine may be busy with others for a while."""
+        """Two seconds' units took no longer than 2.8 s, at some point: the machine may be busy for a while."""
         count, now = fleet.count("b"), time.monotonic()
         if count > started[-1][0]:
             started.append((count, now))
