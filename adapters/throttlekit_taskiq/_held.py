@@ -90,17 +90,18 @@ class Holding(HoldingStream[_Message, Delivered]):
     """Holds the messages of one broker."""
 
     def __init__(self, broker: AsyncBroker, limiter: Limiter, free: Callable[[], int], most: int) -> None:
-        # RabbitMQ's client closes a channel if a stream on it is cancelled while it opens. If a read from Redis is
-        # cancelled, a message that Redis has sent already is lost, or delivered again after its stream's idle time.
+        # RabbitMQ's client closes a channel if a stream on it is cancelled while it opens. If a read of a stream of
+        # Redis is cancelled, a message that Redis has sent already is delivered again after the stream's idle time.
         idle_ms = getattr(broker, "idle_timeout", None)
+        is_list = type(broker).listen.__qualname__ == "ListQueueBroker.listen"
         super().__init__(
-            broker.listen,
+            self._popped if is_list else broker.listen,
             limiter,
             free=free,
             most=most,
             log=_log,
             opens_within=1.0 if hasattr(broker, "_qos") else 0.0,
-            answers_within=0.5 if hasattr(broker, "connection_pool") else 0.0,
+            answers_within=10.0 if is_list else 0.5 if hasattr(broker, "connection_pool") else 0.0,
             tend_every=idle_ms / 4000 if isinstance(idle_ms, int) else _LONGEST_HOLD / 10,
         )
         self._broker: Any = broker
@@ -122,19 +123,21 @@ class Holding(HoldingStream[_Message, Delivered]):
         self._kept[denied.task_id] = denied
         if denied.acked or self._is_held_for_long(denied):
             await self._pass_on(denied.task_id)
+        await self.settle()
 
     async def tend(self) -> None:
         if self._idle is not None:
             await self._renew()
-            return
         for id, message in list(self._kept.items()):
             if self._is_held_for_long(message):
                 await self._pass_on(id)
 
     def _is_held_for_long(self, message: Delivered) -> bool:
         """RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time too."""
-        held = asyncio.get_running_loop().time() - message.since
-        return self._idle is None and message.confirm is not None and held > _LONGEST_HOLD
+        return self._idle is None and message.confirm is not None and self._held_for(message) > _LONGEST_HOLD
+
+    def _held_for(self, message: Delivered) -> float:
+        return asyncio.get_running_loop().time() - message.since
 
     async def _pass_on(self, id: str) -> None:
         """Put a message that waits back; it keeps its position."""
@@ -193,6 +196,15 @@ class Holding(HoldingStream[_Message, Delivered]):
         window = getattr(self._broker, "_qos", 0)
         return bool(window) and held > window * (streams - 1)
 
+    async def _popped(self) -> AsyncGenerator[_Message, None]:
+        """
+        Yield the messages of the broker's list. The broker's own read waits without end, so it must be cancelled, and
+        Redis keeps no message that it sends to a read which is cancelled just then. This one ends by itself.
+        """
+        while self.is_open:
+            for message in (await self._command("BRPOP", self._broker.queue_name, 0.5) or ())[1:]:
+                yield message
+
     def more_streams(self) -> Sequence[AsyncGenerator[_Message, None]]:
         return () if self._idle is None else [self._abandoned(self._idle)]
 
@@ -238,9 +250,8 @@ class Holding(HoldingStream[_Message, Delivered]):
         for consumer in await self._dead_consumers(stream, least):
             start = "-"
             while True:
-                most = broker.unacknowledged_batch_size
                 pending: list[Any] = await self._command(
-                    "XPENDING", stream, group, "IDLE", least, start, "+", most, consumer
+                    "XPENDING", stream, group, "IDLE", least, start, "+", broker.unacknowledged_batch_size, consumer
                 )
                 if not pending:
                     break
@@ -250,8 +261,7 @@ class Holding(HoldingStream[_Message, Delivered]):
                     for entry in await self._command("XCLAIM", stream, group, own, least, entry_id):
                         if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted one
                             fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
-                            ack = broker._ack_generator(id=entry[0], queue_name=stream)
-                            yield AckableMessage(data=fields[b"data"], ack=ack)
+                            yield AckableMessage(data=fields[b"data"], ack=broker._ack_generator(entry[0], stream))
                 start = "(" + pending[-1][0].decode()
 
     async def _command(self, *words: Any) -> Any:
@@ -264,8 +274,7 @@ class Holding(HoldingStream[_Message, Delivered]):
             await pool.release(connection)
 
     async def is_ours(self, message: Delivered) -> bool:
-        held = asyncio.get_running_loop().time() - message.since
-        if message.is_lost or self._idle is None or not message.stream or held < self._idle / 20:
+        if message.is_lost or self._idle is None or not message.stream or self._held_for(message) < self._idle / 20:
             return not message.is_lost
         return message.entry_id in await self._renewed(message.stream, [message.entry_id])
 

@@ -126,7 +126,7 @@ class Throttle(TaskiqMiddleware):
         _ASKED.set(asked)
         callback: Any = asyncio.current_task()
         if delivered is not None:
-            callback.add_done_callback(self._freed)
+            callback.add_done_callback(lambda _: self._holding.waker.freed())
             waits = self._holding.waits(delivered, message.task_id)
         else:  # a broker in memory
             wake = asyncio.get_running_loop().call_soon_threadsafe
@@ -159,9 +159,6 @@ class Throttle(TaskiqMiddleware):
             self.limiter.threads.carry_through(cancel)
         if asked.delivered is None or not asked.delivered.kept:
             waits.waker.done(waits.id or asked.message.task_id)
-
-    def _freed(self, _: object) -> None:
-        self._holding.waker.freed()
 
     def _free(self) -> int:
         """How many tasks the worker may begin now."""
@@ -199,8 +196,7 @@ class Throttle(TaskiqMiddleware):
 
 
 def _admitted() -> Admitted | None:
-    asked = _ASKED.get()
-    return None if asked is None else asked.admitted
+    return None if (asked := _ASKED.get()) is None else asked.admitted
 
 
 def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:

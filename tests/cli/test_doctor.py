@@ -293,14 +293,9 @@ def test_a_sound_taskiq_broker_passes(tmp_path: Path) -> None:
         ([("broker.add_middlewares(", "str("), ("(throttle=[T", "(x=[T")], "fault", "0 Throttle"),
         ([('Limiter("redis://localhost:1/1")', "Limiter()")], "fault", "in memory"),
         ([('broker = RedisStreamBroker("', 'broker = ListQueueBroker("')], "warning", "no acknowledgements"),
-        (
-            [('broker = RedisStreamBroker("redis:', 'broker = ListQueueBroker(socket_timeout=5, url="redis:')],
-            "warning",
-            "may wait for 5 s only",
-        ),
         ([("localhost:1/1", "localhost:1/0")], "warning", "broker's own database"),
     ],
-    ids=["no-throttle", "memory", "list", "read-timeout", "same-database"],
+    ids=["no-throttle", "memory", "list", "same-database"],
 )
 def test_a_taskiq_broker_that_breaks_promises_is_found(
     tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str

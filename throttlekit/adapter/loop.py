@@ -121,8 +121,9 @@ class HoldingStream(ABC, Generic[_R, _T]):
         try:
             while True:
                 if self._woken:
+                    is_ours = await self.is_ours(self._woken[0])  # it stays there in case the worker stops meanwhile
                     message = self._woken.popleft()
-                    if await self.is_ours(message):
+                    if is_ours:
                         yield self.handed_on(message, waited=True)
                 elif (raw := self._arrived()) is not None:
                     yield self.handed_on(self.received(raw), waited=False)
@@ -170,13 +171,15 @@ class HoldingStream(ABC, Generic[_R, _T]):
         self.is_open = False
         # A stream that is cancelled while it opens may close the channel of all, and lose every acknowledgement.
         await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
-        held = [*self._woken, *await asyncio.to_thread(self.waker.close)]
+        held = await asyncio.to_thread(self.waker.close)
+        held[:0] = self._woken  # now, as the waker may still have woken some
         self._woken.clear()
         read, errors = await self._end_readings()
         held += read
         until = asyncio.get_running_loop().time() + _INSIST_S
         for begin in range(0, len(held), _AT_ONCE):
             await asyncio.gather(*(self.put_back(each, until) for each in held[begin : begin + _AT_ONCE]))
+        await self.settle()
         for stream in self._streams:
             try:
                 await stream.aclose()
@@ -217,6 +220,15 @@ class HoldingStream(ABC, Generic[_R, _T]):
         task = asyncio.ensure_future(self.put_back(message))
         self._putting_back.add(task)
         task.add_done_callback(self._putting_back.discard)
+
+    async def settle(self) -> None:
+        """
+        Once the stream is closed, wait until the broker has all that goes back to it. To be awaited by a task that was
+        denied: its worker waits for it, and then nothing of the loop goes on.
+        """
+        await asyncio.sleep(0)  # the waker may have asked the loop to begin
+        while self._putting_back and not self.is_open:
+            await asyncio.wait(self._putting_back)
 
     def _call(self, function: Callable[[_T], None], message: _T) -> None:
         """Call *function* in the loop, from any thread."""

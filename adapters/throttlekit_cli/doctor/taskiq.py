@@ -44,9 +44,3 @@ def examine_taskiq(where: str, url: str | None) -> Iterator[Finding]:
             f"{kind} has no acknowledgements: tasks that wait or run in a worker are lost if it is killed.",
             "use RedisStreamBroker, or AioPikaBroker on RabbitMQ",
         )
-        seconds = None if pool is None else pool.make_connection().socket_timeout
-        if kind.startswith("List") and seconds is not None:
-            yield _warning(
-                f"A read of the queue may wait for {seconds:g} s only: an idle worker process ends by that.",
-                "make the broker with ListQueueBroker(…, socket_timeout=None)",
-            )

@@ -17,6 +17,7 @@ import pika
 import pytest
 from aio_pika import ExchangeType
 from redis import Redis
+from redis.asyncio import Connection
 from redis.asyncio import Redis as AsyncRedis
 from taskiq import AsyncBroker, InMemoryBroker, SimpleRetryMiddleware, TaskiqScheduler
 from taskiq.brokers.shared_broker import AsyncSharedBroker
@@ -339,6 +340,87 @@ def test_an_error_at_shutdown_reaches_the_receiver() -> None:
             await receiving
 
     limiter = Limiter("memory://")
+    asyncio.run(main())
+    limiter.close()
+
+
+def test_a_message_that_reaches_a_list_as_its_worker_closes_the_read_stays_there(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis would give it to the read, which is still there for it, and nobody would see it again."""
+    broker: Any = make_broker("list", redis_url, None, "closing")
+    broker.add_middlewares(Throttle(limiter := Limiter("memory://")))
+    disconnect, sent = Connection.disconnect, list[str]()
+
+    with closing(Redis.from_url(redis_url, decode_responses=True)) as client:
+        database = str(client.connection_pool.connection_kwargs["db"])
+
+        def is_reading() -> bool:
+            return any((each["db"], each["cmd"]) == (database, "brpop") for each in client.client_list())
+
+        async def send_and_disconnect(connection: Any, *args: Any, **options: Any) -> None:
+            sent.append(f"late {len(sent)}")
+            client.lpush("closing", sent[-1])
+            await disconnect(connection, *args, **options)
+
+        async def main() -> None:
+            finish = asyncio.Event()
+            receiving = asyncio.ensure_future(Receiver(broker, max_async_tasks=1).listen(finish))
+            while not is_reading():
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(Connection, "disconnect", send_and_disconnect)
+            finish.set()
+            await receiving
+            await broker.shutdown()
+
+        asyncio.run(main())
+        monkeypatch.undo()
+        left = client.lrange("closing", 0, -1)
+    limiter.close()
+    assert sent
+    assert sorted(left) == sent
+
+
+class _SlowToTake(InMemoryBroker):
+    """A queue that takes a while to store a message, and has no acknowledgements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: list[bytes] = []
+
+    async def kick(self, message: Any) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.queue.append(message.message)
+
+    async def listen(self) -> Any:
+        while self.queue:
+            yield self.queue.pop(0)
+        await asyncio.Event().wait()
+
+
+def test_a_task_that_is_denied_after_the_worker_has_closed_its_stream_ends_in_the_broker() -> None:
+    """taskiq waits for the callbacks that it has begun, and for nothing else: a callback ends once its task is back."""
+    broker, limiter = _SlowToTake(), Limiter("memory://")
+    broker.add_middlewares(Throttle(limiter))
+    broker.is_worker_process = True
+
+    @broker.task(throttle=[_SLOW])
+    async def job() -> None: ...
+
+    async def main() -> None:
+        await broker.startup()
+        receiver = Receiver(broker, max_async_tasks=10, run_startup=False)
+        for _ in range(2):
+            await job.kiq()
+        _, second = broker.queue
+        listening = broker.listen()
+        messages = [await anext(listening) for _ in range(2)]
+        await listening.aclose()
+        callbacks = [asyncio.ensure_future(receiver.callback(message)) for message in messages]
+        await asyncio.wait(callbacks)
+        assert [json.loads(each)["task_id"] for each in broker.queue] == [json.loads(second)["task_id"]]
+
     asyncio.run(main())
     limiter.close()
 

@@ -191,3 +191,48 @@ def test_a_broker_that_is_away_and_forgets_is_tried_again() -> None:
         return stream
 
     assert asyncio.run(run()).back == ["a"]
+
+
+def test_what_is_woken_as_the_worker_ends_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waker's thread has taken a message to wake it when it is told to end: it wakes it first."""
+
+    async def run() -> _Stream:
+        stream = _Stream("a", opens_within=0.0)
+        close = stream.waker.close
+
+        def wake_and_close() -> list[str]:
+            stream._call(stream._wake, "woken")  # as the waker's thread does
+            return close()
+
+        monkeypatch.setattr(stream.waker, "close", wake_and_close)
+        listening = stream.listen()
+        _hold(stream, await anext(listening))
+        await listening.aclose()
+        return stream
+
+    assert asyncio.run(run()).back == ["woken", "a"]
+
+
+def test_a_message_whose_owner_is_asked_as_the_worker_stops_goes_back() -> None:
+    """The worker stops while it asks the broker whether a woken message is still its own."""
+
+    class Asking(_Stream):
+        asked: asyncio.Event
+
+        async def is_ours(self, message: str) -> bool:
+            self.asked.set()
+            await asyncio.Event().wait()
+            return True
+
+    async def run() -> Asking:
+        stream = Asking("a", opens_within=0.0)
+        stream.asked = asyncio.Event()
+        listening = stream.listen()
+        _hold(stream, await anext(listening), 0.0)
+        waiting = asyncio.ensure_future(anext(listening))
+        await stream.asked.wait()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return stream
+
+    assert asyncio.run(run()).back == ["a"]
