@@ -128,9 +128,10 @@ class Holding(HoldingStream[_Message, Delivered]):
     async def tend(self) -> None:
         if self._idle is not None:
             await self._renew()
-        for id, message in list(self._kept.items()):
-            if self._is_held_for_long(message):
-                await self._pass_on(id)
+        else:
+            for id, message in list(self._kept.items()):
+                if self._is_held_for_long(message):
+                    await self._pass_on(id)
 
     def _is_held_for_long(self, message: Delivered) -> bool:
         """RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time too."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from taskiq import AckableMessage, AsyncBroker, NoResultError, TaskiqMessage, TaskiqMiddleware, TaskiqResult
 from taskiq.decor import AsyncTaskiqDecoratedTask
@@ -124,7 +124,7 @@ class Throttle(TaskiqMiddleware):
         delivered = _DELIVERED.get()
         asked = Asked(message, delivered)
         _ASKED.set(asked)
-        callback: Any = asyncio.current_task()
+        callback = cast("asyncio.Task[Any]", asyncio.current_task())
         if delivered is not None:
             callback.add_done_callback(lambda _: self._holding.waker.freed())
             waits = self._holding.waits(delivered, message.task_id)

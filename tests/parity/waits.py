@@ -141,6 +141,7 @@ class BothStores:
         self.memory, self.redis = _Memory(), _Longer(url, timeout=20)
         self._client = client
         self._bells = client.pubsub()
+        self._bells.subscribe("nobody")  # a connection without a subscription reads nothing, not even a pong
         self._rung: list[tuple[str, str, tuple[Wake, ...]]] = []
         self._ends: dict[str, Any] = {}
         self._known: dict[str, tuple[StoreClaim, Any]] = {}
