@@ -4,18 +4,13 @@
 
   Its first part is at_once.lua, whose header says what is read, written and returned.
 ]]
-local EARLY, LATE_EARLY, SOONEST, ALL = 5000, 250000, 1000, 9007199254740992
+local SOONEST, ALL = 1000, 9007199254740992
 
-free, max_wait = tonumber(free), tonumber(max_wait)
+free, max_wait, early = tonumber(free), tonumber(max_wait), tonumber(early)
 -- For how long the job has waited, how often it was denied, and the claim on whose list it waits.
 local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, nil
 
--- A bucket charges a job for its begin, and a slot is held until its end: a window or a log counts it out too soon.
 local late = lateness(owner)
-local early = max(EARLY, math.min(LATE_EARLY, late))
-for _, c in ipairs(claims) do
-  if c.size > 0 and c.code ~= 't' and not c.of.estimates then early = 0 end
-end
 
 local function look_once(c)
   local list = c.line
@@ -163,10 +158,9 @@ local function spread(c, retry)
   return retry
 end
 
--- Gives the job a position on each list. It waits on that of the binding claim: returns whether in the park.
+-- Gives the job a position on each list. It waits on that of the binding claim.
 local function deny(binding)
-  local bound, woken = claims[binding], false
-  for _, c in ipairs(claims) do woken = woken or c.entry ~= nil and is_woken(c.entry) end
+  local bound = claims[binding]
   for i, c in ipairs(claims) do
     mend(c)
     if i ~= binding and c.size > 0 then
@@ -177,10 +171,7 @@ local function deny(binding)
       keep(c.line, position(c), owner, now + KEPT_WAIT, turn)
     end
   end
-  local e, list, most = position(bound), bound.line, most_near(bound)
-  local parked = park ~= '' and not woken and rank_of(list, e.place, most) >= most
-  enter(list, e, parked and park or owner, max_wait and now + max_wait + late)
-  return parked
+  enter(bound.line, position(bound), owner, max_wait and now + max_wait + late)
 end
 
 -- The positions of a job that is granted: another store may deny it, and then it keeps them.
@@ -212,13 +203,13 @@ if reason == 0 then
   for _, c in ipairs(claims) do grant(c, retry) end
 elseif reason ~= 3 and job ~= '' then
   waited_denials, waited_at = waited_denials + 1, binding
-  local parked = deny(binding)
+  deny(binding)
   if late > 0 then
     retry = now
     for _, c in ipairs(claims) do retry = max(retry, comes(c)) end
     keep_if_over(claims[binding], retry)
   end
-  kept = concat({whole(binding - 1), parked and '1' or '0', claims[binding].line.epoch}, ' ')
+  kept = whole(binding - 1) .. ' ' .. claims[binding].line.epoch
 else
   for _, c in ipairs(claims) do mend(c) end
   if reason ~= 3 then retry = spread(claims[binding], retry) end

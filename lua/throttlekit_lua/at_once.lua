@@ -6,21 +6,22 @@
 
   ARGV[1]  now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]  caller: "job", "again", "guest" or "peek"
-  ARGV[3]  the job's id; ARGV[4] its owner; ARGV[5] the park in which it may wait; each may be ""
-  ARGV[6]  "free wait epoch waited denials attempt": free threads besides the one that asks; how long the job will wait,
+  ARGV[3]  the job's id; ARGV[4] its owner; each may be ""
+  ARGV[5]  "free wait epoch waited denials early attempt": free threads besides the one that asks; how long the job will wait,
            microseconds, or nothing; the epoch of lists that begin now; for how long the job has waited, and how often it
-           was denied, as far as its process knows; which attempt of the job this is, or nothing
-  ARGV[7 ..]  the claims: see claims.lua
+           was denied, as far as its process knows; how long before its units come it may be granted; which attempt
+           of the job this is, or nothing
+  ARGV[6 ..]  the claims: see claims.lua
 
   Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;waited;wakes": claim, of claims from 0; kept: "claim
-           parked epoch" or nothing, but of a job that waited and is granted, for each claim "-", or the position that it
+           epoch" or nothing, but of a job that waited and is granted, for each claim "-", or the position that it
            had and "+" if it had a turn, else "-"; looks: "claim delay" each; waited: "for denials claim", with "-" for a
            claim that is unknown, or nothing; wakes: "claim delay" each, whose ids follow as texts of their own
            reason: 0 allowed, 1 exhausted, 2 in line, 3 queue full, 4 paused
 ]]
-local job, owner, park, claims = ARGV[3], ARGV[4], ARGV[5], read_claims(7, math.floor(#KEYS / 5), ARGV[4])
-local free, max_wait, epoch, waited_for, waited_denials, attempt =
-  match(ARGV[6], '^(%d+) (%d*) (%x*) (%d+) (%d+) (.*)$')
+local job, owner, claims = ARGV[3], ARGV[4], read_claims(6, math.floor(#KEYS / 5), ARGV[4])
+local free, max_wait, epoch, waited_for, waited_denials, early, attempt =
+  match(ARGV[5], '^(%d+) (%d*) (%x*) (%d+) (%d+) (%d+) (.*)$')
 
 local function answer(reason, binding, retry, kept, looks, waited)
   local two, uses = INTEGER .. ' ' .. INTEGER, ''

@@ -16,4 +16,4 @@ for i, id in ipairs(ids) do
   elseif e.state == 'k' then enter(c.line, e, owner)
   elseif e.owner ~= owner then change(c.line, e, e.state, owner, e.at, e.till) end
 end
-return close_look(c, again, {}, wake_claim(c))
+return close_look(c, again, wake_claim(c))

@@ -12,31 +12,20 @@ local function woken_of(list, name)
   return woken
 end
 
--- The ids of a park's first entries: so many that live workers have enough in hand.
-local function near_of(c)
-  local list, most, low, high = c.line, most_near(c), own('o', c.asker)
-  local first = members(list, '1', low, high)[1]
-  local left = first and most - rank_of(list, sub(first, #low, #low + 29), most) or 0
-  local ids = left > 0 and members(list, whole(left), low, high) or {}
-  for i, member in ipairs(ids) do ids[i] = sub(member, #low + 31) end
-  return ids
-end
-
--- The reply to a look: "owners look epoch;delay ...;again;near": in how long somebody should look, or "-"; the delay of
--- each wake of the owner; how many of the ids the list does not know for it, and how many are near. Then all these ids.
-local function look_reply(list, woken, again, near, in_us)
+-- The reply to a look: "owners look epoch;delay ...;again": in how long somebody should look, or "-"; the delay of each
+-- wake of the owner; how many of the ids the list does not know for it. Then all these ids.
+local function look_reply(list, woken, again, in_us)
   local reply, delays = {''}, {}
   for i, each in ipairs(woken) do delays[i], reply[#reply + 1] = whole(max(0, each.at - now)), each.id end
   for _, id in ipairs(again) do reply[#reply + 1] = id end
-  for _, id in ipairs(near) do reply[#reply + 1] = id end
   local numbers = concat({whole(count(list, '[h', '(i')), in_us and whole(in_us) or '-', list.epoch}, ' ')
-  reply[1] = concat({numbers, concat(delays, ' '), whole(#again), whole(#near)}, ';')
+  reply[1] = concat({numbers, concat(delays, ' '), whole(#again)}, ';')
   return reply
 end
 
 -- Writes the list, and returns the reply to a look.
-local function close_look(c, again, near, in_us)
-  local reply = look_reply(c.line, woken_of(c.line, c.asker), again, near, in_us)
+local function close_look(c, again, in_us)
+  local reply = look_reply(c.line, woken_of(c.line, c.asker), again, in_us)
   mend(c)
   close_list(c.line)
   return reply

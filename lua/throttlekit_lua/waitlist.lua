@@ -30,7 +30,6 @@
 local LEAD, PATIENCE, TURN, FUTURE, PROBE = 30000, 250000, 1000000, 1000000, 1000000
 local SPACING, VOID, WOKEN, KEPT_WAIT = 10000, 20000, 3600000000, 172800000000
 local MOST, FREE_UNKNOWN, DEAF = 16, 999999, -1
-local NEAR, LEAST_NEAR, MOST_NEAR, NEAR_SLOTS = 3000000000, 4, 1000, 6
 local RENEWED, TO_LIVE = 3600000000, '172800000'
 
 local function wide(x) return format('%016.0f', x) end
@@ -485,12 +484,6 @@ end
 
 -- The workflow that is to hold a slot of the claim, or "".
 local function workflow_of(c) return c.of.estimates and sub(c.c, -1) == '#' and c.c or '' end
-
--- How many of a park's entries are in the hands of live workers.
-local function most_near(c)
-  if c.of.estimates then return math.min(MOST_NEAR, NEAR_SLOTS * c.declared_a) end
-  return math.min(MOST_NEAR, max(LEAST_NEAR, math.floor(NEAR / max(1, c.mark))))
-end
 
 -- Wakes entries of a claim's list, and notes the free threads of the caller. Returns in how long it should look, or nil.
 local function wake_claim(c, free, by_job, granted)

@@ -17,6 +17,7 @@ from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.answer import GUEST, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Fall, Heard
 from throttlekit._core.storage_keys import bucket_name
@@ -423,6 +424,23 @@ def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: 
         take_all(NOW_US + gap_us)
         assert len(passed) == 10
         one.close()
+
+
+@pytest.mark.parametrize("owner", ["p", late_owner(2.1)])
+def test_no_window_counts_a_job_before_it_begins(owner: str) -> None:
+    """A bucket grants a job that was woken a little early; not where another store's window counts it from now on."""
+    one, two = MemoryStore(), MemoryStore()
+    stop = one.listen("p", lambda bucket, wakes: None)
+    bucket, window = _claim(SLOW), _claim(FixedWindow("window", "5/min"))
+    _ask(one, "zero", bucket)
+    asker = Asker(Caller.JOB, "job", owner)
+    assert not one.ask([bucket], asker, NOW_US).allowed
+    at_us = NOW_US + SECOND - 4_000
+    one.look(bucket, "p", 1, (), at_us)
+    answer = ask_in_parts([Part(one, [0]), Part(two, [1])], [bucket, window], asker, at_us, in_order=True)
+    assert not answer.allowed
+    assert one.ask([bucket], asker, at_us).allowed, "without the window it is granted 4 ms early"
+    stop()
 
 
 # Servers

@@ -44,7 +44,7 @@ def test_random_histories(redis_url: str, client: Any, algorithms: Sequence[str]
         seed = random.getrandbits(64)
         client.flushdb()
         stores = BothStores(redis_url, client)
-        for owner in ("p1", "p10", "park"):
+        for owner in ("p1", "p10"):
             stores.listen(owner)
         try:
             WaitHistory(random.Random(seed), algorithms, stores).run(HISTORY)

@@ -66,7 +66,6 @@ _LIVES_FOR_EVER = -1
 """PTTL of a key that never expires."""
 GAUGE = ("slots", "base", "sum", "spread", "holds", "skip", "peak", "rounds", "fell")
 OWNERS = ("p1", "p10", "p2", "host.example:1234.0f", "q", "~", "~50", "~2100")
-PARKS = ("park", "p")
 ODD = ("{}", "{}", "{}", "j|{}", "é {}\n", "{}|1|x", "%00\x00{}", "\ud800{}", "o{}}}", "12 34;{};", "{}" * 30)
 
 # Around the scripts: keys live an hour longer, for a test on a busy machine.
@@ -219,7 +218,6 @@ class BothStores:
         self.check(claims)
         if isinstance(answers[0], Answer):
             self.seen[answers[0].reason.value] += 1
-            self.seen["parked"] += answers[0].kept is not None and answers[0].kept.parked
             self.seen["early"] += answers[0].reason is Reason.ALLOWED and answers[0].retry_us > now_us
             self.seen["own wakes"] += len(answers[0].wakes)
             self.seen["positions"] += any(answers[0].positions)
@@ -298,7 +296,6 @@ class BothStores:
         self.seen["paused"] += waitlist.pause.until_us > 0
         self.seen["slow"] += waitlist.slow is not None
         self.seen["workflows"] += any(each.workflow and each.state is State.WAITING for each in entries)
-        self.seen["parks"] += any(name in PARKS for name in waitlist.owners)
 
 
 def _plain(waitlist: Waitlist) -> dict[str, Any]:
@@ -420,7 +417,7 @@ class _Bound(NamedTuple):
 class _Job:
     id: str
     owner: str
-    park: str
+    early: bool
     claims: list[StoreClaim]
     again: bool
     asks: int = 0
@@ -502,7 +499,7 @@ class WaitHistory:
         wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
         id = "" if caller is Caller.GUEST and rnd.random() < 0.9 else job.id
         waited = rnd.choice([(0, 0), (0, 0), (0, 1), (SECOND, 2)])
-        asker = Asker(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), job.park, wait, *waited)
+        asker = Asker(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, *waited, job.early)
         answer = self._stores.run("ask", job.claims, self._now_us, asker, attempt=attempt if id else "")
         if answer.reason is Reason.ALLOWED and caller is not Caller.PEEK:
             if rnd.random() < 0.15 and answer.now_us == self._now_us:
@@ -524,8 +521,7 @@ class WaitHistory:
             return
         number = self._stores.steps
         id = rnd.choice(ODD).format(*[number] * 30)
-        park = rnd.choice(PARKS) if rnd.random() < 0.4 else ""
-        job = _Job(id, self._owner(), park, self._claims(id), rnd.random() < 0.1)
+        job = _Job(id, self._owner(), rnd.random() < 0.9, self._claims(id), rnd.random() < 0.1)
         caller = rnd.choice([Caller.JOB] * 8 + [Caller.GUEST, Caller.PEEK])
         if caller is Caller.JOB:
             self._jobs.append(job)
@@ -561,10 +557,9 @@ class WaitHistory:
         return ids + (["unknown"] if self._rnd.random() < 0.2 else [])
 
     def _look(self) -> None:
-        owner = self._rnd.choice([*self._owners, *PARKS])
+        owner = self._owner()
         free = self._rnd.choice([0, 1, 2, 4, 8, 999_999])
-        near = owner in PARKS or self._rnd.random() < 0.1
-        self._stores.run("look", [self._unit()], self._now_us, owner, free, self._ids(8), near=near)
+        self._stores.run("look", [self._unit()], self._now_us, owner, free, self._ids(8))
 
     def _own(self) -> None:
         self._stores.run("own", [self._unit()], self._now_us, self._owner(), self._ids(6))
@@ -640,5 +635,5 @@ class WaitHistory:
         self._stores.run("return_units", job.claims, self._now_us, asker, what=charges)
 
     def _bell(self) -> None:
-        owner = self._rnd.choice([*self._owners, *PARKS])
+        owner = self._owner()
         (self._stores.listen if self._rnd.random() < 0.6 else self._stores.go_deaf)(owner)

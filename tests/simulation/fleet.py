@@ -23,10 +23,10 @@ from throttlekit._core.answer import Asker, Caller, Reason
 from throttlekit._core.claim import CLASS, StoreClaim
 from throttlekit._core.late import late_owner
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
-from throttlekit._core.waitlist import FREE_UNKNOWN, Wake
+from throttlekit._core.waitlist import Wake
 from throttlekit._engine.room import Room
 from throttlekit.stores.base import Lease
-from throttlekit.stores.grouped import WaitlistGroupedStore
+from throttlekit.stores.grouped import GroupedStore
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.parts import Part, ask_in_parts
 
@@ -57,7 +57,6 @@ class Job:
     attempt: int = 0
     claims: list[StoreClaim] = field(default_factory=list)
     waits_on: str = ""
-    near: bool = False
     first: int = 0
     """Its place in the order of the first questions."""
 
@@ -111,28 +110,6 @@ class Process:
 
     # Jobs
 
-    def take_over(self, job: Job) -> None:
-        """A job that the park's waker put in front waits in this process now."""
-        self.room.asks(job.id)
-        claim = self.sim.unit[job.waits_on]
-
-        def own() -> None:
-            self.sim.count["own"] += 1
-            found = self.sim.store.own(claim, self.name, [job.id])
-            self.later(self.sim.leg(), owned, found)
-
-        def owned(found: Any) -> None:
-            del self.hands[job.id]
-            if found.again:
-                self.room.done(job.id)
-                self.fresh.append(job)
-            else:
-                self.room.hold(job.id, job, claim, found.epoch, self.sim.now)
-                self.room.woken(found.wakes, self.sim.now)
-            self.pump()
-
-        self.later(self.sim.leg(), own)
-
     def pump(self) -> None:
         if self.dead or self.sim.now < self.hung:
             return
@@ -180,9 +157,8 @@ class Process:
         job.attempt += 1
         self.sim.count["ask"] += 1
         wait = None if job.expires is None else max(0, job.born + job.expires - self.sim.now)
-        park = self.sim.park.name if self.sim.park else ""
         owner = late_owner(job.late) if job.late else self.name
-        asker = Asker(Caller.JOB, job.id, owner, self.free, park, wait, denials=int(job.asks > 1))
+        asker = Asker(Caller.JOB, job.id, owner, self.free, wait, denials=int(job.asks > 1))
         generation = self.generation
         attempt = str(job.attempt)
         if not self.free:
@@ -227,14 +203,6 @@ class Process:
                 return
             claim = job.claims[answer.kept.claim]
             job.waits_on = claim.bucket
-            if answer.kept.parked:
-                assert sim.park is not None
-                self.room.done(job.id)
-                sim.park.add(job)
-                for number, wake in answer.wakes:
-                    self.apply_wakes(job.claims[number].bucket, [wake])
-                self.later(0, self.pump)
-                return
             self.room.hold(job.id, job, sim.unit[claim.bucket], answer.kept.epoch, now)
             if job.expires is not None:
                 self.later(max(0, job.born + job.expires - now), self.expire, job)
@@ -325,61 +293,6 @@ class Leg:
         self._store.return_units(*arguments)
 
 
-class Park:
-    """The waiting jobs that the broker keeps, and their waker: one process at a time, by a lease of 2 s."""
-
-    def __init__(self, sim: Sim) -> None:
-        self.sim, self.name = sim, "park:q"
-        self.jobs: dict[str, Job] = {}
-        self.moved: dict[str, int] = {}
-        self.epochs: dict[str, str] = {}
-        self.waker: Process | None = None
-        self.lease = 0
-        sim.store.listen(self.name, self.heard, lambda: None)
-        sim.at(10 * MS, self.turn)
-
-    def add(self, job: Job) -> None:
-        self.jobs[job.id] = job
-
-    def works(self) -> bool:
-        waker = self.waker
-        return waker is not None and not waker.dead and self.sim.now >= waker.hung
-
-    def heard(self, bucket: str, wakes: Sequence[Wake]) -> None:
-        if self.works():
-            self.sim.at(self.sim.now + BELL, self.move, bucket, [wake.id for wake in wakes], False)
-
-    def turn(self) -> None:
-        sim = self.sim
-        if self.works():
-            self.lease = sim.now + 2 * SECOND
-        elif sim.now >= self.lease:
-            able = [each for each in sim.processes if not each.dead and sim.now >= each.hung]
-            self.waker = sim.random.choice(able) if able else None
-        if self.works():
-            for bucket in {job.waits_on for job in self.jobs.values()}:
-                sim.count["look"] += 1
-                ids = [job.id for job in self.jobs.values() if job.waits_on == bucket]
-                found = sim.store.look(sim.unit[bucket], self.name, FREE_UNKNOWN, ids[:8], near=True)
-                again = ids if found.epoch != self.epochs.get(bucket, found.epoch) else found.again
-                self.epochs[bucket] = found.epoch
-                for id in again:  # the store does not know them: they ask anew
-                    sim.queue.append(self.jobs.pop(id))
-                self.move(bucket, [wake.id for wake in found.wakes], False)
-                near = [id for id in found.near if sim.now - self.moved.get(id, -SECOND * 9) > 2 * SECOND]
-                self.move(bucket, near, True)
-        sim.at(sim.now + 500 * MS, self.turn)
-
-    def move(self, bucket: str, ids: Sequence[str], near: bool) -> None:
-        for id in ids:
-            self.moved[id] = self.sim.now
-            job = self.jobs.pop(id, None)
-            if job is not None:
-                job.near = near
-                self.sim.queue.appendleft(job)
-        self.sim.hand_out()
-
-
 class Sim:
     def __init__(
         self, seed: int, processes: int = 8, threads: int = 8, legs: tuple[int, int] | None = None, **options: float
@@ -392,7 +305,7 @@ class Sim:
         self.stores = [self.new_store() for _ in range(2 if options.get("two_stores") else 1)]
         self.store: Any = self.stores[0]
         if len(self.stores) > 1:
-            self.store = WaitlistGroupedStore(self.store, [("own", self.stores[1])])
+            self.store = GroupedStore(self.store, [("own", self.stores[1])])
         self.queue: deque[Job] = deque()
         self.jobs: list[Job] = []
         self.left: dict[str, int] = {}
@@ -402,7 +315,6 @@ class Sim:
         self.bells_lost, self.answers_lost = options.get("bells_lost", 0.0), options.get("answers_lost", 0.0)
         self.redeliver = int(options.get("redeliver", 30) * SECOND)
         self.processes = [Process(self, number, threads) for number in range(processes)]
-        self.park = Park(self) if options.get("park") else None
 
     def leg(self) -> int:
         """How long a request or an answer takes."""
@@ -451,13 +363,8 @@ class Sim:
                 return
             process, job = self.random.choice(able), self.queue.popleft()
             job.deliveries += 1
-            if job.near:
-                job.near = False
-                process.hands[job.id] = job
-                process.later(self.random.randint(1, 5) * MS, process.take_over, job)
-            else:
-                process.fresh.append(job)
-                process.later(self.random.randint(1, 5) * MS, process.pump)
+            process.fresh.append(job)
+            process.later(self.random.randint(1, 5) * MS, process.pump)
 
     def ask(self, job: Job, asker: Asker, attempt: str, done: Callable[[Any], None], gone: Callable[[], bool]) -> None:
         """Put a question to the store, or to one store after the other; then call *done* with the answer."""
@@ -582,8 +489,6 @@ rates("r50b10", 50, "50/s", 10)
 rates("legs_b1", 50, "50/s", 1, legs=(MS // 2, 20 * MS))
 rates("legs_b10", 50, "50/s", 10, legs=(MS // 2, 20 * MS))
 rates("fast1000", 1000, "1000/s", 100, 10, processes=16)
-rates("park", 50, "50/s", 10, park=True)
-rates("park_b1", 10, "10/s", 1, park=True)
 rates("lost_bells", 50, "50/s", 10, bells_lost=0.05)
 rates("no_bells", 50, "50/s", 10, bells_lost=1.0)
 rates("lost_answers", 50, "50/s", 10, answers_lost=0.02)
@@ -607,31 +512,6 @@ def _flood(sim: Sim, **more: Any) -> dict[str, Any]:
     sim.run(40 * SECOND)
     waits = sorted((job.ran[0] - job.born) / SECOND if job.ran else 99.0 for job in lights)
     return {**report(sim, limit, "", 50, 3 * SECOND, 40 * SECOND), "light p99": round(waits[98], 2)}
-
-
-@scenario
-def waker_dies(seed: int) -> dict[str, Any]:
-    """The park's waker is killed three times."""
-    sim, limit = Sim(seed, park=True), TokenBucket("partner", "50/s", burst=10)
-    backlog(sim, 2400, (limit, "", 1))
-
-    def kill() -> None:
-        assert sim.park is not None
-        if sim.park.waker is not None:
-            sim.kill(sim.park.waker, 2 * SECOND)
-
-    for at in (10, 18, 26):
-        sim.at(at * SECOND, kill)
-    sim.run(40 * SECOND)
-    return {
-        **report(sim, limit, "", 50, 3 * SECOND, 40 * SECOND),
-        "after": report(sim, limit, "", 50, 10 * SECOND, 13 * SECOND)["use"],
-    }
-
-
-@scenario
-def flood_park(seed: int) -> dict[str, Any]:
-    return _flood(Sim(seed, park=True))
 
 
 @scenario

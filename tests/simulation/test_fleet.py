@@ -26,14 +26,10 @@ AT_MOST: dict[str, dict[str, float]] = {
     "legs_b1": {"asks": 2.3, "operations": 4.5, "late %": 10, "worst": 3},
     "legs_b10": {"asks": 2.05, "operations": 3.3, "late %": 6, "worst": 3},
     "fast1000": {"asks": 2.05, "operations": 2.5, "worst": 60},
-    "park": {"asks": 2.05, "deliveries": 2.05, "operations": 4.3, "late %": 1},
-    "park_b1": {"asks": 2.05, "deliveries": 2.05, "operations": 5.2, "late %": 1},
-    "waker_dies": {"asks": 2.05, "deliveries": 2.05, "operations": 4.3, "late %": 1},
     "lost_bells": {"asks": 2.05, "operations": 3.5, "worst": 75},
     "no_bells": {},
     "lost_answers": {"asks": 2.1, "operations": 3.5, "worst": 30},
     "flood": {"asks": 2.05, "operations": 3.3, "late %": 0, "light p99": 0.1},
-    "flood_park": {"asks": 2.05, "deliveries": 2.05, "operations": 4.3, "light p99": 0.1},
     "classes": {"asks": 2.05, "operations": 3.5, "high p99": 0.2},
     "zipf": {"asks": 2.05, "operations": 4.2, "late %": 0},
     "costs": {"asks": 2.05, "operations": 5.5, "late %": 0},
@@ -79,7 +75,6 @@ AT_LEAST: dict[str, dict[str, float]] = {
     "hung": {"use": 0.96, "next 20 s": 0.9},
     "clock_back_and_hung": {"use": 0.65, "after": 0.95},
     "dead_for_good": {"after": 0.98},
-    "waker_dies": {"after": 0.97},
     "two_limits": {"heavy key": 0.98},
     "two_stores": {"heavy key": 0.98},
     "keys": {"worst key": 0.9},
@@ -126,9 +121,7 @@ def test_everything_at_once_loses_nothing(seed: int, two_stores: bool) -> None:
     loss of state and each step of the clock.
     """
     choose = random.Random(seed)
-    sim = fleet.Sim(
-        seed, answers_lost=0.02, bells_lost=0.02, redeliver=5, park=choose.random() < 0.5, two_stores=two_stores
-    )
+    sim = fleet.Sim(seed, answers_lost=0.02, bells_lost=0.02, redeliver=5, two_stores=two_stores)
     limit, other = TokenBucket("partner", "50/s", burst=10), TokenBucket("own", "30/s", burst=5)
     for _ in range(900):
         limits = [(limit, "", 1), (other, "", 1)] if choose.random() < 0.3 else [(limit, "", choose.randint(1, 3))]

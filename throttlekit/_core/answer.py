@@ -49,23 +49,24 @@ class Asker(NamedTuple):
         job: The job's id; "" for a caller that keeps no position.
         owner: The process, by the name of its channel; of a job that its framework brings back, `late_owner`.
         free: How many threads it has free besides that which asks.
-        park: The park in which the job may wait; "": its process holds it.
         max_wait_us: How long the job wants to wait from now on; None: for ever.
         waited_us, denials: For how long it has waited, and how often it was denied, as far as its process knows. A full
             queue does not refuse a job that was denied before, even if the store has lost its state.
+        early: Whether a job that was woken may be granted before its units come (`throttlekit._core.late`). Not where
+            another store decides on a limit that would count it from now on.
     """
 
     caller: Caller
     job: str = ""
     owner: str = ""
     free: int = 0
-    park: str = ""
     max_wait_us: int | None = None
     waited_us: int = 0
     denials: int = 0
+    early: bool = True
 
 
-GUEST = Asker(Caller.GUEST)
+GUEST = Asker(Caller.GUEST, early=False)
 """A caller that keeps no position."""
 
 
@@ -75,12 +76,10 @@ class Kept(NamedTuple):
 
     Attributes:
         claim: The number of the claim on whose list it waits.
-        parked: It may wait in the park; else its process holds it.
         epoch: That of the list.
     """
 
     claim: int
-    parked: bool
     epoch: str
 
 
@@ -155,7 +154,6 @@ class Look(NamedTuple):
     Attributes:
         wakes: All wakes of the owner that have not asked.
         again: Of the ids that it named, those that are not waiting here for it: they ask anew.
-        near: The first entries of a park.
         owners: How many owners have jobs in the order.
         look_in_us: In how many microseconds somebody should look; None: nobody needs to.
     """
@@ -163,6 +161,5 @@ class Look(NamedTuple):
     epoch: str
     wakes: tuple[Wake, ...] = ()
     again: tuple[str, ...] = ()
-    near: tuple[str, ...] = ()
     owners: int = 0
     look_in_us: int | None = None

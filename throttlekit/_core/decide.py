@@ -27,8 +27,7 @@ from throttlekit._core.answer import (
     Waited,
 )
 from throttlekit._core.claim import CLASS, CLASSES, StoreClaim
-from throttlekit._core.late import early_us as early_us_of
-from throttlekit._core.late import lateness_us
+from throttlekit._core.late import early_us, lateness_us
 from throttlekit._core.slowdown import Pace, Pause, after_429, pace_of, paced, ready_after
 from throttlekit._core.storage_keys import is_workflow
 from throttlekit._core.waitlist import (
@@ -46,13 +45,7 @@ from throttlekit._core.waitlist import (
     WakeRules,
 )
 
-__all__ = ["Bell", "Stored", "ask", "forget", "look", "own", "scarcity"]
-
-_NEAR_NS, _NEAR_LEAST, _NEAR_MOST, _NEAR_SLOTS = 3_000_000_000, 4, 1000, 6
-"""
-A park keeps so much of a limit's rate in the hands of live workers; of slots, so many times their number. At most so
-many jobs, so that a look is short.
-"""
+__all__ = ["Bell", "Stored", "ask", "bears_early", "early_us_of", "forget", "look", "own", "scarcity"]
 
 _SOONEST_US = 1_000
 """So long after a denial a job comes back by a delay at the earliest."""
@@ -114,7 +107,7 @@ def ask(
     Returns:
         The answer, and what to store.
     """
-    early_us = early_us_of(asker.owner) if all(map(_bears_early, claims)) else 0
+    early_us = early_us_of(claims, asker)
     looks = [_look(claim, state, now_us, asker, early_us) for claim, state in zip(claims, states, strict=True)]
     waited, own = _waited(looks, now_us, asker), list[tuple[int, Wake]]()
     if asker.caller is not Caller.PEEK:
@@ -149,7 +142,7 @@ def ask(
 
 
 def look(
-    claim: StoreClaim, state: Stored, now_us: int, owner: str, free: int, ids: Sequence[str], near: bool, bell: Bell
+    claim: StoreClaim, state: Stored, now_us: int, owner: str, free: int, ids: Sequence[str], bell: Bell
 ) -> tuple[Look, Stored]:
     """
     Look at one list for *owner*: wake jobs, and say which of its jobs may ask.
@@ -158,7 +151,6 @@ def look(
         claim: Of one unit.
         free: How many of its threads are free.
         ids: Its first jobs: what the list does not know of them is found.
-        near: *owner* is a park: name the first of its entries.
     """
     if state.waitlist is None or not state.waitlist.epoch:
         _look(claim, state, now_us, _ONLY_LOOKS)
@@ -175,8 +167,7 @@ def look(
         elif entry.state is State.KEPT:
             waitlist.enter(entry, owner, None)
     _, looked = _wake_all([found], now_us, Asker(Caller.JOB, owner=owner), bell, free)
-    first = _near_of(waitlist, owner, claim.algorithm, now_us) if near else ()
-    return _answer(found, owner, again, first, looked, now_us), _stored(found)
+    return _answer(found, owner, again, looked, now_us), _stored(found)
 
 
 def own(
@@ -194,7 +185,7 @@ def own(
         else:
             found.waitlist.give(entry, owner)
     _, looked = _wake_all([found], now_us, Asker(Caller.JOB, owner=owner), bell, None)
-    return _answer(found, owner, again, (), looked, now_us), _stored(found)
+    return _answer(found, owner, again, looked, now_us), _stored(found)
 
 
 def forget(
@@ -224,17 +215,20 @@ def forget(
     return _stored(found)
 
 
-def _answer(
-    found: _Found, owner: str, again: Sequence[str], near: Sequence[str], looks: Sequence[tuple[int, int]], now_us: int
-) -> Look:  # fmt: skip
+def _answer(found: _Found, owner: str, again: Sequence[str], looks: Sequence[tuple[int, int]], now_us: int) -> Look:
     waitlist = found.waitlist
     wakes = tuple(Wake(id, max(0, at_us - now_us)) for at_us, id in waitlist.woken_of(owner))
     look_in_us = looks[0][1] if looks else None
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
-    return Look(waitlist.epoch, wakes, tuple(again), tuple(near), owners, look_in_us)
+    return Look(waitlist.epoch, wakes, tuple(again), owners, look_in_us)
 
 
-def _bears_early(claim: StoreClaim) -> bool:
+def early_us_of(claims: Sequence[StoreClaim], asker: Asker) -> int:
+    """How long before its units come a job that was woken may be granted."""
+    return early_us(asker.owner) if asker.early and all(map(bears_early, claims)) else 0
+
+
+def bears_early(claim: StoreClaim) -> bool:
     """
     Whether a job may be granted before its begin: a bucket charges it for its begin, and a slot is held until its end.
     A window or a log that charged it now would count it out too soon.
@@ -324,7 +318,6 @@ def _waited(looks: Sequence[_Found], now_us: int, asker: Asker) -> Waited:
 def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoch: str) -> Kept:
     """Give the job a position on each list; it waits on that of the claim *binding*."""
     bound = looks[binding]
-    woken = any(each.entry is not None and each.entry.state is State.WOKEN for each in looks)
     for i, each in enumerate(looks):
         if i == binding or not each.claim.algorithm.size:
             continue
@@ -334,13 +327,9 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
             turn_us = now_us + TURN_US if counts else now_us
         each.waitlist.keep(_position(each, now_us, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
     entry, waitlist = _position(bound, now_us, asker, epoch), bound.waitlist
-    parked = bool(asker.park) and not woken
-    if parked:
-        most = _most_near(bound.claim.algorithm)
-        parked = waitlist.rank_of(entry.place, most, now_us) >= most
     until_us = None if asker.max_wait_us is None else now_us + asker.max_wait_us + lateness_us(asker.owner)
-    waitlist.enter(entry, asker.park if parked else asker.owner, until_us)
-    return Kept(binding, parked, waitlist.epoch)
+    waitlist.enter(entry, asker.owner, until_us)
+    return Kept(binding, waitlist.epoch)
 
 
 def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
@@ -459,22 +448,6 @@ def _window(algorithm: Algorithm) -> int:
     if algorithm.estimates:
         return max(1, int(algorithm.params[0]) // 4)
     return max(1, PATIENCE_US * 1000 // max(1, algorithm.mark))
-
-
-def _most_near(algorithm: Algorithm) -> int:
-    """How many of a park's jobs are in the hands of live workers."""
-    if algorithm.estimates:
-        return min(_NEAR_MOST, _NEAR_SLOTS * int(algorithm.params[0]))
-    return min(_NEAR_MOST, max(_NEAR_LEAST, _NEAR_NS // max(1, algorithm.mark)))
-
-
-def _near_of(waitlist: Waitlist, owner: str, algorithm: Algorithm, now_us: int) -> tuple[str, ...]:
-    """The first entries of a park: so many that with those before them live workers have enough in hand."""
-    own, most = waitlist.waiting_of(owner), _most_near(algorithm)
-    if not own:
-        return ()
-    before = waitlist.rank_of(own[0][0], most, now_us)
-    return tuple(id for _, id in own[: max(0, most - before)])
 
 
 def _workflow_of(claim: StoreClaim) -> str:

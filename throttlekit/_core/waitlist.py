@@ -1,7 +1,7 @@
 """
 The jobs that wait for one limit and key: in which order, and which of them is woken next.
 
-An entry has a position, an owner (the process or the park that has the message), and one of three states:
+An entry has a position, an owner (the process that has the message), and one of three states:
 
 * waiting: it is in the order.
 * woken: its owner was told to let it ask, at an instant. Until it asks, or that instant is `PATIENCE_US` past, its
@@ -293,16 +293,12 @@ class Waitlist:
 
     def tell(self, name: str, free: int, now_us: int) -> None:
         """Note how many threads of an owner are free, if it has jobs in the order. It listens."""
-        if self.waiting_of(name):
+        if name in self.owners and self.owners[name].waiting:
             self.owners[name].free = free if free > 0 else -now_us
 
     def woken_of(self, name: str) -> list[tuple[int, str]]:
         """The entries of an owner that were woken, by the instant."""
         return list(self.owners[name].woken) if name in self.owners else []
-
-    def waiting_of(self, name: str) -> list[tuple[Place, str]]:
-        """The entries of an owner in the order."""
-        return self.owners[name].waiting if name in self.owners else []
 
     def _change(
         self, entry: Entry, state: State | None, owner: str, until_us: int | None, at_us: int = 0, *,

@@ -257,7 +257,7 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
         return Request(asked, GUEST)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
     ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
-    asker = Asker(caller, job.id, delivery.owner, 0, "", ends_in_us, for_us, denials)
+    asker = Asker(caller, job.id, delivery.owner, 0, ends_in_us, for_us, denials)
     return Request(asked, asker)
 
 

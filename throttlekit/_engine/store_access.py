@@ -85,10 +85,9 @@ class StoreAccess:
         self._part_by_part(slowings, lambda those: self._store.slow(those, now_us))
 
     def look(
-        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
-        near: bool = False,
-    ) -> Look:  # fmt: skip
-        return self._ask([claim.bucket], lambda: self._store.look(claim, owner, free, ids, now_us, near=near))
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
+    ) -> Look:
+        return self._ask([claim.bucket], lambda: self._store.look(claim, owner, free, ids, now_us))
 
     def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
         return self._ask([claim.bucket], lambda: self._store.own(claim, owner, ids, now_us))

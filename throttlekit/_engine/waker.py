@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -188,7 +187,7 @@ class Waker(Generic[_T]):
         self._roams = roams
         self._store, self._free, self._start, self._give_back = store, free, start, give_back
         self._here: _Here[_T] = _Here(ahead_us)
-        renew_lock_after_fork(self, "_here", partial(_Here, ahead_us))
+        renew_lock_after_fork(self, "_here", lambda: _Here[_T](ahead_us))
 
     def __len__(self) -> int:
         """How many jobs the process holds."""
@@ -241,7 +240,7 @@ class Waker(Generic[_T]):
                 here.told_full.update(buckets)
             attempt = here.attempts.pop(id, "") or os.urandom(4).hex()
             waited = here.waited_of(id)
-        return Asker(caller, id, here.owner, free, "", ends_in_us, *waited[:2]), attempt
+        return Asker(caller, id, here.owner, free, ends_in_us, *waited[:2]), attempt
 
     def waited(self, id: str) -> Waited:
         """How a job of this process has waited; zeros: it has not, or nothing is known."""

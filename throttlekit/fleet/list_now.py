@@ -48,7 +48,7 @@ class Entry(NamedTuple):
     One job on a list.
 
     Attributes:
-        owner: The worker process, or the park, that has its message.
+        owner: The worker process that has its message.
         since: When it was first denied, in seconds of the store's clock; 0.0: not known.
         denials: How often it was denied.
     """

@@ -182,7 +182,7 @@ class Place(NamedTuple):
         state: "waiting"; "woken": it may ask, and has not; "kept": something else holds it back, like another limit or
             an operator's pause, and it keeps its position.
         before: How many jobs wait before it.
-        owner: The worker process, or the park, that has its message.
+        owner: The worker process that has its message.
         is_heard: Whether the owner was listening when it was last called. If not, its jobs are passed over.
     """
 

@@ -107,9 +107,8 @@ class Store(Protocol):
         ...
 
     def look(
-        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
-        near: bool = False,
-    ) -> Look:  # fmt: skip
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
+    ) -> Look:
         """Look at one waitlist, as `throttlekit._core.decide.look` does."""
         ...
 

@@ -136,10 +136,9 @@ class GroupedStore:
         )
 
     def look(
-        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
-        near: bool = False,
-    ) -> Look:  # fmt: skip
-        return self._of(claim.bucket).call(lambda store: store.look(claim, owner, free, ids, now_us, near=near))  # type: ignore[no-any-return]
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
+    ) -> Look:
+        return self._of(claim.bucket).call(lambda store: store.look(claim, owner, free, ids, now_us))  # type: ignore[no-any-return]
 
     def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
         return self._of(claim.bucket).call(lambda store: store.own(claim, owner, ids, now_us))  # type: ignore[no-any-return]

@@ -94,14 +94,13 @@ class MemoryStore:
         return wait_names(bucket)[0] in self._values
 
     def look(
-        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
-        near: bool = False,
-    ) -> Look:  # fmt: skip
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
+    ) -> Look:
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             before = self._stored(claim, now_us)
             found, after = look(
-                claim, before, now_us, owner, free, ids, near, lambda name, _, wake: bell(name, claim.bucket, wake)
+                claim, before, now_us, owner, free, ids, lambda name, _, wake: bell(name, claim.bucket, wake)
             )
             self._put_stored(claim, before, after, now_us)
             return found

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from throttlekit._core.algorithm import Use
 from throttlekit._core.answer import Answer, Asker, Caller, Kept, Position, Reason, Waited
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import scarcity
+from throttlekit._core.decide import bears_early, scarcity
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import TURN_US
 from throttlekit.errors import StoreUnavailable
@@ -66,6 +66,8 @@ def ask_in_parts(
     The job waits on the list of the part that denied it, and gets a position in the parts after that. Without one, it
     would wait there behind all who came since: simulated, a key gets .41 of its limit.
 
+    No part grants a job before its units come if a limit of another part would count it from now on.
+
     Each part learns from those before it for how long the job has waited: a full queue does not refuse it then.
 
     Args:
@@ -76,6 +78,7 @@ def ask_in_parts(
             be held.
     """
     answered: list[_Answered] = []
+    asker = asker._replace(early=all(map(bears_early, claims)))
     ordered = list(parts)
     if not in_order:
         ordered.sort(key=lambda part: (not part.failed, *min(scarcity(claims[i]) for i in part.claims)))
@@ -140,7 +143,7 @@ def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, retur
         answer.now_us,
         answer.now_us + delay_us,
         tuple(uses),
-        None if kept is None else Kept(part.claims[kept.claim], kept.parked, kept.epoch),
+        None if kept is None else Kept(part.claims[kept.claim], kept.epoch),
         tuple((of.claims[i], wake) for of, each in answered for i, wake in each.wakes),
         tuple((of.claims[i], in_us) for of, each in answered for i, in_us in each.looks),
         (),

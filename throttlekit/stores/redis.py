@@ -92,10 +92,9 @@ class RedisStore(RedisServer):
         self._run_wait("wait_return", claims, [_or_empty(now_us), len(claims), *who], rows)
 
     def look(
-        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None, *,
-        near: bool = False,
-    ) -> Look:  # fmt: skip
-        head = [_or_empty(now_us), encoded(owner), f"{max(0, free)} {near:d}"]
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
+    ) -> Look:
+        head = [_or_empty(now_us), encoded(owner), max(0, free)]
         reply = self._run_wait("wait_look", [claim], head, map(encoded, ids))
         return self._call(claim.bucket, lambda: look_of(reply))
 
@@ -199,7 +198,7 @@ class RedisStore(RedisServer):
         self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str
     ) -> tuple[Script, list[Any]]:
         keys = wait_keys(claims) + ([granted_name(claims[0].bucket, asker.job)] if attempt else [])
-        head = asker_arguments(asker, _or_empty(now_us), self._epoch(), attempt)
+        head = asker_arguments(claims, asker, _or_empty(now_us), self._epoch(), attempt)
         return self._script("ask", claims), [len(keys), *keys, *head, *claims_arguments(claims)]
 
     def _answer_of_reply(self, request: Request, question: tuple[Script, list[Any]], reply: Any) -> Answer | Exception:

@@ -11,6 +11,7 @@ import throttlekit_lua
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.answer import GUEST, Answer, Asker, Kept, Look, Position, Reason, Waited
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import early_us_of
 from throttlekit._core.latency import Drop
 from throttlekit._core.slowdown import Fall
 from throttlekit._core.storage_keys import granted_name, wait_names
@@ -84,12 +85,11 @@ def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
     return [name for claim in claims for name in (claim.bucket, *wait_names(claim.bucket))]
 
 
-def asker_arguments(asker: Asker, now: int | str, epoch: str, attempt: str) -> list[Any]:
+def asker_arguments(claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str) -> list[Any]:
     """The arguments of ask.lua that say who asks. *now*: "" for the server's time."""
     wait = "" if asker.max_wait_us is None else asker.max_wait_us
-    names = [encoded(asker.job), encoded(asker.owner), encoded(asker.park)]
-    waited = f"{asker.waited_us} {asker.denials}"
-    return [now, asker.caller.value, *names, f"{asker.free} {wait} {epoch} {waited} {attempt}"]
+    rest = f"{asker.free} {wait} {epoch} {asker.waited_us} {asker.denials} {early_us_of(claims, asker)} {attempt}"
+    return [now, asker.caller.value, encoded(asker.job), encoded(asker.owner), rest]
 
 
 def encoded(text: str) -> bytes:
@@ -103,13 +103,14 @@ def ask_frame(
     """The whole command of a question, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
     keys, terms = _encode_claims(*claims)
     codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
-    who = _PLAIN if asker is GUEST and now == "" else encode(asker_arguments(asker, now, epoch, attempt))
+    is_plain = asker is GUEST and now == ""
+    who = _PLAIN if is_plain else encode(asker_arguments(claims, asker, now, epoch, attempt))
     if attempt:
         keys += encode((granted_name(claims[0].bucket, asker.job),))
     return b"".join((_head(codes, bool(attempt), cluster), keys, who, terms))
 
 
-_PLAIN = encode(asker_arguments(GUEST, "", "0", ""))
+_PLAIN = encode(asker_arguments((), GUEST, "", "0", ""))
 
 
 @lru_cache(CACHED_CLAIMS)
@@ -132,7 +133,7 @@ def _encode_names(bucket: bytes) -> bytes:
 @lru_cache
 def _head(codes: str, has_attempt: bool, cluster: bool) -> bytes:
     script, keys = script_for("ask", frozenset(codes), cluster=cluster), 5 * len(codes) + has_attempt
-    return b"*%d\r\n" % (9 + keys + 3 * len(codes)) + encode(("EVALSHA", script.sha, keys))
+    return b"*%d\r\n" % (8 + keys + 3 * len(codes)) + encode(("EVALSHA", script.sha, keys))
 
 
 def answer_of(reply: Any) -> Answer:
@@ -172,16 +173,15 @@ def look_of(reply: Any) -> Look:
     """
     try:
         first, *rest = reply
-        head, delays, count, near_count = first.split(b";")
+        head, delays, count = first.split(b";")
         owners, in_us, epoch = head.split(b" ")
         ids, delays = [_decoded(id) for id in rest], [int(delay) for delay in delays.split()]
-        woken, known = len(delays), len(delays) + int(count)
-        if len(ids) != known + int(near_count):
+        woken = len(delays)
+        if len(ids) != woken + int(count):
             raise ValueError("another number of ids")
         wakes = tuple(map(Wake, ids[:woken], delays))
         look_in_us = None if in_us == b"-" else int(in_us)
-        again, near = tuple(ids[woken:known]), tuple(ids[known:])
-        return Look(epoch.decode("ascii"), wakes, again, near, int(owners), look_in_us)
+        return Look(epoch.decode("ascii"), wakes, tuple(ids[woken:]), int(owners), look_in_us)
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
 
@@ -257,8 +257,8 @@ def bell_of(message: bytes) -> tuple[str, list[Wake]]:
 def _kept(words: list[bytes]) -> Kept | None:
     if not words:
         return None
-    claim, parked, epoch = words
-    return Kept(int(claim), parked == b"1", epoch.decode("ascii"))
+    claim, epoch = words
+    return Kept(int(claim), epoch.decode("ascii"))
 
 
 def _waited(words: list[bytes]) -> Waited | None:

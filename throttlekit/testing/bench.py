@@ -93,7 +93,7 @@ class Bench:
             caller = Caller.JOB
         if job and caller is not Caller.PEEK:
             self._listen()
-        asker = Asker(caller, job, _OWNER if job else "", _FREE if job else 0, "", max_wait_us)
+        asker = Asker(caller, job, _OWNER if job else "", _FREE if job else 0, max_wait_us)
         return self.store.ask(claims, asker, self.now_us)
 
     def look(self, *limits: Limit, cost: int | None = None, key: str = "", job: str = "") -> Answer:

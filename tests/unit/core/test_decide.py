@@ -31,7 +31,7 @@ class Lists:
         self.store = MemoryStore(clock_us=lambda: self.now)
         self.rung: list[tuple[str, Wake]] = []
         self.heard: list[str] = []
-        for owner in {"a", "b", "c", "park"} - {*deaf}:
+        for owner in {"a", "b", "c"} - {*deaf}:
             self.listen(owner)
 
     def listen(self, owner: str) -> None:
@@ -51,9 +51,7 @@ class Lists:
     def ask(
         self, job: str, *limits: Limit | StoreClaim, owner: str = "a", free: int = 3, attempt: str = "", **more: Any
     ) -> Answer:
-        asks = {
-            name: more.pop(name) for name in ("caller", "park", "max_wait_us", "waited_us", "denials") if name in more
-        }
+        asks = {name: more.pop(name) for name in ("caller", "max_wait_us", "waited_us", "denials") if name in more}
         claims = [
             each if isinstance(each, StoreClaim) else self.claim(each, job=job, **more) for each in limits or [LIMIT]
         ]
@@ -86,7 +84,7 @@ def test_a_job_passes_while_there_are_units_and_waits_when_there_are_none(lists:
     """A denial charges nothing, and names the list on which the job waits."""
     assert lists.ask("one").reason is Reason.ALLOWED
     denied = lists.ask("two")
-    assert (denied.reason, denied.kept is not None and denied.kept.parked) == (Reason.EXHAUSTED, False)
+    assert (denied.reason, denied.kept is not None) == (Reason.EXHAUSTED, True)
     assert denied.retry_us == lists.now + SECOND
     lists.now += SECOND
     assert lists.ask("three", owner="b").reason is Reason.IN_LINE, "the second waits before it"
@@ -420,18 +418,6 @@ def test_a_look_finds_jobs_that_the_store_does_not_know(lists: Lists) -> None:
     lists.ask("other", owner="b")
     assert lists.look("a", ["mine"]).again == ("mine",)
     assert lists.look("a").epoch not in ("", epoch)
-
-
-def test_a_parked_job_waits_in_the_park_until_it_is_near(lists: Lists) -> None:
-    """As many as three seconds of the rate are held by processes; the waker of the park brings the next."""
-    lists.ask("one")
-    answers = [lists.ask(f"job{number}", park="park") for number in range(7)]
-    assert [answer.kept is not None and answer.kept.parked for answer in answers] == [False] * 4 + [True] * 3
-    assert lists.look("park", near=True).near == ()
-    lists.forget("job0", "job1")
-    assert lists.look("park", near=True).near == ("job4", "job5")
-    taken = lists.store.own(lists.claim(LIMIT), "b", ["job4", "unknown"])
-    assert (taken.again, lists.look("park", near=True).near) == (("unknown",), ("job5",))
 
 
 def test_a_grant_is_repeated_to_the_same_question_only(lists: Lists) -> None:

@@ -18,9 +18,7 @@ from throttlekit._engine.waker import Waker
 
 LIMIT = TokenBucket("partner", "1/minute", burst=1)
 UNIT = StoreClaim(bucket_name(LIMIT.name, "", LIMIT.fingerprint), LIMIT.bind(1))
-DENIED = Answer(
-    Reason.EXHAUSTED, 0, 0, 60_000_000, (Use(0, 0),), Kept(0, parked=False, epoch="e"), waited=Waited(0, 1, 0)
-)
+DENIED = Answer(Reason.EXHAUSTED, 0, 0, 60_000_000, (Use(0, 0),), Kept(0, "e"), waited=Waited(0, 1, 0))
 MINUTE_US = 60_000_000
 
 

@@ -22,7 +22,7 @@ from throttlekit.errors import StoreUnavailable
 
 LIMIT = TokenBucket("partner", "1/minute", burst=1)
 UNIT = StoreClaim(bucket_name(LIMIT.name, "", LIMIT.fingerprint), LIMIT.bind(1))
-DENIED = Answer(Reason.EXHAUSTED, 0, 0, 60_000_000, (Use(0, 0),), Kept(0, parked=False, epoch="e"))
+DENIED = Answer(Reason.EXHAUSTED, 0, 0, 60_000_000, (Use(0, 0),), Kept(0, "e"))
 
 
 class Store:

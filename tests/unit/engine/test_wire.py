@@ -35,7 +35,7 @@ def _claim(limit: Limit) -> StoreClaim:
     [
         (GUEST, "", ""),
         (Asker(Caller.PEEK), 1_800_000_000_000_000, ""),
-        (Asker(Caller.JOB, "id ü", "host:1.2", 3, "park", 9, 5, 1), "", "17"),
+        (Asker(Caller.JOB, "id ü", "host:1.2", 3, 9, 5, 1), "", "17"),
         (Asker(Caller.AGAIN, "\ud800", "~50"), 7, ""),
     ],
 )
@@ -45,7 +45,7 @@ def test_frame_is_what_redis_py_would_send(limits: list[Limit], asker: Asker, no
     keys = wait_keys(claims) + ([granted_name(claims[0].bucket, asker.job)] if attempt else [])
     script = script_for("ask", frozenset(claim.algorithm.code for claim in claims))
     epoch = "ab12" if asker.job else "0"
-    head = asker_arguments(asker, now, epoch, attempt)
+    head = asker_arguments(claims, asker, now, epoch, attempt)
     whole = ("EVALSHA", script.sha, len(keys), *keys, *head, *claims_arguments(claims))
     for _ in range(2):  # as it is worked out, and as it is remembered
         frame = ask_frame(claims, asker, now, epoch, attempt, cluster=False)
@@ -67,10 +67,10 @@ def test_a_grant_at_once() -> None:
 
 def test_a_denial_of_a_job() -> None:
     """The binding claim, where the job waits and has waited, the wakes of its owner, and who is to look when."""
-    answer = answer_of([b"2 1 10 30;3 4 5 6;1 0 ab;0 250000;7 2 1;0 5", "id ü".encode()])
+    answer = answer_of([b"2 1 10 30;3 4 5 6;1 ab;0 250000;7 2 1;0 5", "id ü".encode()])
     assert (answer.reason, answer.claim, answer.now_us, answer.retry_us) == (Reason.IN_LINE, 1, 10, 30)
     assert answer.kept is not None
-    assert (answer.kept.claim, answer.kept.parked, answer.kept.epoch) == (1, False, "ab")
+    assert (answer.kept.claim, answer.kept.epoch) == (1, "ab")
     assert (answer.wakes, answer.looks) == (((0, Wake("id ü", 5)),), ((0, 250000),))
     assert answer.waited == Waited(7, 2, 1)
 
