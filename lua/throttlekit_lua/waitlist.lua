@@ -356,7 +356,7 @@ local function unkept(list, name, pace, ready)
   return at < now - PROBE and at or max(at, ready)
 end
 
--- Sends a wake to an owner, by the texts of `bell_message` in stores/waitlist_wire.py, or nothing to see whether it
+-- Sends a wake to an owner, by the texts of `bell_message` in stores/wire.py, or nothing to see whether it
 -- listens. Returns whether it does: unknown on a cluster, whose nodes count their own receivers only.
 local function rings(c, name, ...)
   if name == c.asker then return true end
@@ -390,6 +390,18 @@ end
 local function may_keep(c, one, units)
   if c.of.estimates then return units <= c.line.window end
   return not c.of.tight(one, math.floor(2 * units * c.mark / 1000))
+end
+
+-- Sees whether owners that are skipped listen: they may be dead, or all their wakes may be lost.
+local function probe(c, skipped)
+  for _, each in ipairs(skipped) do
+    if lateness(each.name) > 0 then  -- it is never rung
+    elseif each.free < DEAF then
+      if PROBE - each.free < now then each.free = rings(c, each.name) and -now or DEAF end
+    elseif each.free > 0 and last_wake(c.line, each.name) + PROBE < now then
+      wake_entry(c, entry_of(c.line, each.first), now, 'p')
+    end
+  end
 end
 
 -- Wakes the first entries, while there are units for them. Returns when somebody should look, or nil.
@@ -430,16 +442,7 @@ local function wake(c)
   list.skips_late = false
   local skipped, out = list.skipped, held(list)
   if next_at and out.last then next_at = max(next_at, out.last + SPACING) end
-  -- An owner without a free thread may be dead; the wakes of one may be lost if all are overdue.
-  for _, each in ipairs(skipped) do
-    if lateness(each.name) == 0 then
-      if each.free < DEAF then
-        if PROBE - each.free < now then each.free = rings(c, each.name) and -now or DEAF end
-      elseif each.free > 0 then
-        if last_wake(list, each.name) + PROBE < now then wake_entry(c, entry_of(list, each.first), now, 'p') end
-      end
-    end
-  end
+  probe(c, skipped)
   if not o and #skipped == 0 then return again end
   if tried == MOST then again = now + SPACING end
   local at = math.min(next_at or math.huge, again or math.huge, out.first or math.huge)

@@ -404,6 +404,16 @@ class Waitlist:
         woken = [until_us for until_us, each in held if each.state is State.WOKEN and not lateness_us(each.owner)]
         if next_us is not None and woken:
             next_us = max(next_us, max(woken) - PATIENCE_US + SPACING_US)  # each of them looks itself, as it asks
+        self._probe(skipped, now_us, ring)
+        if owner is None and not skipped:
+            return again_us
+        if tried == MOST_AT_ONCE:
+            again_us = now_us + SPACING_US
+        lapses = [until_us for until_us, _ in held]
+        return min((at_us for at_us in (next_us, again_us, *lapses) if at_us is not None), default=None)
+
+    def _probe(self, skipped: list[Owner], now_us: int, ring: Ring) -> None:
+        """See whether owners that are skipped listen: they may be dead, or all their wakes may be lost."""
         for each in skipped:
             if lateness_us(each.name):
                 continue
@@ -412,12 +422,6 @@ class Waitlist:
                     each.free = -now_us if ring(each.name, None) else DEAF
             elif each.free > 0 and each.woken[-1][0] + PROBE_US < now_us:
                 self._wake(self.entries[each.waiting[0][1]], now_us, now_us, ring, counts=False)
-        if owner is None and not skipped:
-            return again_us
-        if tried == MOST_AT_ONCE:
-            again_us = now_us + SPACING_US
-        lapses = [until_us for until_us, _ in held]
-        return min((at_us for at_us in (next_us, again_us, *lapses) if at_us is not None), default=None)
 
     def wake_workflow(self, workflow: str, now_us: int, ring: Ring) -> None:
         """Wake jobs of a workflow that holds its slot: they take none, and wait for nobody. Each of them wakes more."""

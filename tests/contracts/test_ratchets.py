@@ -1,0 +1,100 @@
+"""How intricate waiting may be. These numbers may fall, and must not rise."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from types import FrameType
+from typing import Any
+
+import dramatiq
+import pytest
+from dramatiq.broker import MessageProxy
+from dramatiq.brokers.stub import StubBroker
+from dramatiq.middleware import SkipMessage
+
+from contracts.tree import LUA, MODULES, ROOT, parsed, read
+from throttlekit import Limiter, TokenBucket
+from throttlekit_dramatiq import Throttle
+
+WAITING_ROOMS = [
+    "throttlekit._core.decide", "throttlekit._core.late", "throttlekit._core.waitlist", "throttlekit._engine.room",
+    "throttlekit._engine.waker", "throttlekit.stores.bells", "throttlekit.stores.parts",
+]  # fmt: skip
+MOST_CALLS, MOST_FILES = 122, 36
+MOST_CONSTANTS = 34
+MOST_LUA_LINES = 2_240
+_SLOW = TokenBucket("slow", "1/h", burst=1)
+
+
+def test_a_denied_message_makes_few_calls(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the middleware to the waker and back, with one limit on Redis: 154 calls and 41 files with waiting lines."""
+    monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
+    broker, limiter = StubBroker(), Limiter(redis_url)
+    throttle = Throttle(limiter)
+    broker.add_middleware(throttle)
+
+    @dramatiq.actor(throttle=_SLOW, broker=broker)
+    def job() -> None: ...
+
+    worker = dramatiq.Worker(broker, worker_threads=1)
+    worker.start()
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename in files and not code.co_name.startswith("<"):
+            calls.append(code.co_filename)
+
+    def deny() -> None:
+        message: Any = MessageProxy(job.message())
+        with pytest.raises(SkipMessage):
+            throttle.before_process_message(broker, message)
+        throttle.after_skip_message(broker, message)
+        throttle.before_ack(broker, message)
+
+    files = {str(path) for path in MODULES.values()}
+    try:
+        limiter.acquire(_SLOW)
+        for _ in range(5):  # until everything is remembered that is worked out once
+            deny()
+        sys.setprofile(note)
+        try:
+            deny()
+        finally:
+            sys.setprofile(None)
+    finally:
+        worker.stop()
+    assert 50 < len(calls) <= MOST_CALLS
+    assert 10 < len(set(calls)) <= MOST_FILES
+
+
+def test_waiting_has_few_constants() -> None:
+    """Numbers that were chosen, in the rooms of waiting: 137 with waiting lines."""
+    names = [f"{room}.{name}" for room in WAITING_ROOMS for name in _constants(parsed(room))]
+    assert 10 < len(names) <= MOST_CONSTANTS, names
+
+
+def test_the_scripts_that_decide_stay_short() -> None:
+    """2 862 lines with waiting lines, those of adapters included."""
+    assert 500 < sum(len(read(path).splitlines()) for path in LUA) <= MOST_LUA_LINES
+
+
+def test_no_function_is_complex() -> None:
+    """The linter holds each function to 15 branches: 44 with waiting lines. Tests and simulations may have more."""
+    rules = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert '"C90"' in rules
+    assert "max-complexity = 15" in rules
+
+
+def _constants(module: ast.Module) -> list[str]:
+    """The names in capitals that a module gives a number to."""
+    found: list[str] = []
+    for node in module.body:
+        if not isinstance(node, ast.Assign):
+            continue
+        values = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
+        if any(type(value) in (int, float) for value in values):
+            names = [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            found += [name for name in names if name.isupper()]
+    return found
