@@ -1,4 +1,4 @@
-"""A client of the test's own server, that waits for long pipelines."""
+"""A client of the test's own server, and two stores that are compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-pytest.register_assert_rewrite("parity.replay")
+pytest.register_assert_rewrite("parity.waits")
+
+from parity.waits import BothStores  # noqa: E402
 
 
 @pytest.fixture
@@ -16,3 +18,12 @@ def client(redis_url: str) -> Iterator[Any]:
     client = redis.Redis.from_url(redis_url, socket_timeout=60)
     yield client
     client.close()
+
+
+@pytest.fixture
+def both(redis_url: str, client: Any) -> Iterator[BothStores]:
+    """A memory store and a Redis store that are compared after each question."""
+    stores = BothStores(redis_url, client)
+    yield stores
+    stores.close()
+    client.flushdb()

@@ -194,7 +194,8 @@ class MemoryStore:
             why = slowings[number].why
             if not isinstance(why, Drop):
                 return slow(units[number], number, state, now_us, why, bell)
-            return state._replace(taken=after_drop(state.taken, units[number].algorithm, why, now_us))
+            state = state._replace(taken=after_drop(state.taken, units[number].algorithm, why, now_us))
+            return wake_after_change(units[number], number, state, now_us, bell)
 
         units = [unit_of(each.claim) for each in slowings]
         self._change_lists(units, slower, now_us)
