@@ -34,7 +34,7 @@ from throttlekit import (
 from throttlekit._core.answer import Caller
 from throttlekit.stores import MemoryStore, Request, StoreClaim
 from throttlekit.stores.client import ClientStore
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 HALF = json.loads('"\\ud800"')

@@ -30,9 +30,8 @@ from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
-from throttlekit.stores.cluster import _NodeRefresh
+from throttlekit.stores.cluster import RedisClusterStore, _NodeRefresh
 from throttlekit.stores.from_client import ClusterOfClient
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 HOUR = SlidingLog("hour", "50/h")
