@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import re
@@ -165,7 +166,7 @@ _GARBAGE = ["", "x", "o", "o p", "w p 151 1 x y", "12 monkeys", "o p x 1 0 - 1 0
 @pytest.mark.parametrize("garbage", _GARBAGE)
 @pytest.mark.parametrize("which", ["numbers", "order", "entries"])
 def test_garbage_on_a_waitlist_holds_no_job_up(client: Any, store: RedisStore, which: str, garbage: str) -> None:
-    """What no script wrote stands for no job: a job that waits beside it passes within seconds, or the store fails."""
+    """What no script wrote stands for no job: a job beside it passes within seconds, or fails closed until a reset."""
     record, order, entries, _ = wait_names(BUCKET)
     now_us = 10**15
     for _ in range(5):
@@ -177,11 +178,14 @@ def test_garbage_on_a_waitlist_holds_no_job_up(client: Any, store: RedisStore, w
         client.zadd(order, {garbage: 0, f"o{garbage}": 0, f"h{garbage}|x": 0, f"k{garbage}": 0})
     else:
         client.hset(entries, mapping={"one": garbage, "other": garbage})
-    for _ in range(40):
-        now_us += 250_000
-        if ask(store, _request(LIMIT, job="one"), now_us).allowed:
-            return
-    pytest.fail("the job still waits")
+    with contextlib.suppress(StoreUnavailable):
+        for _ in range(40):
+            now_us += 250_000
+            if ask(store, _request(LIMIT, job="one"), now_us).allowed:
+                return
+        pytest.fail("the job still waits")
+    store.reset([BUCKET])
+    assert ask(store, _request(LIMIT, job="one"), now_us).allowed
 
 
 @pytest.mark.parametrize(("emptied", "after_us"), [(False, 0), (True, 100_000)], ids=["pause", "429"])
@@ -465,7 +469,7 @@ def test_stale_keys_expire_too(client: Any, store: RedisStore) -> None:
         charge = _claim(limit).algorithm
         store.settle([Correction(request.claims[0].bucket, charge, NOW_US, 1)], now_us=NOW_US)
     ttls = {key: client.pttl(key) for key in client.scan_iter("*")}
-    assert len(ttls) == 15
+    assert len(ttls) == 20
     assert all(0 < ttl <= 2 * 86_400_000 for ttl in ttls.values()), ttls
 
 
@@ -533,7 +537,9 @@ function redis.call(...)
     if type(argument) ~= 'string' then error('not text: ' .. type(argument)) end
     -- Names hold letters, and a log's instants are bytes.
     if string.match(argument, '^[%w%s+.-]*$') and argument ~= '-inf' and argument ~= '+inf' then
-      if string.match(argument, '%d[eE][+-]?%d') then error('an exponent: ' .. argument) end
+      -- Lua writes a sign or a point; without both it is the epoch of a list, in hexadecimal digits.
+      local exponent = string.match(argument, '%d[eE][+-]%d') or string.match(argument, '%.%d+[eE]%d')
+      if exponent then error('an exponent: ' .. argument) end
       if string.match(argument, 'inf') or string.match(argument, 'nan') then error('no number: ' .. argument) end
     end
   end

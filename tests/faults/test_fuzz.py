@@ -211,7 +211,7 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
 
 
 def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
-    """In 20 000 random requests, with jobs that wait, max_wait and the largest costs, no number on the wire is a float."""
+    """In 20 000 random requests, with jobs, max_wait and the largest costs, no number on the wire is a float."""
     limiter = Limiter(Sent("redis://nobody"))
     sent = Sent.commands
 
