@@ -93,7 +93,7 @@ bench: $(VENV)/made-bench
 	$(BIN)/python tests/benchmarks/expiry.py
 	$(BIN)/python tests/benchmarks/shares.py --write docs
 	$(BIN)/python tests/benchmarks/adapt.py --write docs
-	$(BIN)/python tests/benchmarks/line_depth.py
+	$(BIN)/python tests/benchmarks/waitlist_cost.py
 	$(BIN)/python tests/benchmarks/stalls.py --write docs/guarantees.md
 
 # The site, in site/. Warnings are errors. (The variable silences an advertisement of the theme's.)

@@ -194,7 +194,10 @@ local before = not waited and not nobody_waits and answer_before()
 if before then return before end
 for _, c in ipairs(claims) do look(c) end
 local reason, binding, retry = verdict()
-if ARGV[2] == 'peek' then return answer(reason, binding, retry, '', '', '') .. ';' end
+if ARGV[2] == 'peek' then
+  for _, c in ipairs(claims) do mend(c, true) end
+  return answer(reason, binding, retry, '', '', '') .. ';'
+end
 local kept = ''
 if reason == 0 then
   local waits = false

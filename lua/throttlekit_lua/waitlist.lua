@@ -478,9 +478,9 @@ local function find(c)
 end
 
 -- Writes what is taken in place of stale state, or of another rate's, without what a pause adds to it.
-local function mend(c)
-  if not c.stale and not c.adopted then return end
-  local fresh = {key = c.key, of = c.of, size = 0, a = c.declared_a, b = c.b, c = c.spec or c.c}
+local function mend(c, peeks)
+  if not c.stale and (peeks or not c.adopted) then return end
+  local fresh = {key = c.key, of = c.of, size = 0, a = c.declared_a, b = c.b, c = c.spec or c.c, as_kept = peeks}
   c.of.read(fresh)
   c.of.keep(fresh)
 end

@@ -27,9 +27,9 @@ from support.servers.processes import redis_server
 from support.servers.stores import Listed
 from support.waiting import wait_until
 from throttlekit import Adapt, Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.answer import Asker, Caller
+from throttlekit._core.answer import GUEST, Asker, Caller
 from throttlekit._core.storage_keys import bucket_name, holder_name
-from throttlekit.stores import Request, Slowing, StoreClaim
+from throttlekit.stores import Slowing, StoreClaim
 from throttlekit.stores.redis import RedisStore
 
 CHUNK = 2000
@@ -54,7 +54,7 @@ class Recorder(Listed):
             charge = limit.bind(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6), time.time_ns() // 1000))
             bucket = bucket_name(limit.name, tenant, limit.fingerprint)
             claims.append(StoreClaim(bucket, charge, cost))
-        self.ask(claims, Asker(Caller.JOB))
+        self.ask(claims, Asker(Caller.JOB, str(uuid.uuid4()), "owner"))
         return self.sent
 
     def _run(self, script: Any, arguments: list[Any]) -> Any:
@@ -137,8 +137,7 @@ def slow_down(url: str, limit: Limit, tenant: str) -> None:
     with contextlib.closing(RedisStore(url)) as store:
         claim = StoreClaim(bucket_name(limit.name, tenant, limit.fingerprint), limit.bind(1, 0))
         store.slow([Slowing(claim, limit.adapt.fall(limit.amount, limit.period_us, None))])
-        guest = Request([claim], Caller.GUEST, max_wait_us=0)
-        wait_until(lambda: store.acquire(guest).allowed, description="the limit passes again")
+        wait_until(lambda: store.ask([claim], GUEST).allowed, description="the limit passes again")
 
 
 def cpu_table(client: Any, recorder: Recorder, url: str) -> Iterator[str]:

@@ -3,7 +3,7 @@ What `throttlekit top` costs the server, and what telling it costs the workers. 
 
     python tests/benchmarks/top_cost.py [--keys 1000000] [--quick]
 
-A fresh server gets so many keys of one limit, each with a bucket, a third with a line, and every one told to the
+A fresh server gets so many keys of one limit, each with a bucket, a third with a waitlist, and every one told to the
 fleet as workers tell it. Then `throttlekit top --once` is run as an operator runs it. The server's time is that of a
 processor, as it says itself (INFO cpu), with all that a connection costs. Medians. --quick looks once, and judges
 nothing but that it can be looked.
@@ -25,14 +25,12 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from throttlekit._engine.ticket import Ticket
-
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
-from throttlekit._core.answer import Answer, Reason
+from throttlekit._core.answer import NOT_WAITED, Answer, Reason, Waited
 from throttlekit._core.serialize import plain
-from throttlekit._core.storage_keys import bucket_name, limit_id, line_name
+from throttlekit._core.storage_keys import bucket_name, limit_id, wait_names
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver
 from throttlekit._engine.registry import LimitRegistry
@@ -45,7 +43,7 @@ WAYS = [(), ("--filter", "tenant"), ("--sort", "denied"), ("--sort", "use"), ("-
 
 
 def fill(client: Any, keys: int) -> None:
-    """*keys* buckets, every third with a line, as told by reports of 100 keys each."""
+    """*keys* buckets, every third with a waitlist, as told by reports of 100 keys each."""
     seconds, micros = client.time()
     now_us = seconds * 1_000_000 + micros
     name = limit_id(LIMIT.name, LIMIT.fingerprint)
@@ -59,7 +57,9 @@ def fill(client: Any, keys: int) -> None:
             last_us = now_us + 600_000_000 + tenant * 1000
             pipeline.set(bucket, now_us + 60_000_000 * waits, px=900_000)
             if waits:
-                pipeline.set(line_name(bucket), f"{last_us} 0 0", px=900_000)
+                record = wait_names(bucket)[0]
+                pipeline.hset(record, mapping={"epoch": "ab", "n": 1})
+                pipeline.pexpire(record, 900_000)
             told.append((bucket, waits, last_us))
         pipeline.execute()
         report = {
@@ -104,15 +104,15 @@ def per_decision() -> list[tuple[str, float]]:
     """Nanoseconds that counting takes of a decision, in this process."""
     wide, resolver = TokenBucket("api", "1000/s"), ClaimResolver(LimitRegistry())
     decision = Limiter().acquire(wide)
-    verdict, ticket, job = Answer(Reason.ALLOWED, 0, 2, 2, 3, ()), Ticket(), Job(id="job")
+    answer, job = Answer(Reason.ALLOWED, 0, 2, 2, ()), Job(id="job")
     denied = Limiter()
     one = TokenBucket("api", "1/d", burst=1)
     denied.acquire(one)
     denial = denied.acquire(one, job=job)
     counts, granted, held = Counts(), resolver.resolve(Call((wide,))), resolver.resolve(Call((one,)))
     timed = {
-        "allowed": lambda: counts.decided(decision, granted, verdict, ticket, None),
-        "denied, a job": lambda: counts.decided(denial, held, verdict, ticket, job),
+        "allowed": lambda: counts.decided(decision, granted, answer, NOT_WAITED, None),
+        "denied, a job": lambda: counts.decided(denial, held, answer, Waited(0, 1, 0), job),
     }
     return [(name, min(timeit.repeat(call, number=5_000, repeat=9)) / 5_000 * 1e9) for name, call in timed.items()]
 

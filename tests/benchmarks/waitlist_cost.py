@@ -1,5 +1,5 @@
 """
-What the scripts of waitlists cost the server: microseconds of its main thread for each call.
+What the waitlists cost the server: microseconds of its main thread for each call, and bytes for each waiting job.
 
     python tests/benchmarks/waitlist_cost.py [--quick]
 
@@ -36,6 +36,7 @@ class Bench:
         self.client: Any = redis.Redis.from_url(url)
         self.rounds = rounds
         self.number = 0
+        self.bytes_of_a_job = 0.0
         self._shas = {text: self.client.script_load(text) for text in (_ASK, _LOOK)}
         self.pipeline = self.client.pipeline(transaction=False)
 
@@ -57,10 +58,12 @@ class Bench:
     def fill(self, claims: Sequence[StoreClaim], jobs: int, owners: int) -> None:
         """Let so many jobs wait. Nobody listens yet, and no unit is there."""
         self.client.flushall()
+        before = self.client.info("memory")["used_memory"]
         for first in range(0, jobs, 1000):
             for n in range(first, min(jobs, first + 1000)):
                 self.ask(claims, f"old{n:06}", f"owner{n % owners}")
             self.pipeline.execute()
+        self.bytes_of_a_job = (self.client.info("memory")["used_memory"] - before) / jobs / len(claims)
 
     def cost(self, call: Callable[[int], None]) -> float:
         """Microseconds of the main thread for each call."""
@@ -87,6 +90,7 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
         return f"owner{n % owners}"
 
     bench.fill([slow], jobs, owners)
+    print(f"  {'bytes a job':24}{bench.bytes_of_a_job:7.0f}")
     found["denied, 1 limit"] = bench.cost(lambda n: bench.ask([slow], f"new{n}", owner(n), attempt="1"))
     found["denied again"] = bench.cost(lambda n: bench.ask([slow], f"old{n % jobs:06}", owner(n % jobs), attempt="1"))
     found["look, no ids"] = bench.cost(lambda n: bench.look(slow, owner(n)))

@@ -20,72 +20,48 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.servers.processes import redis_server
-from throttlekit import TokenBucket
-from throttlekit._core.answer import Asker, Caller, Reason
-from throttlekit._core.claim import StoreClaim
-from throttlekit._core.storage_keys import bucket_name
-from throttlekit._engine.waker import Waker
-from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.bells import Listener
-from throttlekit.stores.redis import RedisStore
+from throttlekit import Job, Limiter, TokenBucket
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.waker import Waiting, Waker
 
 
-def work(told: dict) -> None:  # type: ignore[type-arg]
+def work(told: dict[str, Any]) -> None:
     limit = TokenBucket("partner", f"{told['rate']}/s", burst=told["burst"])
-    bucket = bucket_name(limit.name, "", limit.fingerprint)
-    claim = unit = StoreClaim(bucket, limit.bind(1))
-    store, client = RedisStore(told["url"], timeout=1.0), redis.Redis.from_url(told["url"])
+    limiter, client = Limiter(told["url"]), redis.Redis.from_url(told["url"])
     owner, threads = f"w{os.getpid()}", told["threads"]
     idle = threading.Semaphore(0)
     ready: queue.SimpleQueue[str] = queue.SimpleQueue()
     lock, count = threading.Lock(), {"free": threads}
-
-    def free() -> int:
-        return max(0, count["free"] - ready.qsize())
-
-    waker: Waker[str] = Waker(store, owner, free, lambda id, _: ready.put(id))  # type: ignore[arg-type]
-    Listener(redis.Redis.from_url(told["url"]), f"tk1:{owner}", waker.heard, waker.missed).wait(5)
+    waker: Waker[str] = limiter.make_waker(lambda: max(0, count["free"] - ready.qsize()), lambda id, _: ready.put(id))
     waker.begin()
 
     def run() -> None:
-        attempts: dict[str, int] = {}
         while True:
             try:
                 id = ready.get(timeout=0.002 if not client.llen("jobs") else 0)
             except queue.Empty:
-                text = client.lpop("jobs")
+                text: Any = client.lpop("jobs")
                 if text is None:
                     continue
                 id = text.decode()
                 client.zadd("held:" + owner, {id: 0})
             with lock:
                 count["free"] -= 1
-                rest = count["free"]
-            waker.asks(id, [bucket], rest)
-            attempts[id] = attempts.get(id, 0) + 1
-            while True:
-                try:
-                    asked = time.monotonic()
-                    asker = Asker(Caller.JOB, id, owner, rest)
-                    answer = store.ask([claim], asker, attempt=f"{owner}{id}{attempts[id]}")
-                    break
-                except StoreUnavailable:
-                    waker.unanswered([unit])
-                    time.sleep(0.25)
-            waker.answered(id, id, [unit], answer)
-            if answer.reason is Reason.ALLOWED:
-                time.sleep(max(0.0, (answer.retry_us - answer.now_us) / 1e6))
+            asked = time.monotonic()
+            if limiter.acquire(limit, job=Job(id=id), delivery=Delivery(waits=Waiting(waker, id))):
                 client.rpush("ran", json.dumps([time.time(), id, owner, time.monotonic() - asked]))
                 client.zrem("held:" + owner, id)
                 waker.done(id)
             with lock:
                 count["free"] += 1
+            waker.freed()
 
     for _ in range(threads):
         threading.Thread(target=run, daemon=True).start()

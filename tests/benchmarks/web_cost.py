@@ -3,7 +3,7 @@ What a view of `throttlekit web` costs the store, by its own COMMANDSTATS. Print
 
     python tests/benchmarks/web_cost.py [--keys 100000] [--limits 100] [--quick]
 
-A fresh server gets so many keys of one limit, each with a bucket, a third with a line, all reported by workers, and
+A fresh server gets so many keys of one limit, each with a bucket, a third with a waitlist, all reported by workers, and
 99 limits more. Each view is read as a browser reads it, and nothing of the view before is used again. The server counts
 the time of each command; that of a script has its own commands in it, so of the others only those count that were
 sent. Medians. --quick looks once at few keys, and judges nothing.
@@ -50,9 +50,8 @@ class Counting(RedisStore):
         return super().commands(commands)
 
     def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-        request = Request(claims, asker, attempt)
         self.sent["EVALSHA"] += 1
-        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return super().ask(claims, asker, now_us, attempt=attempt)
 
 
 def served(client: Any, store: Counting, site: Site, path: str) -> tuple[Counter[str], float]:

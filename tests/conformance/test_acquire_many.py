@@ -14,7 +14,7 @@ from support.servers.processes import Cluster, patient
 from support.servers.stores import Recording
 from throttlekit import Control, FixedWindow, Job, LeakyBucket, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 BUCKET = TokenBucket("bucket", "1/day", burst=50)

@@ -365,12 +365,12 @@ def test_async_limiter_of_a_limiter_counts_with_it() -> None:
     own, here = TokenBucket("own", "1/h", scope="process"), TokenBucket("here", "1/h")
     plain = Limiter()
 
-    async def ask() -> list[bool]:
+    async def asked() -> list[bool]:
         async with AsyncLimiter(plain) as both:
-            return [(await ask(both, each)).allowed for each in (own, here)]
+            return [(await both.acquire(each)).allowed for each in (own, here)]
 
-    assert asyncio.run(ask()) == [True, True]
-    assert [ask(plain, each).allowed for each in (own, here)] == [False, False]
+    assert asyncio.run(asked()) == [True, True]
+    assert [plain.acquire(each).allowed for each in (own, here)] == [False, False]
 
 
 @pytest.mark.parametrize("options", [{"plugins": [object()]}, {"client": object()}])

@@ -12,21 +12,19 @@ from typing import Any
 
 import pytest
 
-import throttlekit_lua
 from support.servers.slowlog import Slowest, slowest_server
 from support.waiting import wait_until
-from throttlekit import Concurrency, Limiter, SlidingLog, TokenBucket
+from throttlekit import Concurrency, Limiter, SlidingLog
 from throttlekit._core.answer import GUEST, Asker, Caller
 from throttlekit._core.storage_keys import bucket_name, with_slots
 from throttlekit._engine.call import Call
 from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPrivateUsage]
 from throttlekit.fleet.browse import tenants_of
 from throttlekit.fleet.tenants import TENANTS, report_tenants
-from throttlekit.stores.base import Correction, Request
+from throttlekit.stores.base import Correction
 from throttlekit.stores.redis import RedisStore
 
 PIECE, MANY = 1_000, 2_500
-_DOUBT = 7  # of the numbers of a line, as they are stored
 SLOTS = Concurrency("slots", 1_000_000, lease=60)
 REPORT: dict[str, list[str]] = {
     "process": ["", ""], "limits": [], "jobs": [], "keys": [], "counts": [], "waits": []
@@ -163,24 +161,6 @@ def _cases(server: Slowest, size: int) -> dict[str, tuple[Callable[[], Any], Cal
     def acquired(limit: Any, cost: int = 1) -> Callable[[Any], object]:
         return lambda _: limiter.acquire(limit, cost=cost)
 
-    lines = [TokenBucket(f"api{number}", "100/s", burst=40) for number in range(8)]
-    asks = Request([each.claim for each in limiter.claims(Call(lines, None, None, None))], Caller.JOB)
-    began_us = _now_us(client)
-
-    def lines_in_doubt() -> list[str]:
-        """Eight, of 561 jobs each that do not come, as where none that was set aside came back."""
-        for at_us in (*[began_us] * 600, began_us + 1_000_000):  # as of the last one, units lie there
-            server.store.acquire(asks, at_us)
-        for key in client.scan_iter("*", _type="string"):
-            if len(numbers := client.get(key).split()) > 20:
-                numbers[_DOUBT : _DOUBT + 2] = [b"252", b"%d" % (began_us + 1_000_000)]
-                client.set(key, b" ".join(numbers), keepttl=True)
-        return [key for key in client.scan_iter("*", _type="zset") if client.zcard(key) == 561]
-
-    def set_aside(waiting: list[str]) -> None:
-        server.store.acquire(asks, began_us + 2_000_000)
-        assert [client.zcard(key) for key in waiting] == [50] * len(lines)
-
     def old_keys() -> None:
         client.zadd(KEYS[0], {f"key{number}": int(client.time()[0]) - 7_200 for number in range(size)})
 
@@ -199,7 +179,6 @@ def _cases(server: Slowest, size: int) -> dict[str, tuple[Callable[[], Any], Cal
         "slots: leases of a clock ahead": (
             lambda: _fill(client, _now_us(client) + 3_600_000_000, size), acquired(SLOTS),
         ),
-        "lines: 512 jobs of each are set aside": (lines_in_doubt, set_aside),
         "the report: keys out of date": (
             old_keys, lambda _: client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT)),
         ),
@@ -213,11 +192,3 @@ def test_no_script_holds_the_server_for_more_than_5_ms(slowest: Slowest, size: i
     """
     for name, (prepare, act) in _cases(slowest, size).items():
         wait_until(lambda: slowest.of(prepare, act) <= 5_000, description=f"{name}, {size}", timeout=60)  # noqa: B023
-
-
-def test_no_decision_reads_all_jobs_of_one_start() -> None:
-    """Tenants that begin to wait at once share one start, and may be any number: what is read of a line is limited."""
-    read = [line for line in throttlekit_lua.read("acquire", frozenset()).splitlines() if "ZRANGEBYSCORE'" in line]
-    read = [line for line in read if "jobs_key" in line]
-    assert read
-    assert all("'LIMIT'" in line for line in read)

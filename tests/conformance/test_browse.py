@@ -23,7 +23,7 @@ from throttlekit.fleet.definitions import definition_of
 from throttlekit.fleet.last_minute import Step, minute_of, recent_steps
 from throttlekit.fleet.replies import time_of
 from throttlekit.fleet.snapshot import Known, look
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 TENANTS = TokenBucket("tenants", "2/minute", burst=2, key="{tenant}")

@@ -31,7 +31,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.wait_control import Charge
 from throttlekit.stores import Correction, Store
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.testing import FakeClock
 from throttlekit.testing.bench import NOW_US, Bench
 from throttlekit.testing.several_limits import FIVE_CASES, SeveralLimitsConformance

@@ -33,7 +33,7 @@ from throttlekit.fleet.activity import _REPORT, JOBS_KNOWN, KEYS
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import Key, look, look_up
 from throttlekit.stores import Lease, StoreClaim
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 EVERY_KIND: list[Limit] = [

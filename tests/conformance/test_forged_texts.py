@@ -31,10 +31,10 @@ from throttlekit import (
     Limiter,
     TokenBucket,
 )
-from throttlekit._core.answer import Caller
+from throttlekit._core.answer import GUEST
 from throttlekit.stores import MemoryStore, Request, StoreClaim
 from throttlekit.stores.client import ClientStore
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 HALF = json.loads('"\\ud800"')
@@ -170,11 +170,11 @@ def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(
     else:
         store = ClientStore(stack.enter_context(_client(request.getfixturevalue("redis_url"))))
     claims = [StoreClaim(f"tk1:{{{name}:}}:x", API.bind(1), 1) for name in ("a", f"b{HALF}", "c")]
-    requests = [Request([claim], Caller.GUEST) for claim in claims]
+    requests = [Request([claim], GUEST) for claim in claims]
     with contextlib.closing(store):
         first, second, third = store.ask_all(requests)
         with pytest.raises(ConfigurationError, match="UTF-8"):
-            ask(store, requests[1])
+            store.ask(requests[1].claims, GUEST)
     assert isinstance(second, ConfigurationError)
     assert (first.allowed, third.allowed) == (True, True)
 

@@ -16,7 +16,7 @@ from support.servers.processes import Cluster
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
 from throttlekit._wiring import wiring_of
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
+from throttlekit.stores.cluster import RedisClusterStore
 
 TESTS = Path(__file__).parents[1]
 PROCESSES = 3

@@ -78,7 +78,7 @@ def test_a_sum_of_slots_that_another_release_left_wrong_heals(bench: Bench, clie
 
 @each_limit
 def test_what_was_taken_before_counts(bench: Bench, client: Any, limit: Limit, taken: bytes, line: bytes) -> None:
-    """No unit passes before its time. The jobs of this release pass in order, whoever waits in the line of that one."""
+    """No unit passes before its time. The jobs of this release pass in order, whoever waits in the other one."""
     client.set(name_of(limit), taken, px=8_000_000)
     lines = {f"{name_of(limit)}:line": line, f"{name_of(limit)}:order": ORDER}
     for name, text in lines.items():
@@ -86,16 +86,15 @@ def test_what_was_taken_before_counts(bench: Bench, client: Any, limit: Limit, t
     client.zadd(f"{name_of(limit)}:jobs", {"0000000000000001 1": 18691697672192})
     client.pexpire(f"{name_of(limit)}:jobs", 8_000_000)
     assert bench.passing(limit) == 0
-    waiting = [bench.ask(limit) for _ in range(3)]
-    bench.now_us = waiting[0].retry_us - 1
-    assert not bench.ask(limit, caller=Caller.PEEK).allowed
-    assert not bench.ask(limit, back=waiting[0]).allowed
-    for number, denied in enumerate(waiting):
-        verdict = denied
-        while not verdict.allowed:
-            assert verdict.due_us <= NOW_US + limit.period_us * (number + 1) + 2 * SECOND_US
-            bench.now_us = max(bench.now_us, verdict.due_us)
-            verdict = bench.ask(limit, back=verdict)
+    waiting = ["one", "two", "three"]
+    first, *_ = [bench.ask(limit, job=id) for id in waiting]
+    bench.now_us = first.retry_us - 1
+    assert not bench.look(limit).allowed
+    passed: list[str] = []
+    for number in range(3):
+        bench.now_us = max(bench.now_us, NOW_US + limit.period_us * (number + 1))
+        passed += bench.pass_woken(limit)
+    assert passed == waiting
     assert client.mget(lines) == [*lines.values()]
     assert client.zcard(f"{name_of(limit)}:jobs") == 1
 

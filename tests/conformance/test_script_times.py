@@ -11,12 +11,11 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 import pytest
-from throttlekit.adapter.parking import MOST_WOKEN
 
 from support.servers.slowlog import PARTS, Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
-from throttlekit._core.answer import GUEST, Asker, Caller
+from throttlekit._core.answer import Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.serialize import plain
 from throttlekit._core.slowdown import Heard
@@ -28,7 +27,7 @@ from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import look
 from throttlekit.fleet.tenants import TENANTS
-from throttlekit.stores.base import Correction, Request, Slowing, Wait
+from throttlekit.stores.base import Correction, Slowing
 from throttlekit.stores.waitlists import MOST_LISTED
 
 MANY, FIELDS, LONGEST_US, TRIES = 100_000, 2_000, 5_000, 60
@@ -97,10 +96,6 @@ class Filled:
         """Run the script *name*."""
         return self.server.script(name, [*keys], [*args])
 
-    def lose_line(self) -> None:
-        """Delete the line's numbers, as if they had expired, and leave its jobs."""
-        self.client.delete(self.claim.names[1])
-
     def in_pieces(self, write: Callable[[Any, range], object], many: int = MANY) -> None:
         for first in range(0, many, _AT_ONCE):
             pipeline = self.client.pipeline(transaction=False)
@@ -121,13 +116,6 @@ class Filled:
 
     def list(self, key: str, member: str = "id{}") -> None:
         self.in_pieces(lambda pipe, part: pipe.rpush(key, *[member.format(n) for n in part]))
-
-    def jobs_wait(self) -> None:
-        """Let so many jobs wait in the line of a limit."""
-        store, request = self.server.store, Request([self.claim], Caller.JOB)
-        store.ask([self.claim], GUEST)
-        for _ in range(0, MANY, 500):
-            store.ask_all([request] * 500)
 
     def fleet_is_known(self) -> None:
         """Let the fleet have reported as much as is kept: 1 000 limits, and 100 000 keys of one of them."""
@@ -156,20 +144,10 @@ class Filled:
 
 def _of_limits(filled: Filled) -> dict[str, Case]:
     run = filled.script
-    jobs = filled.once(filled.jobs_wait)
-
-    def leaves() -> None:
-        request = Request([filled.claim], Caller.JOB)
-        (place,) = filled.server.store.ask(request.claims, request.asker, attempt=request.attempt).places
-        assert place is not None
-        filled.server.store.leave([Wait(filled.claim, place)])
 
     def slots() -> None:
         decision = filled.limiter.acquire(SLOTS)
         filled.limiter.release(decision)
-
-    def settles() -> None:
-        filled.limiter.settle(filled.limiter.acquire(TokenBucket("other", "1/s", burst=5)), 0)
 
     def reports() -> dict[str, Any]:
         keys = [[f"key{n}", 1, 1, 2**40] for n in range(100)]
@@ -178,17 +156,7 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
     fleet = filled.once(filled.fleet_is_known)
 
     return {
-        "acquire: a job": Case("acquire", jobs, lambda: filled.limiter.acquire(BUCKET, job=Job(id="new"))),
-        "acquire: a caller": Case("acquire", jobs, lambda: filled.limiter.acquire(BUCKET)),
-        "acquire: the line has lost its numbers": Case(
-            "acquire", lambda: (jobs(), filled.lose_line()), lambda: filled.limiter.acquire(BUCKET, job=Job(id="new"))
-        ),
-        "leave": Case("leave", jobs, leaves),
-        "clear_line": Case("clear_line", jobs, lambda: filled.limiter.clear_line(BUCKET)),
-        "pause": Case("pause", jobs, lambda: filled.limiter.pause(BUCKET, 60, refused=True)),
-        "slow": Case("slow", jobs, lambda: filled.limiter.heard(HEADERS, BUCKET)),
-        "lease: one of many slots": Case("lease", filled.slots_are_held, slots),
-        "settle": Case("settle", jobs, settles),
+        "ask: one of many slots": Case("ask", filled.slots_are_held, slots),
         "fleet_report": Case(
             "fleet_report", fleet, lambda: run("fleet_report", [*KEYS], [json.dumps(reports())])
         ),
@@ -200,35 +168,6 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
             "fleet_tenants", lambda: [filled.hash(key, "limit t{}", "1 1 1", many=FIELDS) for key in TENANTS],
             lambda: run("fleet_tenants", [*TENANTS], [json.dumps([[f"l t{n}", 1, 1, 1] for n in range(100)])]),
         ),
-    }  # fmt: skip
-
-
-def _of_parks(filled: Filled) -> dict[str, Case]:
-    run = filled.script
-    jobs = [f"{n:016d} id{n}" for n in range(MOST_WOKEN)]
-
-    @filled.once
-    def parked() -> None:
-        filled.sorted("lane")
-        filled.hash("messages")
-        filled.sorted("ends", "L {:016d} id{}")
-        filled.client.hset("limits", "L", "5 api")
-        filled.client.sadd("unacked", "m")
-
-    park = ["unacked", "beside", "messages", "lane", "lanes", "limits", "ends"]
-    wake = ["lane", "lanes", "limits", "ends", "messages", "list"]
-    told = [text for job in jobs for text in (job, "0told")]
-    return {
-        "park: the limits' store has lost its state": Case(
-            "park", parked, lambda: run("park", park, ["set", "m", "{}", "L", "api", 1, 1, 5, "", 6, "m2"])
-        ),
-        "park_wake: the first ones": Case(
-            "park_wake", parked, lambda: run("park_wake", wake, ["L", MOST_WOKEN, "0", 1])
-        ),
-        "park_wake: with new messages": Case(
-            "park_wake", parked, lambda: run("park_wake", wake, ["L", 0, "0", 1, *told])
-        ),
-        "park_wake: ids": Case("park_wake", parked, lambda: run("park_wake", wake, ["L", 0, "0", 0, *told])),
     }  # fmt: skip
 
 
@@ -318,7 +257,7 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
     limit = TokenBucket("listed", "1000/s", burst=100)
     claim = StoreClaim("tk1:{listed:}:x", limit.bind(1, 0, ""))
     other = StoreClaim("tk1:{listed2:}:x", limit.bind(1, 0, ""))
-    park, jobs = "owner0", [f"id{n:032}" for n in range(0, 5_000, 50)]
+    jobs = [f"id{n:032}" for n in range(0, 5_000, 50)]
     store = lambda: filled.server.waitlists  # noqa: E731
     four = [StoreClaim(f"tk1:{{listed{n}:}}:x", limit.bind(1, 0, "")) for n in range(4)]
 
@@ -366,10 +305,6 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         filled.listen("tk1:owner*")
 
     @filled.once
-    def in_one_park() -> None:
-        fill(claim.bucket, owners=1)
-
-    @filled.once
     def expired() -> None:
         fill(claim.bucket, wait="1000")
 
@@ -385,8 +320,8 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
 
         return prepared
 
-    def ask(id: str, *claims: StoreClaim, park: str = "") -> Callable[[], object]:
-        return lambda: store().ask(claims, Asker(Caller.JOB, id, "owner1", 9, park), attempt="1")
+    def ask(id: str, *claims: StoreClaim) -> Callable[[], object]:
+        return lambda: store().ask(claims, Asker(Caller.JOB, id, "owner1", 9), attempt="1")
 
     return {
         "ask: a new job is denied": Case("ask", no_units(waits, claim), ask("new", claim)),
@@ -396,13 +331,8 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         ),
         "ask: 16 are woken": Case("ask", waits, ask("new", claim)),
         "ask: all have expired": Case("ask", expired, ask("new", claim)),
-        "ask: nobody is far from live workers": Case("ask", no_units(waits, claim), ask("new", claim, park=park)),
         "ask: all wakes are lost": Case("ask", woken, ask(f"id{20_001:032}", claim)),
         "wait_look: of a process": Case("wait_look", waits, lambda: store().look(claim, "owner1", 9, jobs[:8])),
-        "wait_look: of a park": Case("wait_look", in_one_park, lambda: store().look(claim, park, 99, near=True)),
-        "wait_look: of a park among processes": Case(
-            "wait_look", no_units(waits, claim), lambda: store().look(claim, park, 99, near=True)
-        ),
         "wait_look: the rate has changed": Case(
             "wait_look", waits,
             lambda: store().look(StoreClaim(claim.bucket, TokenBucket("l", "9/s").bind(1, 0, "")), "owner1", 9),
@@ -435,7 +365,7 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
 
 
 FILLED = Filled()
-CASES = _of_limits(FILLED) | _of_waitlists(FILLED) | _of_parks(FILLED) | _of_hosts(FILLED) | _of_huey(FILLED)
+CASES = _of_limits(FILLED) | _of_waitlists(FILLED) | _of_hosts(FILLED) | _of_huey(FILLED)
 
 
 @pytest.fixture(scope="module")

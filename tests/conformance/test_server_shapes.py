@@ -30,9 +30,8 @@ from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
-from throttlekit.stores.cluster import _NodeRefresh
-from throttlekit.stores.from_client import ClusterOfClient
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
+from throttlekit.stores.cluster import RedisClusterStore, _NodeRefresh
+from throttlekit.stores.from_client import _ClusterOfClient
 from throttlekit.stores.redis import RedisStore
 
 HOUR = SlidingLog("hour", "50/h")
@@ -290,7 +289,7 @@ def test_a_cluster_client(cluster: Cluster) -> None:
 
 def test_a_cluster_client_made_from_a_url_keeps_its_tls() -> None:
     """redis-py keeps the connection class among the options, but does not accept it as one."""
-    store = ClusterOfClient.__new__(ClusterOfClient)
+    store = _ClusterOfClient.__new__(_ClusterOfClient)
     client: Any = redis.RedisCluster.__new__(redis.RedisCluster)
     options = {"connection_class": redis.SSLConnection, "ssl_ca_certs": "/ours.pem"}
     client.nodes_manager = SimpleNamespace(

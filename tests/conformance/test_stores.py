@@ -8,7 +8,7 @@ import pytest
 
 from support.servers.processes import Cluster
 from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import StoreConformance
 

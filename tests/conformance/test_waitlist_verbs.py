@@ -244,7 +244,7 @@ def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> N
 
 def test_a_caller_that_does_not_wait_gets_no_position(store: Any) -> None:
     """It passes only if nobody waits, and is told when it would."""
-    claim, request = _claim(SLOW), Request([_claim(SLOW)], Caller.GUEST)
+    claim, request = _claim(SLOW), Request([_claim(SLOW)], GUEST)
     assert store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt).allowed
     denied = store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt)
     assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, NOW_US + SECOND)
@@ -257,7 +257,7 @@ def test_a_caller_that_does_not_wait_gets_no_position(store: Any) -> None:
 def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
     """Each by itself: the second finds what the first took."""
     hour = FixedWindow("hour", "2/h")
-    requests = [Request([_claim(hour)], Caller.GUEST) for _ in range(3)]
+    requests = [Request([_claim(hour)], GUEST) for _ in range(3)]
     assert [answer.allowed for answer in StoreAccess(store).ask_all(requests)] == [True, True, False]  # type: ignore[union-attr]
 
 
@@ -317,7 +317,7 @@ def test_a_job_keeps_its_turn_when_another_store_denies(store: Any, rung: Callab
     assert held.kept.claim == 1
     # The unit of the scarcer limit is kept for it while it waits for the other one.
     assert _ask(store, "second", slow, fast, at_us=NOW_US + SECOND).reason is not Reason.ALLOWED
-    assert store.ask([slow], Asker(Caller.GUEST), NOW_US + SECOND).reason is not Reason.ALLOWED
+    assert store.ask([slow], GUEST, NOW_US + SECOND).reason is not Reason.ALLOWED
     store.wake([fast], NOW_US + SECOND + 250_000)
     assert _ask(store, "first", slow, fast, at_us=NOW_US + SECOND + 300_000).reason is Reason.ALLOWED
 
@@ -499,7 +499,7 @@ def _works(store: Any) -> None:
     """A job waits, is woken by a settled cost, and another caller is denied."""
     claim = _claim(SLOW)
     end = _is_woken(store, claim)
-    (verdict,) = store.ask_all([Request([claim], Caller.GUEST)])
+    (verdict,) = store.ask_all([Request([claim], GUEST)])
     assert not verdict.allowed
     end()
     store.close()

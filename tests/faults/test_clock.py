@@ -21,7 +21,7 @@ from throttlekit.testing.bench import NOW_US, SECOND_US, Bench
 
 HOUR = 3600
 GRACE = 5
-"""After so long without a job, a waiting line is given up."""
+"""What a limit may take besides its own time until it admits again."""
 
 LIMITS: list[Limit] = [
     TokenBucket("small", "10/s"),
@@ -48,6 +48,11 @@ class Clock(Bench):
         claims = [self.claim(SLOTS, holder=holder) for holder in holders]
         return [Lease(claim.bucket, claim.algorithm, self.now_us) for claim in claims]
 
+    def stop_listening(self) -> None:
+        """The process of the jobs that wait is gone."""
+        assert self._end is not None
+        self._end()
+
     def renew(self, holders: list[str]) -> list[bool]:
         return list(self.store.renew(self.leases(holders), now_us=self.now_us))
 
@@ -71,7 +76,7 @@ def longest(limit: Limit) -> float:
 
 
 def first_newcomer(clock: Clock, limit: Limit, since: float = 0.0) -> float:
-    """For how long no new caller passes, of those that come one after the other and take no place in the line."""
+    """For how long no new caller passes, of those that come one after the other and keep no position."""
     every = max(0.1, longest(limit) / 500)
     for number in range(1, 1000):
         if clock.at(since + number * every).ask(limit, caller=Caller.GUEST).allowed:
@@ -90,27 +95,29 @@ def test_a_used_up_limit_admits_again_after_its_own_time(clock: Clock, limit: Li
 
 
 @every_limit
-def test_jobs_that_joined_the_line_then_hold_no_newcomer_up(clock: Clock, limit: Limit) -> None:
-    """Ten jobs joined the line while the clock was ahead, and never come: it is given up after the limit's time."""
+def test_jobs_that_came_then_hold_no_newcomer_up(clock: Clock, limit: Limit) -> None:
+    """Ten jobs came while the clock was ahead, and their process has died: a newcomer passes after the limit's time."""
     clock.at(HOUR).drain(limit)
-    for _ in range(10):
-        assert not clock.ask(limit).allowed
+    for number in range(10):
+        assert not clock.ask(limit, job=f"gone-{number}").allowed
+    clock.stop_listening()
     assert first_newcomer(clock, limit) <= longest(limit)
 
 
 @every_limit
-def test_jobs_that_joined_the_line_then_run_too(clock: Clock, limit: Limit) -> None:
-    """Their places are an hour ahead: as they come back, early, they run after the limit's own time."""
+def test_jobs_that_came_then_run_too(clock: Clock, limit: Limit) -> None:
+    """They pass in their order, after the limit's own time."""
     clock.at(HOUR).drain(limit)
-    denied = [clock.ask(limit) for _ in range(3)]
+    waiting = [f"waits-{number}" for number in range(3)]
+    for id in waiting:
+        assert not clock.ask(limit, job=id).allowed
     every = max(1.0, longest(limit) / 500)
+    passed: list[str] = []
     for number in range(1, 1500):
-        clock.at(number * every)
-        verdicts = [clock.ask(limit, back=each) for each in denied]
-        denied = [verdict for verdict in verdicts if not verdict.allowed]
-        if not denied:
+        passed += clock.at(number * every).pass_woken(limit)
+        if len(passed) == len(waiting):
             break
-    assert not denied
+    assert passed == waiting
     assert number * every <= 2 * longest(limit)
 
 
@@ -122,7 +129,7 @@ def test_callers_without_a_job_got_instants_then(clock: Clock, limit: Limit) -> 
         assert not clock.ask(limit, caller=Caller.GUEST).allowed
     told = clock.at(1).ask(limit, caller=Caller.GUEST)
     assert not told.allowed
-    assert told.due_us - clock.now_us <= longest(limit) * SECOND_US
+    assert told.retry_us - clock.now_us <= longest(limit) * SECOND_US
 
 
 @every_limit
@@ -164,7 +171,8 @@ def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
     clock.at(HOUR)
     for holder in holders:
         assert clock.ask(SLOTS, holder=holder).allowed
-    assert not clock.at(HOUR + 1).ask(SLOTS, holder="waits").allowed
+    assert not clock.at(HOUR + 1).ask(SLOTS, holder="waits", job="waits").allowed
+    clock.stop_listening()
     clock.at(2).release(holders[alive:])
     for second in range(3, 60):
         if second % 10 == 0:
@@ -175,19 +183,17 @@ def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
     assert clock.use(SLOTS).units == alive + 1
 
 
-def test_first_of_the_line_gets_a_slot_when_jobs_passed_before_it_then(clock: Clock) -> None:
-    """Jobs may pass before the first for half a second and the grace; not for as long as the clock was ahead."""
+def test_first_that_waits_gets_the_slot_of_a_job_that_began_then(clock: Clock) -> None:
+    """As it ends: those who came then still wait in their order."""
     single = Concurrency("single", 1, lease=30)
-    assert clock.at(HOUR).ask(single, holder="runs-0").allowed
-    first, others = clock.ask(single, holder="first"), [clock.ask(single, holder=f"waits-{n}") for n in range(9)]
-    for number, other in enumerate(others):
-        clock.at(HOUR + 0.1 if number == 0 else number / 5)
-        claim = clock.claim(single, holder=f"runs-{number}")
-        clock.store.release([Lease(claim.bucket, claim.algorithm, clock.now_us)], now_us=clock.now_us)
-        if not clock.ask(single, holder=f"runs-{number + 1}", back=other).allowed:
-            break
-    assert 1 < number <= 6
-    assert clock.ask(single, holder="first", back=first).allowed
+    assert clock.at(HOUR).ask(single, holder="runs").allowed
+    for id in ("first", "second"):
+        assert not clock.ask(single, holder=id, job=id).allowed
+    claim = clock.at(2).claim(single, holder="runs")
+    clock.store.release([Lease(claim.bucket, claim.algorithm, clock.now_us)], now_us=clock.now_us)
+    assert clock.woken(single) == ["first"]
+    assert not clock.ask(single, holder="newcomer").allowed
+    assert clock.ask(single, holder="first", job="first").allowed
 
 
 def test_slots_of_holders_that_died_then_are_free_after_a_lease(clock: Clock) -> None:
@@ -199,7 +205,7 @@ def test_slots_of_holders_that_died_then_are_free_after_a_lease(clock: Clock) ->
     assert clock.at(1 + 30 + GRACE).ask(SLOTS, holder="newcomer").allowed
 
 
-def test_a_release_while_the_clock_was_ahead_paces_no_line_by_the_hour(clock: Clock) -> None:
+def test_a_release_while_the_clock_was_ahead_paces_no_job_by_the_hour(clock: Clock) -> None:
     """A job that ended meanwhile seems to have held its slot for an hour: no waiter gets such a wait."""
     holders = [f"holder-{number}" for number in range(4)]
     for holder in holders:
@@ -209,7 +215,7 @@ def test_a_release_while_the_clock_was_ahead_paces_no_line_by_the_hour(clock: Cl
     while clock.ask(SLOTS, holder="more").allowed:
         holders.append("more")
     waits = clock.ask(SLOTS, holder="waits")
-    assert waits.due_us - clock.now_us <= 60 * SECOND_US
+    assert waits.retry_us - clock.now_us <= 60 * SECOND_US
 
 
 # An hour behind

@@ -6,14 +6,12 @@ hang, nothing left in memory, no number in exponent form, and no secret repeated
 from __future__ import annotations
 
 import gc
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
-from throttlekit._engine.ticket import Ticket
 
 from support.faults.fuzz import Values, hanging_fails
 from support.servers.stores import Listed
@@ -112,13 +110,13 @@ def a_url(drawn: Values) -> Any:
 
 
 def a_job(drawn: Values) -> Any:
-    rnd, ticket = drawn.rnd, Ticket(5, "t:x", 1, 4).write()
+    rnd = drawn.rnd
     kind = rnd.random()
     if kind < 0.4:
-        return Job(kwargs={"a": drawn.any()}, ticket=drawn.mutated(ticket))
+        return Job(id=drawn.text(), kwargs={"a": drawn.any()})
     if kind < 0.8:
         texts = {field: drawn.text() for field in ("id", "name", "queue")}
-        return Job(**texts, **{field: drawn.any() for field in ("args", "kwargs", "ticket") if rnd.random() < 0.4})
+        return Job(**texts, **{field: drawn.any() for field in ("args", "kwargs") if rnd.random() < 0.4})
     return None if kind < 0.95 else drawn.any()
 
 
@@ -205,7 +203,6 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
             return
         assert 0 <= decision.remaining <= limit.capacity
         assert 0.0 <= decision.delay < 1e9
-        json.dumps(decision.ticket)
         decision.headers()
         if verb == "acquire" and decision:
             limiter.settle(decision, actual=drawn.any() if rnd.random() < 0.5 else 1)
@@ -214,7 +211,7 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
 
 
 def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
-    """In 20 000 random requests, with places, max_wait and the largest costs, no number on the wire is a float."""
+    """In 20 000 random requests, with jobs, max_wait and the largest costs, no number on the wire is a float."""
     limiter = Limiter(Sent("redis://nobody"))
     sent = Sent.commands
 
@@ -224,8 +221,7 @@ def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
         make: Any = kind
         rate = (rnd.choice([1, 7, 10**3, 10**6, 10**9, 10**12 - 1]), rnd.choice([1, 1e-6, 86_400, 366 * 86_400]))
         limit: Limit = make("x", rate, key="{a}", _by_value=True)
-        ticket = Ticket(drawn.rnd.randint(1, 2**53 - 1), f"{limit.fingerprint}:x", 1, 1).write()
-        job = Job(kwargs={"a": drawn.text()}, ticket=drawn.rnd.choice([None, ticket, drawn.mutated(ticket)]))
+        job = Job(id=rnd.choice(["", drawn.text()]), kwargs={"a": drawn.text()})
         cost = rnd.choice([None, 0, 1, limit.capacity, rnd.randint(0, limit.capacity)])
         wait = rnd.choice([None, 0, 0.5, 1e6, 1e9, 1e308, 10**400, rnd.random() * 1e9])
         delivery = Delivery(max_wait=seconds_in("max_wait", wait))
@@ -236,20 +232,6 @@ def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
 
     assert fuzz(8, 20_000, take) > 5000
     assert Sent.commands - sent > 5000
-
-
-def test_tickets_are_read_or_taken_for_none() -> None:
-    """Each of 50 000 random tickets is read as one whose numbers are in range, and which can be written again."""
-    good = Ticket(1_800_000_000_000_000, "fingerprint:name", 3, 1_700_000_000_000_000).write()
-
-    def take(drawn: Values) -> None:
-        ticket = Ticket.read(drawn.mutated(good) if drawn.rnd.random() < 0.9 else drawn.any())
-        assert isinstance(ticket.limit_ref, str)
-        numbers = (ticket.due_us, ticket.deferrals, ticket.since_us)
-        assert all(isinstance(number, int) and 0 <= number < 2**53 for number in numbers)
-        assert Ticket.read(json.loads(json.dumps(ticket.write()))) == ticket
-
-    assert fuzz(9, 50_000, take) == 50_000
 
 
 def test_limits_in_messages_are_read_or_refused() -> None:
@@ -289,14 +271,13 @@ def blocks() -> Callable[[], int]:
 
 
 def test_what_messages_carry_leaves_nothing_in_memory(blocks: Callable[[], int]) -> None:
-    """A limiter that has decided on 20 000 tickets and limits by value, each of its own name, holds no more memory."""
+    """A limiter that has decided on 20 000 limits by value, each of its own name, holds no more memory."""
     limiter = Limiter(Sent("redis://nobody"))
 
     def take(drawn: Values) -> None:
         name = str(drawn.rnd.random())
         limit = load({**drawn.rnd.choice(FIVE[:2]), "name": name, "key": name})
         limiter.acquire(limit, cost=1)
-        Ticket.read(drawn.mutated(Ticket(5, name, 1, 4).write()))
 
     fuzz(12, 2_000, take)
     before = blocks()

@@ -23,7 +23,7 @@ class Caller(Enum):
     GUEST = "guest"
     """A caller without a job, which keeps no position: a denial suggests an instant."""
     PEEK = "peek"
-    """A caller that only looks: the store writes nothing, whatever the answer."""
+    """A caller that only looks: the store writes nothing but in place of what a clock that was wrong has written."""
     __hash__ = object.__hash__  # that of Enum is written in Python, and a request is encoded by it
 
 

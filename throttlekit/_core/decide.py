@@ -117,7 +117,9 @@ def ask(
                 looks[i] = _look(claims[i], states[i], now_us, asker, early_us)
     reason, binding, retry_us = _verdict(looks, now_us, asker.caller, waited)
     if asker.caller is Caller.PEEK:
-        return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), states
+        sane = (claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True))
+        mended = [state._replace(taken=taken) for state, taken in zip(states, sane, strict=True)]
+        return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), mended
     positions: tuple[Position | None, ...] = ()
     kept = None
     if reason is Reason.ALLOWED:

@@ -143,8 +143,8 @@ def _judge(files: list[Path], found: Found) -> None:
         grants = array("q")
         grants.frombytes(file.read_bytes())
         for at in range(0, len(grants), 4):
-            limit, key, at_us, units = grants[at : at + 4]
-            histories[limit, key].append((at_us, units))
+            number, key, at_us, units = grants[at : at + 4]
+            histories[number, key].append((at_us, units))
         found.operations.update(json.loads(file.with_suffix(".counts").read_text()))
     for (number, key), history in sorted(histories.items()):
         limit, rule = LIMITS[number]
@@ -208,7 +208,7 @@ class _Operator:
             self._granted(decision, key)
         elif job is not None and not decision.final and len(self._waiting) < _MOST_WAITING:
             due = time.monotonic() + decision.delay
-            self._waiting.append((due, limits, Job(id=job.id, kwargs=job.kwargs, ticket=decision.ticket)))
+            self._waiting.append((due, limits, job))
 
     def _granted(self, decision: Decision, key: int) -> None:
         settled = self._rnd.random() < 0.1

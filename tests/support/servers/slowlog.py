@@ -18,8 +18,8 @@ from throttlekit.stores.redis import RedisStore
 __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 
 VERBS = (
-    "acquire", "ask", "clear_line", "leave", "lease", "pause", "settle", "slow", "wait_clear", "wait_forget",
-    "wait_list", "wait_look", "wait_own", "wait_pause", "wait_return", "wait_settle", "wait_slow", "wait_where",
+    "ask", "renew", "wait_clear", "wait_forget", "wait_list", "wait_look", "wait_own", "wait_pause", "wait_return",
+    "wait_settle", "wait_slow", "wait_where",
 )  # fmt: skip
 """The scripts that `throttlekit_lua.read` composes."""
 
@@ -29,10 +29,6 @@ PARTS = (
     "claims",
     "clock",
     "common",
-    "fast_bucket",
-    "fast_line",
-    "fast_path",
-    "line",
     "slow_events",
     "slowdown",
     "wait_reply",
