@@ -19,7 +19,7 @@ __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 
 VERBS = (
     "acquire", "ask", "clear_line", "leave", "lease", "pause", "settle", "slow", "wait_clear", "wait_forget",
-    "wait_list", "wait_look", "wait_own", "wait_pause", "wait_return", "wait_settle", "wait_slow", "wait_where",
+    "wait_list", "wait_look", "wait_pause", "wait_return", "wait_settle", "wait_slow", "wait_where",
 )  # fmt: skip
 """The scripts that `throttlekit_lua.read` composes."""
 
@@ -35,7 +35,6 @@ PARTS = (
     "line",
     "slow_events",
     "slowdown",
-    "wait_reply",
     "waitlist",
     *throttlekit_lua.ALGORITHMS.values(),
 )
