@@ -208,7 +208,7 @@ class _Operator:
             self._granted(decision, key)
         elif job is not None and not decision.final and len(self._waiting) < _MOST_WAITING:
             due = time.monotonic() + decision.delay
-            self._waiting.append((due, limits, Job(id=job.id, kwargs=job.kwargs, ticket=decision.ticket)))
+            self._waiting.append((due, limits, Job(id=job.id, kwargs=job.kwargs)))
 
     def _granted(self, decision: Decision, key: int) -> None:
         settled = self._rnd.random() < 0.1
