@@ -29,7 +29,7 @@ from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_lo
 from throttlekit_rq._wire import Record
 
 __all__ = [
-    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "delivery_of", "limiter_of", "log_once",
+    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once",
     "patience_of", "throttling_of",
 ]  # fmt: skip
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("throttlekit.rq")
 _memory_warning = Every(math.inf)
 
 
-BY_RQ_SCHEDULER = Delivery(longest=600.0, lateness=1.5, latest=2.1, early=1.0)
+BY_RQ_SCHEDULER = Delivery(longest=600.0, lateness=1.5, latest=2.1)
 """
 By RQ's own scheduler: it looks once a second, and takes what was due by the last whole second. So a job comes back up
 to two seconds late, and about half of all jobs more than one.
@@ -71,7 +71,7 @@ class _Host:
         return describe(message)
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
-        return delivery_of(message, self.by, max_wait, self.expires_in)
+        return settings().rules.delivery(self.by, max_wait, expires_in=self.expires_in)
 
 
 @dataclass(slots=True)
@@ -201,24 +201,6 @@ def throttling_of(
         ConfigurationError: See `limiter_of`.
     """
     return Throttling(limiter_of(job, declared), _Host(declared, by, expires_in), rules=settings().rules, log=_log)
-
-
-def delivery_of(
-    job: Any,
-    by: Delivery,
-    max_wait: float | None,
-    expires_in: float = math.inf,
-) -> Delivery:
-    """
-    How *job* would be brought back, and how long it may wait in all.
-
-    Args:
-        by: What brings it back.
-        max_wait: The job's own, in seconds, if it has one.
-        expires_in: In how many seconds its ttl ends.
-    """
-    early = min(by.early, settings().max_inline_wait, patience_of(job))
-    return settings().rules.delivery(by, max_wait, early=early, expires_in=expires_in)
 
 
 def limiter_of(job: Any, declared: Declared) -> Limiter:

@@ -21,7 +21,6 @@ from throttlekit_rq._admission import (
     BY_WORKER,
     Grant,
     conclude,
-    delivery_of,
     log_once,
     throttling_of,
 )
@@ -29,6 +28,7 @@ from throttlekit_rq._heard import Heard
 from throttlekit_rq._holding import GRACE_S
 from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
+from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import expires_in, promoted_by, shown_of
 from throttlekit_rq._wire import ADMITTED, Record
 
@@ -139,7 +139,8 @@ def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
         return _held_by_worker(job, grant, grant.heard, record, error)
     scheduler, ours = promoted_by(job.connection, job.origin)
     by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
-    run = replace(run, delivery=delivery_of(job, by, run.delivery.max_wait, expires_in(job, record)))
+    lives = expires_in(job, record)
+    run = replace(run, delivery=settings().rules.delivery(by, run.delivery.max_wait, expires_in=lives))
     waited = throttling.waited(job.id)
     with log_once(job.connection):
         outcome = throttling.rate_limited(run, error, release=grant.release)
@@ -201,7 +202,7 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
         describe(job),
         declared.options.limits,
         decision_from_receipt(charged) if charged is not None else None,
-        delivery_of(job, BY_RQ_SCHEDULER, declared.options.max_wait),
+        settings().rules.delivery(BY_RQ_SCHEDULER, declared.options.max_wait),
         declared.options.on_429,
     )
     heard = written.get("heard")

@@ -132,11 +132,11 @@ def shown_of(job: Any, outcome: Deferred, waited: Waited | None = None) -> dict[
     if outcome.decision is None:
         return None
     now = time.time()
-    before = job.meta.get(FIELD) if hasattr(job.meta, "items") else None
-    before = before if isinstance(before, Mapping) else {}
     if waited is not None:
         since, deferrals = now - waited.for_us / 1_000_000, waited.denials
     else:
+        before: Any = job.meta.get(FIELD) if hasattr(job.meta, "items") else None
+        before = before if hasattr(before, "get") else {}
         since, deferrals = before.get("since", now), before.get("deferrals", 0) + 1
     limit = outcome.decision.limit.name
     return {"limit": limit, "since": since, "slot": now + outcome.delay, "deferrals": deferrals}

@@ -19,7 +19,7 @@ from rq.worker import BaseWorker, WorkerStatus
 from throttlekit import ConfigurationError, Limiter
 from throttlekit.adapter import Deferred, JobOptions, Waiting, flush, show_log
 from throttlekit.errors import WaitedTooLong
-from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude, delivery_of
+from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
 from throttlekit_rq._heard import Heard
 from throttlekit_rq._holding import GRACE_S, Holding
@@ -227,7 +227,7 @@ class _Dispatcher:
     ) -> None:
         """Put a job that was denied among the scheduled ones, to come back by itself some time after its turn."""
         waited = waiting.waker.waited(job.id)
-        delivery = delivery_of(job, BY_WORKER, declared.options.max_wait, lives)
+        delivery = settings().rules.delivery(BY_WORKER, declared.options.max_wait)
         left = delivery.max_wait - waited.for_us / 1_000_000
         turn_in = max(0.0, min(outcome.delay, delivery.longest, left, lives))
         comes = replace(outcome, delay=max(0.0, min(turn_in + GRACE_S, lives)))

@@ -23,8 +23,7 @@ ALGORITHMS = {
 
 _WAITING = {
     "ask": (),
-    "wait_look": ("wait_reply",),
-    "wait_own": ("wait_reply",),
+    "wait_look": (),
     "wait_forget": (),
     "wait_pause": (),
     "wait_slow": ("slow_events",),
@@ -49,7 +48,6 @@ _PARTS = {
         "ask_bucket",
         "at_once",
         "claims",
-        "wait_reply",
         "waitlist",
         *_WAITING,
         *_ALONE,

@@ -4,7 +4,7 @@
 
   Its first part is at_once.lua, whose header says what is read, written and returned.
 ]]
-local SOONEST, ALL = 1000, 9007199254740992
+local SOONEST = 1000
 
 free, max_wait, early = tonumber(free), tonumber(max_wait), tonumber(early)
 -- For how long the job has waited, how often it was denied, and the claim on whose list it waits.
@@ -19,7 +19,7 @@ local function look_once(c)
   if c.size == 0 or c.held then return end
   local kept = c.turn and 0 or units_out(list)
   if late > 0 and c.entry and not c.turn then
-    local before = rank_of(list, c.entry.place, ALL) * c.cost
+    local before = rank_of(list, c.entry.place) * c.cost
     if ready_after(c, kept + before, now) <= now + late then c.turn, kept = true, kept - held(list).late end
   end
   c.passes = max(ready_after(c, kept, now), list.paused)
@@ -73,7 +73,7 @@ local function verdict()
   local list = c.line
   retry = c.passes
   if not c.turn then
-    local jobs = c.entry and rank_of(list, c.entry.place, ALL) or waiting(list)
+    local jobs = c.entry and rank_of(list, c.entry.place) or waiting(list)
     retry = max(retry, ready_after(c, units_out(list) + jobs * c.cost, now))
   end
   if not waits and waited_denials == 0 and ARGV[2] ~= 'again' then
@@ -138,7 +138,7 @@ end
 local function comes(c)
   local list = c.line
   if not c.entry then return now end
-  local before = rank_of(list, c.entry.place, ALL) + expected(list, owner)
+  local before = rank_of(list, c.entry.place) + expected(list, owner)
   local at = ready_after(c, units_out(list) - held(list).late + before * c.cost, now)
   if c.code == 't' and c.of.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
   return max(now + SOONEST, at, list.paused)

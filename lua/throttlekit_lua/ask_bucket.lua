@@ -8,12 +8,12 @@
 ]]
 local call = redis.call
 local count, guest = math.floor(#KEYS / 5), ARGV[2] == 'guest' and ARGV[3] == ''
-local quick = ARGV[2] ~= 'peek' and string.find(ARGV[6], '^%d+ %d* %x+ %d+ 0 ')
+local quick = ARGV[2] ~= 'peek' and string.find(ARGV[5], '^%d+ %d* %x+ %d+ 0 ')
   and (#KEYS % 5 == 0 or not call('GET', KEYS[#KEYS]))
 if quick then
   local tats = {}
   for i = 1, count do
-    local key, record, at = KEYS[5 * i - 4], KEYS[5 * i - 3], 3 * i + 4
+    local key, record, at = KEYS[5 * i - 4], KEYS[5 * i - 3], 3 * i + 3
     local last = false
     if call('EXISTS', record) == 1 then
       local was = call('HMGET', record, 'guest', 'epoch', 'from', 'slow')
@@ -34,7 +34,7 @@ if quick then
       tats = nil
       local capacity, queue = string.match(ARGV[at + 2], '^t (%d+);[^;]+;%d+ %d+ %d+ %d+ (%d*)')
       if not guest or count > 1 or queue == '0' or tat - now > capacity + STALE then break end
-      local wait, after = tonumber(string.match(ARGV[6], '^%d+ (%d*)')), last and last + 0 or 0
+      local wait, after = tonumber(string.match(ARGV[5], '^%d+ (%d*)')), last and last + 0 or 0
       local retry = after - GUESTS <= passes and max(after, passes) or passes
       if not wait or retry - now <= wait then
         local until_ = math.min(retry + size, passes + GUESTS)

@@ -3,16 +3,28 @@
   Comes after waitlist.lua.
 
   KEYS     of the claim, of one unit: see ask.lua
-  ARGV     [1] now; [2] the owner; [3] its free threads; [4 .. 6] the claim, as in ask.lua; then the
-           ids of its first jobs
+  ARGV     [1] now; [2] the owner; [3] its free threads; [4 .. 6] the claim, as in ask.lua; then the ids of its first jobs
 
-  Returns  as `close_look` in waitlist.lua says
+  Returns  "owners look epoch;delay ...;again": in how long somebody should look, or "-"; the delay of each wake of the
+           owner; how many of the ids the list does not know for it. Then the ids of the wakes, and those
 ]]
 local owner, ids = ARGV[2], {unpacked(ARGV, 7)}
 local c = read_claims(4, 1, owner)[1]
 find(c)
 local list = c.line
-if list.epoch == '' then return look_reply(list, {}, ids, nil) end
+
+local function look_reply(woken, again, in_us)
+  local delays, reply, low = {}, {''}, #owner + 3
+  for i, member in ipairs(woken) do
+    delays[i], reply[i + 1] = whole(max(0, sub(member, low, low + 15) - now)), sub(member, low + 17)
+  end
+  for _, id in ipairs(again) do reply[#reply + 1] = id end
+  local numbers = concat({whole(count(list, '[h', '(i')), in_us and whole(in_us) or '-', list.epoch}, ' ')
+  reply[1] = concat({numbers, concat(delays, ' '), whole(#again)}, ';')
+  return reply
+end
+
+if list.epoch == '' then return look_reply({}, ids, nil) end
 if list.look <= now then list.look = 0 end
 local again, found = {}, entries_of(list, ids)
 for i, id in ipairs(ids) do
@@ -21,4 +33,7 @@ for i, id in ipairs(ids) do
   elseif e.state == 'k' then enter(list, e, owner) end
 end
 local in_us = wake_claim(c, tonumber(ARGV[3]))
-return close_look(c, again, in_us)
+local reply = look_reply(members(list, '-1', own('w', owner)), again, in_us)
+mend(c)
+close_list(list)
+return reply

@@ -300,11 +300,10 @@ end
 
 local function waiting(list) return count(list, '[o', '(p') end
 
--- How many entries of owners that are not skipped wait before a place: `most` or more, if there are so many.
-local function rank_of(list, place, most)
+-- How many entries of owners that are not skipped wait before a place.
+local function rank_of(list, place)
   local before = 0
   for _, o in ipairs(owners(list, '-1', '(h' .. place)) do
-    if before >= most then break end
     if not is_skipped(list, o) then
       before = before + count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. place)
     end

@@ -337,7 +337,6 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
             "wait_look", waits,
             lambda: store().look(StoreClaim(claim.bucket, TokenBucket("l", "9/s").bind(1, 0, "")), "owner1", 9),
         ),
-        "wait_own": Case("wait_own", waits, lambda: store().own(claim, "owner1", jobs)),
         "wait_forget": Case("wait_forget", waits, lambda: store().forget([claim, other], jobs)),
         "wait_forget: a clock was a minute ahead": Case(
             "wait_forget", woken,

@@ -472,7 +472,6 @@ def test_the_rights_that_are_documented_are_enough() -> None:
         end = _is_woken(store, claim)
         store.slow([Slowing(claim, Fall(None, SECOND, 50_000))], NOW_US)
         store.pause([claim], SECOND, NOW_US)
-        store.own(claim, "q", ["two"], NOW_US)
         assert store.where([claim], "two", NOW_US) is not None
         assert store.list_waiting(claim, 2).jobs == 1
         store.forget([claim], ["two"], now_us=NOW_US)

@@ -134,15 +134,13 @@ def test_script_of_waitlists_runs_on_old_and_new_servers(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "verb",
-    ["ask", "wait_forget", "wait_look", "wait_own", "wait_pause", "wait_return", "wait_settle", "wait_slow",
-     "wait_where"],
-)  # fmt: skip
+    ["ask", "wait_forget", "wait_look", "wait_pause", "wait_return", "wait_settle", "wait_slow", "wait_where"],
+)
 @pytest.mark.parametrize("letters", ["t", "ca", "tfslca"])
 def test_script_of_waitlists_is_put_together(verb: str, letters: str) -> None:
     """It has the clock, the common head, the algorithms of its claims, and the files of waitlists that it needs."""
     text = throttlekit_lua.read(verb, frozenset(letters))
-    reply = ("wait_reply",)
-    names = {"ask": ("at_once",), "wait_slow": ("slow_events",), "wait_look": reply, "wait_own": reply}.get(verb, ())
+    names = {"ask": ("at_once",), "wait_slow": ("slow_events",)}.get(verb, ())
     expected = {"clock", "common", "claims", "slowdown", "waitlist", verb, *names}
     expected |= {throttlekit_lua.ALGORITHMS[letter] for letter in letters}
     expected |= {"ask_bucket"} if (verb, letters) == ("ask", "t") else set()

@@ -214,7 +214,7 @@ class BothStores:
         self.expire(now_us)
         answers: list[Any] = []
         for store in (self.memory, self.redis):
-            first: Any = claims[0] if verb in ("look", "own") else claims
+            first: Any = claims[0] if verb == "look" else claims
             first = first if what is None else what
             answers.append(getattr(store, verb)(first, *args, now_us=now_us, **options))
         assert answers[0] == answers[1], f"\nmemory {answers[0]}\nredis  {answers[1]}"
@@ -228,7 +228,7 @@ class BothStores:
             waited = answers[0].waited
             self.seen["waited"] += waited is not None and waited.claim is not None
             self.seen["waited, list unknown"] += waited is not None and waited.claim is None
-        if verb not in ("ask", "look", "own", "wake", "forget"):
+        if verb not in ("ask", "look", "wake", "forget"):
             self.seen[verb] += 1
             self.seen[f"bells of {verb}"] += bells
         return answers[0]
@@ -464,7 +464,7 @@ class WaitHistory:
 
     def run(self, steps: int) -> None:
         verbs = {
-            self._ask_new: 10, self._ask_again: 4, self._ask_woken: self._asks_woken, self._look: 6, self._own: 1,
+            self._ask_new: 10, self._ask_again: 4, self._ask_woken: self._asks_woken, self._look: 6,
             self._forget: 1, self._wake: 1, self._pause: 0.4, self._slow: 0.3, self._end: 4, self._settle: 0.3,
             self._bell: 0.5, self._leave: 0.5, self._where: 1, self._list: 0.5, self._clear: 0.1,
         }  # fmt: skip
@@ -579,9 +579,6 @@ class WaitHistory:
         owner = self._owner()
         free = self._rnd.choice([0, 1, 2, 4, 8, 999_999])
         self._stores.run("look", [self._unit()], self._now_us, owner, free, self._ids(8))
-
-    def _own(self) -> None:
-        self._stores.run("own", [self._unit()], self._now_us, self._owner(), self._ids(6))
 
     def _forget(self) -> None:
         ids = self._ids(3)

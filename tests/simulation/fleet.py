@@ -311,7 +311,7 @@ class Sim:
         self.left: dict[str, int] = {}
         self.unit: dict[str, StoreClaim] = {}
         self.granted: dict[str, list[tuple[int, int, Job]]] = {}
-        self.count = dict.fromkeys(("ask", "leg", "look", "bell", "leave", "release", "own"), 0)
+        self.count = dict.fromkeys(("ask", "leg", "look", "bell", "leave", "release"), 0)
         self.bells_lost, self.answers_lost = options.get("bells_lost", 0.0), options.get("answers_lost", 0.0)
         self.redeliver = int(options.get("redeliver", 30) * SECOND)
         self.processes = [Process(self, number, threads) for number in range(processes)]
@@ -436,7 +436,7 @@ def report(sim: Sim, limit: Any, key: str, rate: float, begin: int, end: int) ->
             off = abs(ranks[job.id] - place)
             late, worst = late + (off > 0), max(worst, off)
     n = max(1, len(jobs))
-    ops = sum(sim.count[what] for what in ("ask", "leg", "look", "leave", "release", "own"))
+    ops = sum(sim.count[what] for what in ("ask", "leg", "look", "leave", "release"))
     done = max(1, sum(1 for job in sim.jobs if job.ran))
     return {
         "use": round(units / (rate * (end - begin) / SECOND), 3),

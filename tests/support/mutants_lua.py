@@ -146,8 +146,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("if c.entry and c.entry.at > 0 and ready_after(c, 0, now) <= c.till then", "if c.turn then"),
         ("turn = bound.line.paused <= now and is_scarcer", "turn = is_scarcer"),
         ("is_scarcer(c, bound) and now + TURN or now", "now + TURN"),
-        ("park ~= '' and not woken and rank_of", "park ~= '' and rank_of"),
-        ("enter(list, e, parked and park or owner,", "enter(list, e, owner,"),
         ("max_wait and now + max_wait + late)", "nil)"),
         ("if ARGV[2] == 'peek' then", "if ARGV[2] == 'peer' then"),
         ("elseif reason ~= 4 and job ~= '' then", "elseif job ~= '' then"),
@@ -179,12 +177,9 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("if not e or e.owner ~= owner then", "if not e then"),
         ("elseif e.state == 'k' then enter(list, e, owner) end", "end"),
         ("if list.epoch == '' then return", "if false then return"),
-        ("wake_claim(c, tonumber(free))", "wake_claim(c)"),
-        ("near == '1' and near_of(c) or {}", "{}"),
-    ],
-    "wait_own.lua": [
-        ("elseif e.state == 'k' then enter(c.line, e, owner)\n", ""),
-        ("elseif e.owner ~= owner then change", "elseif false then change"),
+        ("wake_claim(c, tonumber(ARGV[3]))", "wake_claim(c)"),
+        ("max(0, sub(member, low, low + 15) - now)", "sub(member, low, low + 15) - now"),
+        ("mend(c)\n", ""),
     ],
     "wait_forget.lua": [
         ("if keeps then", "if false then"),
@@ -257,11 +252,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("was[2] and was[2] ~= '0', was[5]", "was[2], was[5]"),
         ("if slow then call('HSET', record, 'slow', slow) end", ""),
         ("    if paused or slow then call('PEXPIRE'", "    if paused then call('PEXPIRE'"),
-    ],
-    "wait_reply.lua": [
-        ("most - rank_of(", "most - 0 * rank_of("),
-        ("whole(max(0, each.at - now))", "whole(each.at - now)"),
-        ("  mend(c)\n", ""),
     ],
     "claims.lua": [
         ("declared_a = a,", "declared_a = 1,"),

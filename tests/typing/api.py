@@ -180,7 +180,7 @@ class TestMyStore(StoreConformance):
 
 
 def ask(limiter: Limiter, job: Job) -> None:
-    delivery = Delivery(longest=600, lateness=0.05, early=0.04, max_wait=3600, max_deferrals=10)
+    delivery = Delivery(longest=600, lateness=0.05, max_wait=3600, max_deferrals=10)
     decision: Decision = limiter.acquire(partner, account, job=job, cost=2, delivery=delivery)
     limiter.acquire(account, key="42")
     limiter.acquire(account, key=42)

@@ -45,13 +45,10 @@ from throttlekit._core.waitlist import (
     WakeRules,
 )
 
-__all__ = ["Bell", "Stored", "ask", "bears_early", "early_us_of", "forget", "look", "own", "scarcity"]
+__all__ = ["Bell", "Stored", "ask", "bears_early", "early_us_of", "forget", "look", "scarcity"]
 
 _SOONEST_US = 1_000
 """So long after a denial a job comes back by a delay at the earliest."""
-
-_ALL = 2**53
-"""More jobs than wait on any list."""
 
 Bell = Callable[[str, int, Wake | None], bool]
 """As `Ring`, for the list of one claim, by its number."""
@@ -169,25 +166,9 @@ def look(
         elif entry.state is State.KEPT:
             waitlist.enter(entry, owner, None)
     _, looked = _wake_all([found], now_us, Asker(Caller.JOB, owner=owner), bell, free)
-    return _answer(found, owner, again, looked, now_us), _stored(found)
-
-
-def own(
-    claim: StoreClaim, state: Stored, now_us: int, owner: str, ids: Sequence[str], bell: Bell
-) -> tuple[Look, Stored]:
-    """Make *owner* the owner of jobs that wait on one list. Those that it does not know are in `Look.again`."""
-    found = _look(claim, state, now_us, _NOBODY)
-    again: list[str] = []
-    for id in ids:
-        entry = found.waitlist.entries.get(id)
-        if entry is None:
-            again.append(id)
-        elif entry.state is State.KEPT:
-            found.waitlist.enter(entry, owner, None)
-        else:
-            found.waitlist.give(entry, owner)
-    _, looked = _wake_all([found], now_us, Asker(Caller.JOB, owner=owner), bell, None)
-    return _answer(found, owner, again, looked, now_us), _stored(found)
+    wakes = tuple(Wake(id, max(0, at_us - now_us)) for at_us, id in waitlist.woken_of(owner))
+    owners = sum(bool(each.waiting) for each in waitlist.owners.values())
+    return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _stored(found)
 
 
 def forget(
@@ -215,14 +196,6 @@ def forget(
             found.waitlist.forget(entry)
     _wake_all([found], now_us, _NOBODY, lambda name, _, wake: bell(name, number, wake), None)
     return _stored(found)
-
-
-def _answer(found: _Found, owner: str, again: Sequence[str], looks: Sequence[tuple[int, int]], now_us: int) -> Look:
-    waitlist = found.waitlist
-    wakes = tuple(Wake(id, max(0, at_us - now_us)) for at_us, id in waitlist.woken_of(owner))
-    look_in_us = looks[0][1] if looks else None
-    owners = sum(bool(each.waiting) for each in waitlist.owners.values())
-    return Look(waitlist.epoch, wakes, tuple(again), owners, look_in_us)
 
 
 def early_us_of(claims: Sequence[StoreClaim], asker: Asker) -> int:
@@ -259,7 +232,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     kept = 0 if turn else waitlist.taken(now_us)
     late_us = lateness_us(asker.owner)
     if late_us and entry is not None and not turn:
-        ahead = waitlist.rank_of(entry.place, _ALL, now_us) * claim.cost
+        ahead = waitlist.rank_of(entry.place, now_us) * claim.cost
         if ready(kept + ahead) <= now_us + late_us:
             turn, kept = True, kept - waitlist.kept_late(now_us)
     passes_us = max(ready(kept), waitlist.pause.until_us)
@@ -279,7 +252,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waite
     retry_us = found.passes_us
     if not found.turn:
         waitlist, entry = found.waitlist, found.entry
-        jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, _ALL, now_us)
+        jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, now_us)
         ahead = jobs * found.claim.cost  # as if all jobs took as many units
         retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
     if caller is not Caller.AGAIN and not waited.denials and not any(each.entry for each in looks):
@@ -350,7 +323,7 @@ def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
     entry = waitlist.entries.get(asker.job)
     if entry is None:
         return now_us
-    before = waitlist.rank_of(entry.place, _ALL, now_us) + waitlist.expected(asker.owner, now_us)
+    before = waitlist.rank_of(entry.place, now_us) + waitlist.expected(asker.owner, now_us)
     kept = waitlist.taken(now_us) - waitlist.kept_late(now_us)
     passes_us = found.ready(kept + before * found.claim.cost)
     if algorithm.overflows and algorithm.tight(late_us):

@@ -247,11 +247,11 @@ class Waitlist:
             self.finishes = {tenant: tag for tenant, tag in self.finishes.items() if tag > self.v}
         self._change(entry, None, entry.owner, None)
 
-    def rank_of(self, place: Place, most: int, now_us: int) -> int:
-        """How many jobs of owners that are not skipped wait before *place*: *most* or more, if there are so many."""
+    def rank_of(self, place: Place, now_us: int) -> int:
+        """How many jobs of owners that are not skipped wait before *place*."""
         before = 0
         for owner in self._by_head():
-            if owner.waiting[0][0] >= place or before >= most:
+            if owner.waiting[0][0] >= place:
                 break
             if not _skipped(owner, now_us):
                 before += bisect_left(owner.waiting, (place, ""))
@@ -271,10 +271,6 @@ class Waitlist:
     def keep(self, entry: Entry, owner: str, until_us: int, turn_us: int = 0) -> None:
         """Keep the position of an entry, which waits here no longer; and its turn, if *turn_us* is not 0."""
         self._change(entry, State.KEPT, owner, until_us, turn_us)
-
-    def give(self, entry: Entry, owner: str) -> None:
-        """Make *owner* the owner of an entry that waits, or was woken."""
-        self._change(entry, entry.state, owner, entry.until_us, entry.at_us, counts=entry.counts)
 
     def forget(self, entry: Entry) -> None:
         """Remove an entry whose job has not passed, and give back what it moved its tenant's finish on."""

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from throttlekit._core.decision import Decision, decision_of
 from throttlekit._core.late import late_owner
-from throttlekit._core.limit.base import Limit
 from throttlekit._engine.waker import Waiting
 
 __all__ = ["PLAIN_DELIVERY", "Delivery"]
@@ -30,8 +29,6 @@ class Delivery:
             comes back then, and is deferred again; its position stays.
         lateness: How late the framework delivers, in all but rare cases.
         latest: How late it delivers at worst, if that is more.
-        early: How much before it is due to ask for a job whose limit has no room for lateness; it
-            waits out the rest in place.
         max_wait: How long a job may wait in all, from its first denial.
         max_deferrals: How often a job may be denied.
         expires_in: In how many seconds the framework ends the job if it has not begun: Dramatiq's `max_age`, Celery's
@@ -46,7 +43,6 @@ class Delivery:
     longest: float = 600.0
     lateness: float = 0.05
     latest: float = 0.0
-    early: float = 0.0
     max_wait: float = math.inf
     max_deferrals: float = math.inf
     expires_in: float = math.inf
@@ -86,8 +82,6 @@ class Delivery:
         delay = decision.delay
         if self.expires_in != math.inf and not self.in_time(delay):
             delay = max(0.0, self.expires_in) + _PAST
-        elif self.early and delay > 2 * self.early:
-            delay -= self.early if _loses_units(decision.limit, decision.cost, self.lateness) else 0.0
         delay = min(delay, self.longest, self.max_wait - waited)
         return decision_of(
             False, decision.limit, decision.key, decision.cost, decision.remaining, decision.retry_after, delay,
@@ -99,14 +93,6 @@ class Delivery:
         if self.expires_in == math.inf:
             return None
         return max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
-
-
-def _loses_units(limit: Limit, cost: int, seconds: float) -> bool:
-    """Whether *limit* is full again before a job of *cost* comes so late: what it left unused is lost then."""
-    if not limit.period_us:
-        return False
-    late_us = round(seconds * 1_000_000)
-    return limit.bind(cost).tight(late_us) or limit.capacity * limit.period_us < late_us * limit.amount
 
 
 @lru_cache

@@ -89,9 +89,6 @@ class StoreAccess:
     ) -> Look:
         return self._ask([claim.bucket], lambda: self._store.look(claim, owner, free, ids, now_us))
 
-    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
-        return self._ask([claim.bucket], lambda: self._store.own(claim, owner, ids, now_us))
-
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
         self._part_by_part(claims, lambda those: self._store.wake(those, now_us))
 

@@ -112,10 +112,6 @@ class Store(Protocol):
         """Look at one waitlist, as `throttlekit._core.decide.look` does."""
         ...
 
-    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
-        """Make *owner* the owner of jobs on one waitlist."""
-        ...
-
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
         """Wake jobs for which there are units."""
         ...

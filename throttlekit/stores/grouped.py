@@ -140,9 +140,6 @@ class GroupedStore:
     ) -> Look:
         return self._of(claim.bucket).call(lambda store: store.look(claim, owner, free, ids, now_us))  # type: ignore[no-any-return]
 
-    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
-        return self._of(claim.bucket).call(lambda store: store.own(claim, owner, ids, now_us))  # type: ignore[no-any-return]
-
     def forget(
         self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
         keep: bool = False,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from throttlekit._core.algorithm import Algorithm, stored_until_us
 from throttlekit._core.answer import Answer, Asker, Caller, Look, Reason
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Bell, Stored, ask, forget, look, own
+from throttlekit._core.decide import Bell, Stored, ask, forget, look
 from throttlekit._core.latency import Drop, after_drop
 from throttlekit._core.storage_keys import granted_name, wait_names
 from throttlekit._core.wait_control import (
@@ -102,14 +102,6 @@ class MemoryStore:
             found, after = look(
                 claim, before, now_us, owner, free, ids, lambda name, _, wake: bell(name, claim.bucket, wake)
             )
-            self._put_stored(claim, before, after, now_us)
-            return found
-
-    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
-        with self._bells() as bell, self._lock:
-            now_us = self._clock_us() if now_us is None else now_us
-            before = self._stored(claim, now_us)
-            found, after = own(claim, before, now_us, owner, ids, lambda name, _, wake: bell(name, claim.bucket, wake))
             self._put_stored(claim, before, after, now_us)
             return found
 

@@ -98,15 +98,6 @@ class RedisStore(RedisServer):
         reply = self._run_wait("wait_look", [claim], head, map(encoded, ids))
         return self._call(claim.bucket, lambda: look_of(reply))
 
-    def own(self, claim: StoreClaim, owner: str, ids: Sequence[str], now_us: int | None = None) -> Look:
-        looks: list[Look] = []
-        for part in _parts(ids, _MOST_IDS):
-            reply = self._run_wait("wait_own", [claim], [_or_empty(now_us), encoded(owner)], map(encoded, part))
-            looks.append(self._call(claim.bucket, lambda: look_of(reply)))  # noqa: B023
-        again = tuple(chain.from_iterable(look.again for look in looks))
-        in_us = min((look.look_in_us for look in looks if look.look_in_us is not None), default=None)
-        return looks[-1]._replace(again=again, look_in_us=in_us)
-
     def forget(
         self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
         keep: bool = False,

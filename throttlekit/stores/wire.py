@@ -166,7 +166,7 @@ def answer_of(reply: Any) -> Answer:
 
 def look_of(reply: Any) -> Look:
     """
-    Parse the reply of wait_look.lua or wait_own.lua.
+    Parse the reply of wait_look.lua.
 
     Raises:
         UnusableReply: The script cannot have sent this.

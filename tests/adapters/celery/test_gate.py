@@ -136,8 +136,7 @@ def held_by(gate: Gate, consumer: Consumer) -> list[str]:
 def waiting(limiter: Limiter) -> list[str]:
     """The ids on the waitlist, in order."""
     (claim,) = limiter.claims(Call([PARTNER], Job()))
-    store: Any = wiring_of(limiter).stores.shared
-    return [id for _, id in store._lists.list_waiting(claim.claim, 20).first]
+    return [id for _, id in wiring_of(limiter).stores.shared.list_waiting(claim.claim, 20).first]
 
 
 def test_a_denied_task_runs_when_it_is_woken(gate: Gate, limiter: Limiter, consumer: Consumer) -> None:

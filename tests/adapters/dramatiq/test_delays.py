@@ -304,7 +304,7 @@ def test_a_worker_that_stops_while_messages_fall_due_doubles_none(site: Site, mo
         def before_consumer_thread_shutdown(self, broker: Any, thread: Any) -> None:
             """The consumers have stopped; the slots of what they hold come and go before they are closed."""
             if thread.queue_name == site.queue and store.denials == 40:
-                latest = max(verdict.due_us for verdict in store.verdicts) / 1e6 + 0.2
+                latest = max(answer.retry_us for answer in store.answers) / 1e6 + 0.2
                 wait_until(lambda: time.time() > latest, description="all slots have passed")
 
     site.broker.add_middleware(Linger())

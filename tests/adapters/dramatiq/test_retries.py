@@ -70,7 +70,7 @@ def test_denials_charge_nothing(stub: Site) -> None:
     with stub.working():
         stub.until_ran(3)
     assert (store.grants, store.denials) == (3, 5)
-    assert {verdict.uses for verdict in store.verdicts if not verdict.allowed} == {store.verdicts[2].uses}
+    assert {answer.uses for answer in store.answers if not answer.allowed} == {store.answers[2].uses}
 
 
 def test_an_explicit_retry_keeps_its_own_delay_and_its_count(site: Site) -> None:

@@ -27,8 +27,7 @@ from support.dramatiq.workers import make_broker
 from support.faults import mortal
 from support.flood.limits import FloodLimit, options_of
 from support.flood.record import Record, RecordingStore
-from throttlekit import Limit, Limiter, hookimpl
-from throttlekit.hookspecs import Deferred
+from throttlekit import Limit, Limiter
 from throttlekit_dramatiq import Throttle
 
 mortal.arm()
@@ -70,15 +69,6 @@ class Counts(dramatiq.Middleware):
 
 
 counts = Counts()
-
-
-class Slots:
-    """A plugin that writes down the slots given to the actors named in `slots_of`."""
-
-    @hookimpl
-    def throttlekit_deferred(self, event: Deferred) -> None:
-        if event.job.name in _flood["slots_of"]:
-            _record.redis.rpush(f"slots:{event.job.name}", (event.decision.ticket or {}).get("slot", 0))
 
 
 class Naive(dramatiq.Middleware):
@@ -128,7 +118,7 @@ def _install() -> None:
     window: Any = None
     window_limiter: Any = WindowRateLimiter
     if mode in ("throttlekit", "naive"):
-        limiter = Limiter(RecordingStore(_flood["store_url"], _record, counts.add), plugins=[Slots()])
+        limiter = Limiter(RecordingStore(_flood["store_url"], _record, counts.add))
         ours = mode == "throttlekit"
         broker.add_middleware(
             Throttle(limiter, **options_of(Throttle, _flood)) if ours else Naive(limiter, actors["job"][0])

@@ -48,7 +48,6 @@ class Flood:
         options: Of the actor, as Dramatiq knows them.
         settle: How long nothing may happen before it is over.
         others: More actors and their limits, on the same queue.
-        slots_of: Actors whose slots are written down.
         faulty: Brokers and workers will die: let whoever is left notice soon.
         slow_s: The bodies call a `HiddenPartner` in the recording Redis, and an answer that takes longer is an
             overload. None: they call nothing.
@@ -68,7 +67,6 @@ class Flood:
     settle: float = 1.5
     account_of: Callable[[int], str] = field(default=lambda index: "one", compare=False)
     others: Mapping[str, tuple[FloodLimit, ...]] = field(default_factory=dict[str, tuple[FloodLimit, ...]])
-    slots_of: tuple[str, ...] = ()
     faulty: bool = False
     slow_s: float | None = None
     max_inline_wait: float | None = None
@@ -92,7 +90,6 @@ class Flood:
             "actors": {name: [asdict(limit) for limit in limits] for name, limits in actors.items()},
             "actor_options": dict(self.options),
             "broker_options": options,
-            "slots_of": self.slots_of,
             "slow_s": self.slow_s,
             "max_inline_wait": self.max_inline_wait,
         }
@@ -276,10 +273,6 @@ class Flooding:
         """What the store has granted so far, by its clock."""
         found = [_grant(line) for line in self.record.lrange("grants", 0, -1)]
         return sorted(found, key=lambda grant: grant.at_us)
-
-    def slots(self, actor: str) -> list[int]:
-        """The slots given to *actor* so far, in µs, if it is one of `slots_of`."""
-        return [int(slot) for slot in self.record.lrange(f"slots:{actor}", 0, -1)]
 
 
 def _follow(flooding: Flooding) -> None:

@@ -75,12 +75,9 @@ class Sender:
         self._broker.declare_queue(queue)
         self._sent = 0
 
-    def send(
-        self, actor: str, index: str, account: str = "one", *, delay_ms: int | None = None, ticket: Any = None
-    ) -> None:
-        """Send one job to *actor*, which may carry a ticket."""
-        options = {} if ticket is None else {"throttlekit": ticket}
-        self._broker.enqueue(dramatiq.Message(self._queue, actor, (index, account), {}, options), delay=delay_ms)
+    def send(self, actor: str, index: str, account: str = "one", *, delay_ms: int | None = None) -> None:
+        """Send one job to *actor*."""
+        self._broker.enqueue(dramatiq.Message(self._queue, actor, (index, account), {}, {}), delay=delay_ms)
         self._sent += 1
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:

@@ -18,7 +18,7 @@ from throttlekit.stores.redis import RedisStore
 __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 
 VERBS = (
-    "ask", "renew", "wait_clear", "wait_forget", "wait_list", "wait_look", "wait_own", "wait_pause", "wait_return",
+    "ask", "renew", "wait_clear", "wait_forget", "wait_list", "wait_look", "wait_pause", "wait_return",
     "wait_settle", "wait_slow", "wait_where",
 )  # fmt: skip
 """The scripts that `throttlekit_lua.read` composes."""
@@ -31,7 +31,6 @@ PARTS = (
     "common",
     "slow_events",
     "slowdown",
-    "wait_reply",
     "waitlist",
     *throttlekit_lua.ALGORITHMS.values(),
 )

@@ -15,7 +15,7 @@ from throttlekit.stores.redis import RedisStore
 
 __all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording", "ask"]
 
-_OF_WAITLISTS = {"forget", "list_waiting", "listen", "look", "own", "return_units", "wake", "where"}
+_OF_WAITLISTS = {"forget", "list_waiting", "listen", "look", "return_units", "wake", "where"}
 
 
 def ask(store: Store, request: Request, now_us: int | None = None) -> Answer:
