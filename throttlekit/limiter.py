@@ -84,9 +84,9 @@ class Limiter(Wired):
         Ask whether a job may run now under all of *limits*, and charge all of them or none: one round trip.
         Limits of scope "process" are asked first, and without any.
 
-        With a *job*, a denial gives it a place in the binding limit's waiting line: come back after `decision.delay`
-        with `decision.ticket` as `job.ticket`. Without one, the caller has no place in the line: nothing is kept, and
-        `decision.delay` spreads such callers out. They pass when no job waits, so under a backlog hardly at all.
+        With a *job* that has an id, a denial gives it a position on the limits' waitlists: ask again after
+        `decision.delay`, with the same `job.id`. A caller without one keeps no position, and `decision.delay` spreads
+        such callers out. They pass when no job waits, so under a backlog hardly at all.
 
         Args:
             key: The key to count under, for limits that have one, in place of the job's.

@@ -53,8 +53,7 @@ def top(
                       first of those that wait now
       definition      beside the name, or below it
       denied          denials in the last minute, by reason: "exhausted" (no unit left),
-                      "in line" (other jobs have waited longer), "early" (the job came back
-                      too early, and keeps its place), "queue full", "paused".
+                      "in line" (other jobs have waited longer), "queue full", "paused".
                       A denial costs a job only its delay.
 
     A narrow terminal shows the columns that matter most. Notes below a limit show pauses, the pace

@@ -91,7 +91,7 @@ class Delivery:
         delay = min(delay, self.longest, self.max_wait - waited)
         return decision_of(
             False, decision.limit, decision.key, decision.cost, decision.remaining, decision.retry_after, delay,
-            decision.reset_after, decision.reason, None, (),
+            decision.reset_after, decision.reason, (),
         )  # fmt: skip
 
     def _lives_us(self) -> int | None:

@@ -128,7 +128,7 @@ class Tally:
             return
         if reason == "paused":
             self.paused_until = max(self.paused_until if limit.key else 0.0, time.time() + decision.retry_after)
-        if event.deferrals and not decision.final and reason != "early" and event.due > 0:
+        if event.deferrals and not decision.final and event.due > 0:
             end = time.time() + event.due
             if decision.key == self.worst_key or end > self.line_end:
                 self.line_end, self.worst_key = end, decision.key
