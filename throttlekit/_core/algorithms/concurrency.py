@@ -251,8 +251,8 @@ class Concurrency(Limit):
         ConfigurationError: A value that can never work, as soon as the limit is made.
         CostExceedsLimit: The cost is more than the amount.
 
-    Waiting jobs come back as slots come free: one after the other, at a distance of the recent mean hold / amount for
-    each slot. Where the first in line needs several, those that come free are kept for it after half a second.
+    Waiting jobs are woken in their order as slots come free. If the first of them needs several, those that come free
+    are kept for it. The delay of a denied job is an estimate: the recent mean hold / amount for each slot before it.
     Whatever the definition, one name is one set of holders: after a change of the amount, the jobs that hold a slot
     count under the new one.
     """
