@@ -15,7 +15,7 @@ _show_keys = click.option(
 )
 
 
-@click.command(short_help="Show the fleet's limits: use, waiting lines, denials.")
+@click.command(short_help="Show the fleet's limits: use, waiting jobs, denials.")
 @url_option(required=True)
 @click.option(
     "--sort", "order", type=click.Choice(["wait", "use", "name", "denied"]), default="wait", show_default=True,
@@ -47,7 +47,7 @@ def top(
       use             the same as a bar; then "full", "slow" or "paused"
       units/min       units that were used in the last minute, as far as settle() has corrected them
       share           the same, as a share of what the rate allows
-      waiting         about how many jobs wait in line, and their units if jobs take more than one
+      waiting         about how many jobs wait, and their units if jobs take more than one
       last starts     in how long the last of them will start
       oldest          the longest wait of a job that was decided in the last minute, or that is
                       first of those that wait now
@@ -67,7 +67,7 @@ def top(
     the store takes for a report. The decisions of a process that ends within two seconds, like
     RQ's work-horse, are included, but the process is not counted.
 
-    If a waiting line grows from update to update, more jobs come than the limit lets pass.
+    If `waiting` grows from update to update, more jobs come than the limit lets pass.
 
     Keys are shown as digests, because they may contain arguments of jobs. An update is a few short
     calls to the store, with ten keys or with a million.

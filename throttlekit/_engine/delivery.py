@@ -38,8 +38,8 @@ class Delivery:
             `expires`, RQ's `ttl`. A job that cannot begin before that comes back right after it; the framework ends it
             in its own way. 0 or less: the job has expired.
         again: Whether the job ran before, and has to wait once more: it stands in front of those that have not run.
-        comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no place in
-            line. Its key, cost, tier and share are read of it all the same.
+        comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no
+            position. Its key, cost, tier and share are read of it all the same.
         waits: How it waits if it is denied. None: it comes back by its delay.
     """
 

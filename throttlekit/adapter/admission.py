@@ -135,7 +135,7 @@ class Throttling(Generic[_M]):
             elif job.id:
                 wiring_of(self.limiter).stores.forget(claims, [job.id], "")
         except Exception as error:
-            self._log.debug("The place of a %s that ended stays for a moment: %r", self._noun.lower(), error)
+            self._log.debug("The position of a %s that ended stays for a moment: %r", self._noun.lower(), error)
 
     def waited(self, id: str) -> Waited:
         """How a job waited that runs in this process, or in the one that forked this one. Its run counts."""
