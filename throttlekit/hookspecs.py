@@ -96,7 +96,7 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
         deferrals: How often the job has been denied by now, this time included.
         waited: Seconds since its first denial, by the store's clock. 0.0 if there was none, and while the store does
             not answer.
-        waited_for: The name of the limit in whose line the job has its place, or had it last; "" if it never waited.
+        waited_for: The name of the limit on whose waitlist the job waits, or waited last; "" if it never waited.
         due: Seconds until the job's turn: `decision.delay` is that, as far as the framework carries it.
         took: Seconds that the store took to answer, or not to. None if it was not asked.
     """

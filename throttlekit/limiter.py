@@ -84,9 +84,9 @@ class Limiter(Wired):
         Ask whether a job may run now under all of *limits*, and charge all of them or none: one round trip.
         Limits of scope "process" are asked first, and without any.
 
-        With a *job*, a denial gives it a place in the binding limit's waiting line: come back after `decision.delay`
-        with `decision.ticket` as `job.ticket`. Without one, the caller has no place in the line: nothing is kept, and
-        `decision.delay` spreads such callers out. They pass when no job waits, so under a backlog hardly at all.
+        With a *job* that has an id, a denial gives it a position on the limits' waitlists: ask again after
+        `decision.delay`, with the same `job.id`. A caller without one keeps no position, and `decision.delay` spreads
+        such callers out. They pass when no job waits, so under a backlog hardly at all.
 
         Args:
             key: The key to count under, for limits that have one, in place of the job's.
@@ -99,7 +99,7 @@ class Limiter(Wired):
             CostExceedsLimit: The cost could never pass.
 
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
-        the job is denied, keeps its place, and is asked to come back in about a second.
+        the job is denied, keeps its position, and is asked to come back in about a second.
 
         Where an event loop runs, it stands still meanwhile, and a RuntimeWarning says so, once: use `AsyncLimiter`.
         """
@@ -113,12 +113,12 @@ class Limiter(Wired):
     ) -> Decision:
         """
         Take as many units of *limit* as are free now, up to *most*: at least 1, as `decision.cost` says; or a denial.
-        As `acquire` without a job: no place in line, only what waiting jobs leave. Two round trips; up to two more,
+        As `acquire` without a job: no position, only what waiting jobs leave. Two round trips; up to two more,
         which may get fewer than are free, if others take units meanwhile or the limit is slowed down.
 
         Args:
             most: At least 1. More than can pass at once counts as what can.
-            job, key: As for `acquire`, but the job is not put in line.
+            job, key: As for `acquire`, but the job is not put on a waitlist.
 
         Raises:
             ConfigurationError: As for `acquire`; or *limit* gives slots, or has the scope "queue" or "job".
@@ -129,7 +129,7 @@ class Limiter(Wired):
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
     ) -> Decision:
         """
-        Return what `acquire` would, and change nothing. A job that carries a place is answered as its holder.
+        Return what `acquire` would, and change nothing. A job that waits is answered at its position.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -215,7 +215,7 @@ class Limiter(Wired):
         timeout: float | timedelta | None = None,
     ) -> Hold:  # fmt: skip
         """
-        For code outside a job: `with limiter.hold(slots): …`, or `async with`. Waits in line with the jobs until all
+        For code outside a job: `with limiter.hold(slots): …`, or `async with`. Waits with the jobs until all
         of *limits* let it pass, and gives their slots back at the end; leases are renewed meanwhile.
 
         Args:
@@ -239,7 +239,7 @@ class Limiter(Wired):
         timeout: float | timedelta | None = None,
     ) -> Decision:  # fmt: skip
         """
-        For code outside a job, and for rates: wait in line with the jobs until all of *limits* let the caller pass, and
+        For code outside a job, and for rates: wait with the jobs until all of *limits* let the caller pass, and
         charge them. There is nothing to give back at the end; for slots use `hold`.
 
         Args:
@@ -351,7 +351,7 @@ class Limiter(Wired):
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when due.
+        Forget what was counted under *limits*: full buckets, empty waitlists. Jobs that wait ask again.
 
         Raises:
             ConfigurationError: As for `acquire`.

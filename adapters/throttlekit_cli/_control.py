@@ -40,7 +40,7 @@ def pause(name: str, key: str | None, for_: float | None, yes: bool, url: str | 
     """
     Stop all jobs of the limit NAME, in the whole fleet: for every key, or for one key.
 
-    The jobs are deferred: they are not charged, lose no retry, and keep their places in the waiting line. What is
+    The jobs are deferred: they are not charged, lose no retry, and keep their positions. What is
     counted stays, so up to a full burst can pass after the pause.
 
     With --for the jobs come back after the pause has ended, in their order. Without --for the pause lasts until
@@ -211,7 +211,7 @@ def weight(
     Give TENANT another WEIGHT in the limit NAME, whose tenants share it: with 3, it gets three times as much as a
     tenant of weight 1 while both wait.
 
-    It counts for jobs that begin to wait from now on. Jobs that wait already keep their places.
+    It counts for jobs that begin to wait from now on. Jobs that wait already keep their positions.
 
     \b
     Exit codes:
@@ -248,7 +248,7 @@ def scale(
     of limits: 'llm-*'. FACTOR is from 0.001 to 1, in thousandths.
 
     It counts for all tenants and tiers alike, and on top of `throttlekit set`. Of a concurrency limit, it is a part of
-    the slots, at least one. What is counted, the waiting line and pauses stay. A rule for a limit's own name counts
+    the slots, at least one. What is counted, the waitlist and pauses stay. A rule for a limit's own name counts
     before a pattern; of several patterns, the lowest factor.
 
     A SlidingLog cannot be scaled. A job whose cost no longer fits waits until the rule ends.
@@ -278,7 +278,7 @@ def scale(
 @common_options
 def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
-    Delete the counts of the limit NAME, for one key or for all keys: full buckets, empty waiting lines, no held slots,
+    Delete the counts of the limit NAME, for one key or for all keys: full buckets, empty waitlists, no held slots,
     no pause after a 429 response. Changes by `pause`, `set` and `shadow` stay.
 
     Afterwards one full burst can pass at once. For a concurrency limit, as many jobs as it has slots can start beside
@@ -299,17 +299,17 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
         print_changes(control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
 
 
-@click.command("clear-line", short_help="Empty a waiting line, and keep what was counted.")
+@click.command("clear-line", short_help="Empty a waitlist, and keep what was counted.")
 @name_argument
 @key_option
 @common_options
 def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
-    Empty the waiting line of the limit NAME, for one key or for all keys. What was counted stays: no burst follows.
+    Empty the waitlist of the limit NAME, for one key or for all keys. What was counted stays: no burst follows.
     Pauses and changes by `set` and `shadow` stay too.
 
-    Use it after a purge: the jobs in the line are gone, and new jobs wait behind them for nothing. Jobs that do come
-    back have lost their places, and lose nothing else. The command scans all keys of the store: with millions, that
+    Use it after a purge: the jobs on the list are gone, and new jobs wait behind them for nothing. Jobs that ask
+    again have lost their positions, and lose nothing else. The command scans all keys of the store: with millions, that
     takes some seconds.
 
     \b

@@ -15,7 +15,7 @@ _show_keys = click.option(
 )
 
 
-@click.command(short_help="Show the fleet's limits: use, waiting lines, denials.")
+@click.command(short_help="Show the fleet's limits: use, waiting jobs, denials.")
 @url_option(required=True)
 @click.option(
     "--sort", "order", type=click.Choice(["wait", "use", "name", "denied"]), default="wait", show_default=True,
@@ -47,14 +47,13 @@ def top(
       use             the same as a bar; then "full", "slow" or "paused"
       units/min       units that were used in the last minute, as far as settle() has corrected them
       share           the same, as a share of what the rate allows
-      waiting         about how many jobs wait in line, and their units if jobs take more than one
+      waiting         about how many jobs wait, and their units if jobs take more than one
       last starts     in how long the last of them will start
       oldest          the longest wait of a job that was decided in the last minute, or that is
                       first of those that wait now
       definition      beside the name, or below it
       denied          denials in the last minute, by reason: "exhausted" (no unit left),
-                      "in line" (other jobs have waited longer), "early" (the job came back
-                      too early, and keeps its place), "queue full", "paused".
+                      "in line" (other jobs have waited longer), "queue full", "paused".
                       A denial costs a job only its delay.
 
     A narrow terminal shows the columns that matter most. Notes below a limit show pauses, the pace
@@ -68,7 +67,7 @@ def top(
     the store takes for a report. The decisions of a process that ends within two seconds, like
     RQ's work-horse, are included, but the process is not counted.
 
-    If a waiting line grows from update to update, more jobs come than the limit lets pass.
+    If `waiting` grows from update to update, more jobs come than the limit lets pass.
 
     Keys are shown as digests, because they may contain arguments of jobs. An update is a few short
     calls to the store, with ten keys or with a million.

@@ -39,7 +39,7 @@ def web(
     show_keys: bool,
 ) -> None:  # fmt: skip
     """
-    Serve a web page of what the limits of the whole fleet do: their use, waiting lines and denials over the last
+    Serve a web page of what the limits of the whole fleet do: their use, waiting jobs and denials over the last
     minutes, each key of a limit, why a job waits, the rules in force and who changed what.
 
     Like `throttlekit top`, it needs only the store, and none of your code. It reads the store once a second while a

@@ -121,7 +121,7 @@ def format_change(change: Change, *, when: bool = False) -> str:
     if change.verb == "reset":
         what = f"reset: {change.forgotten} stored values deleted"
     elif change.verb == "clear-line":
-        what = f"clear-line: {change.forgotten} waiting lines emptied"
+        what = f"clear-line: {change.forgotten} waitlists emptied"
     else:
         what = f"{_format_effect(change.before)} -> {_format_effect(change.after)}"
     begin = f"{_format_time(change.at)}  {change.by}  " if when else ""

@@ -30,7 +30,7 @@ def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[Any], 
     answer has the headers of `Decision.headers()`; so has that of a request that passes, whatever its view returns. The
     decision is in `request.throttled`.
 
-    A request does not wait: it passes only where no job waits, and keeps no place in line. Slots of a `Concurrency`
+    A request does not wait: it passes only where no job waits, and keeps no position. Slots of a `Concurrency`
     limit are its own until the view has returned or raised; where the response is streamed, until it is closed.
 
     Args:

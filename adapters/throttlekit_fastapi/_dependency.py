@@ -29,7 +29,7 @@ class Throttled:
     operation returns a `Response` of its own or raises: FastAPI gives these no headers of a dependency. There write
     `headers=decision.headers()`: the decision is the dependency's value.
 
-    A request does not wait: it passes only where no job waits, and keeps no place in line. Slots of a `Concurrency`
+    A request does not wait: it passes only where no job waits, and keeps no position. Slots of a `Concurrency`
     limit are its own until the response is sent, a streamed one too, and background tasks have run.
 
     Args:

@@ -28,7 +28,7 @@ def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[], Any
     fails closed. The answer has the headers of `Decision.headers()`, whatever handler for 429 the app has; so has that
     of a request that passes. The decision is in `flask.g.throttled`.
 
-    A request does not wait: it passes only where no job waits, and keeps no place in line. Slots of a `Concurrency`
+    A request does not wait: it passes only where no job waits, and keeps no position. Slots of a `Concurrency`
     limit are its own until the view has returned or raised; where the response is streamed, until it is closed.
 
     Args:

@@ -63,12 +63,12 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
         _check(Rule(what="pause", name=name, part=key), known)
         effect = (
             f"Pause {whose} in the whole fleet, {how_long}. None of its jobs starts meanwhile. "
-            "They wait, lose no retry and keep their places."
+            "They wait, lose no retry and keep their positions."
         )
         return Plan(effect, by, lambda control: control.pause(name, key=key, for_=for_))
     if verb == "reset":
         effect = (
-            f"Delete the counts of {whose}: full buckets, empty waiting lines, no held slots, no pause after a 429. "
+            f"Delete the counts of {whose}: full buckets, empty waitlists, no held slots, no pause after a 429. "
             "A full burst can start at once, beside the jobs that run."
         )
         return Plan(effect, by, lambda control: control.reset(name, key=key))
@@ -99,7 +99,7 @@ def _set(known: Known, form: Mapping[str, Any], for_: float | None, how_long: st
     counts_on = new.fingerprint == (limit.declared or limit).fingerprint
     effect = f"Change {whose} in the whole fleet, {how_long}: from {format_limit(limit)} to {format_limit(new)}. " + (
         "Jobs that hold slots go on." if not limit.period_us else _COUNTS_ON if counts_on
-        else "It counts by itself: a full burst can start at once, and jobs that wait join a new line."
+        else "It counts by itself: a full burst can start at once, and jobs that wait join a new waitlist."
     )  # fmt: skip
     return Plan(effect, by, lambda control: control.set(name, rate, burst=burst, tier=tier, for_=for_))
 
@@ -149,7 +149,7 @@ def _end_of(rule: Rule, part: str | None) -> str:
     if rule.what == "weight":
         return (
             f"Give tenant {part!r} of limit {rule.name!r} the weight back that its share has for it, in place of "
-            f"{rule.weight:g}, which {rule.by} set. Jobs that wait keep their places."
+            f"{rule.weight:g}, which {rule.by} set. Jobs that wait keep their positions."
         )
     if rule.what == "scale":
         whose = f"every limit that {rule.name!r} matches" if rule.is_pattern else f"limit {rule.name!r}"

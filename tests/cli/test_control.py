@@ -102,9 +102,9 @@ def test_clear_line(run: Run, redis_url: str) -> None:
         for job in range(3):
             limiter.acquire(limit, job=Job(id=str(job)))
         outcome = run("clear-line", "api")
-        assert (outcome.exit_code, outcome.stdout) == (0, "api: clear-line: 1 waiting lines emptied\n")
+        assert (outcome.exit_code, outcome.stdout) == (0, "api: clear-line: 1 waitlists emptied\n")
         assert limiter.peek(limit).reason == "exhausted"
-    assert "clear-line: 1 waiting lines emptied" in run("history", "api").stdout
+    assert "clear-line: 1 waitlists emptied" in run("history", "api").stdout
 
 
 @pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["shadow", "partner-ap"]])

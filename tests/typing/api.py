@@ -195,8 +195,7 @@ def ask(limiter: Limiter, job: Job) -> None:
     counts: tuple[int, int] = (decision.cost, decision.remaining)
     reason: str = decision.reason
     headers: dict[str, str] = decision.headers()
-    carried: Mapping[str, Any] | None = decision.ticket
-    again = Job(id="1", name="call", queue="default", args=(1,), kwargs={"a": 2}, function=tokens_of, ticket=carried)
+    again = Job(id="1", name="call", queue="default", args=(1,), kwargs={"a": 2}, function=tokens_of)
     looked: Decision = limiter.peek(partner, account, job=again)
     mixed: Decision = limiter.acquire(even, daily, sliding, exactly, tiered, job=again)
     settled: Decision = limiter.settle(mixed, actual=12)

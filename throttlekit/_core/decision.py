@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -14,7 +13,7 @@ from throttlekit.errors import ConfigurationError
 __all__ = ["Charged", "Decision", "DecisionReason", "decision_of", "settled_of"]
 
 DecisionReason: TypeAlias = Literal[
-    "allowed", "exhausted", "in line", "early", "queue full", "paused", "store unavailable", "waited too long"
+    "allowed", "exhausted", "in line", "queue full", "paused", "store unavailable", "waited too long"
 ]
 
 
@@ -57,12 +56,10 @@ class Decision:
         retry_after: Until about when this request passes, if those that wait before it pass; 0 when allowed.
         delay: How long to wait before the next try: different for each waiting job; 0 when allowed.
         reset_after: Until the binding limit is full again, or its window begins anew.
-        reason: "allowed"; "exhausted" (no unit left); "in line" (other jobs have waited longer); "early"
-            (back before it is due; it keeps its place); "queue full" (as many jobs wait as the limit's
-            `queue=` allows); "paused" (no job passes for now); "store unavailable" (nothing is known;
-            `on_store_failure` of the limits decides); "waited too long" (past the job's max_wait or max_deferrals).
-        ticket: What a denied job carries until its next try, as plain JSON data; opaque. Give it
-            back as `Job.ticket`. None when allowed, or when there was no job.
+        reason: "allowed"; "exhausted" (no unit left); "in line" (other jobs have waited longer); "queue full" (as
+            many jobs wait as the limit's `queue=` allows); "paused" (no job passes for now); "store unavailable"
+            (nothing is known; `on_store_failure` of the limits decides); "waited too long" (past the job's max_wait
+            or max_deferrals).
         charged: What `Limiter.settle` and `Limiter.release` need of a decision that was allowed: each limit with
             the units taken. While the store is unavailable: the units taken of this process's shares. Limits that
             fail open charge nothing, and to settle them does nothing.
@@ -77,7 +74,6 @@ class Decision:
     delay: float
     reset_after: float
     reason: DecisionReason
-    ticket: Mapping[str, Any] | None = None
     charged: tuple[Charged, ...] = ()
 
     @property
@@ -132,19 +128,19 @@ class _Draft:
 
     def __init__(
         self, allowed: bool, limit: Limit, key: str, cost: int, remaining: int, retry_after: float, delay: float,
-        reset_after: float, reason: DecisionReason, ticket: Mapping[str, Any] | None, charged: tuple[Charged, ...],
+        reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...],
     ) -> None:  # fmt: skip
         self.allowed, self.limit, self.key, self.cost, self.remaining = allowed, limit, key, cost, remaining
         self.retry_after, self.delay, self.reset_after, self.reason = retry_after, delay, reset_after, reason
-        self.ticket, self.charged = ticket, charged
+        self.charged = charged
 
 
 def decision_of(
     allowed: bool, limit: Limit, key: str, cost: int, remaining: int, retry_after: float, delay: float,
-    reset_after: float, reason: DecisionReason, ticket: Mapping[str, Any] | None, charged: tuple[Charged, ...],
+    reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...],
 ) -> Decision:  # fmt: skip
     """As the constructor of `Decision`, with all that it has, in order: for each job."""
-    made: Any = _Draft(allowed, limit, key, cost, remaining, retry_after, delay, reset_after, reason, ticket, charged)
+    made: Any = _Draft(allowed, limit, key, cost, remaining, retry_after, delay, reset_after, reason, charged)
     made.__class__ = Decision
     return made  # type: ignore[no-any-return]
 

@@ -25,7 +25,6 @@ class Job:
         args: Positional arguments, as they were sent.
         kwargs: Keyword arguments, as they were sent.
         function: The function that will run, if this process knows it: it gives the arguments their names.
-        ticket: What the job carries from earlier denials; see `Decision.ticket`.
     """
 
     id: str = ""
@@ -34,7 +33,6 @@ class Job:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     function: Callable[..., Any] | None = None
-    ticket: Mapping[str, Any] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:

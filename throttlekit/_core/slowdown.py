@@ -68,7 +68,7 @@ class Heard(NamedTuple):
 
 class Slowdown(NamedTuple):
     """
-    What a line keeps of it. Times in µs; 0: never.
+    What a waitlist keeps of it. Times in µs; 0: never.
 
     Attributes:
         fell_us: When the rate fell last.

@@ -287,6 +287,5 @@ def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:
         0.0 if reason is Reason.FULL else (answer.retry_us - now_us) / 1_000_000,
         max(0, use.full_us - at_us) / 1_000_000,
         "allowed" if allowed else reason.value,
-        None,
         charged,
     )

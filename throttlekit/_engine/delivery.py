@@ -35,8 +35,8 @@ class Delivery:
             `expires`, RQ's `ttl`. A job that cannot begin before that comes back right after it; the framework ends it
             in its own way. 0 or less: the job has expired.
         again: Whether the job ran before, and has to wait once more: it stands in front of those that have not run.
-        comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no place in
-            line. Its key, cost, tier and share are read of it all the same.
+        comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no
+            position. Its key, cost, tier and share are read of it all the same.
         waits: How it waits if it is denied. None: it comes back by its delay.
     """
 
@@ -85,7 +85,7 @@ class Delivery:
         delay = min(delay, self.longest, self.max_wait - waited)
         return decision_of(
             False, decision.limit, decision.key, decision.cost, decision.remaining, decision.retry_after, delay,
-            decision.reset_after, decision.reason, None, (),
+            decision.reset_after, decision.reason, (),
         )  # fmt: skip
 
     def _lives_us(self) -> int | None:

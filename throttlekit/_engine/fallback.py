@@ -24,7 +24,7 @@ _SPREAD = 0.25
 _SOON_MOST = 100
 """Of the jobs of a process that are denied within one second, how many may return after about a second."""
 _LATER_S = (2.5, 2.9)
-"""The shortest and longest delay of the others, in seconds: too short for an adapter to park them."""
+"""The shortest and longest delay of the others, in seconds: so that an adapter holds them."""
 
 
 class OutageDelays:

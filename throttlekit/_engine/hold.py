@@ -1,4 +1,4 @@
-"""Limits for code outside a job: it waits in line where it stands."""
+"""Limits for code outside a job: it waits where it is called."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Hold:
 
     def pass_line(self) -> Decision:
         """
-        Wait in line until the limits let the caller pass. Nothing is renewed.
+        Wait until the limits let the caller pass. Nothing is renewed.
 
         Raises:
             WaitedTooLong: As for `Limiter.hold`.

@@ -197,7 +197,7 @@ class Prefetcher:
                 if (name := _name(claim)) is None:
                     continue
                 entry = entries[number] = _entry(held, name, claim.limit)
-                # A job with a place has right of way for its own cost alone.
+                # A job with a position has right of way for its own cost alone.
                 if not _has_waited(request) and (units := entry.quota.worth_taking(claim.cost, asked_us)):
                     taking[number] = units
                     entry.quota.begin(asked_us)
@@ -347,7 +347,7 @@ def _answer_at_once(held: _Held, entry: _Entry, claim: Claim) -> None:
 
 
 def _enlarged(request: Request, entries: dict[int, _Entry], taking: dict[int, int]) -> Request:
-    """The same request for so many units ahead. It passes only if no job waits, and keeps no place."""
+    """The same request for so many units ahead. It passes only if no job waits, and keeps no position."""
     claims = list(request.claims)
     for number, units in taking.items():
         entry, claim = entries[number], claims[number]

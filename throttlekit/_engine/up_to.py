@@ -20,7 +20,7 @@ __all__ = ["UpTo"]
 class UpTo:
     """
     The questions of one `acquire_many`: what to look for, and then what to take. Each is put without a job, so that
-    only what stands free before the jobs in line passes, and each is charged whole or not at all.
+    only what waiting jobs leave passes, and each is charged whole or not at all.
 
     Args:
         in_force: See `Limiter.in_force`.
@@ -94,7 +94,7 @@ def _free(decision: Decision, cost: int) -> int:
         return cost
     free = 0
     if isinstance(decision.limit, TokenBucket) and decision.reason in ("exhausted", "in line"):
-        size_us = decision.limit.bind(cost).size  # what is short of it is a time, of the jobs in line too
+        size_us = decision.limit.bind(cost).size  # what is short of it is a time, of the jobs that wait too
         free = (size_us - round(decision.retry_after * 1_000_000)) * cost // size_us
     elif decision.reason == "exhausted" and decision.remaining >= cost:
         free = cost // 2  # it is slowed down: how many pass is not known

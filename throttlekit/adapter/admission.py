@@ -135,7 +135,7 @@ class Throttling(Generic[_M]):
             elif job.id:
                 wiring_of(self.limiter).stores.forget(claims, [job.id], "")
         except Exception as error:
-            self._log.debug("The place of a %s that ended stays for a moment: %r", self._noun.lower(), error)
+            self._log.debug("The position of a %s that ended stays for a moment: %r", self._noun.lower(), error)
 
     def waited(self, id: str) -> Waited:
         """How a job waited that runs in this process, or in the one that forked this one. Its run counts."""
@@ -214,7 +214,7 @@ class Throttling(Generic[_M]):
         if not run.limits or not run.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             return None
         limit = run.limits[0] if run.decision is None else run.decision.limit
-        return self._outcome(decision_of(False, limit, "", 0, 0, 0.0, 0.0, 0.0, "waited too long", None, ()), run)
+        return self._outcome(decision_of(False, limit, "", 0, 0, 0.0, 0.0, 0.0, "waited too long", ()), run)
 
     def wait_again(self, message: _M, waits: Waiting, retry_after: float, *, stored: bool) -> Outcome:
         """

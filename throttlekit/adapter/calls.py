@@ -51,7 +51,7 @@ class Calls:
     The limits of one client.
 
     A request in a job's body was charged with the job, under the limits that the job has: for these nothing is waited
-    for. For the others, and outside a job, each request waits in line where it stands.
+    for. For the others, and outside a job, each request waits in its thread or task.
 
     Args:
         limits: The first is the one that the partner's responses speak of.
@@ -95,7 +95,7 @@ class Calls:
         return self.limits[0] not in asked.limits
 
     def wait(self, limiter: Limiter, asked: Asked) -> Decision | None:
-        """Wait in line for the limits of *asked*, and return the grant; None: the job was charged under all of them."""
+        """Wait for the limits of *asked*, and return the grant; None: the job was charged under all of them."""
         if not asked.limits:
             return None
         return limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=self.timeout)

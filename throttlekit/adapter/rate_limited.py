@@ -1,4 +1,4 @@
-"""A body heard a 429: pause the limits that it means, and give the job a place in front behind the pause."""
+"""A body heard a 429: pause the limits that it means, and give the job a position in front, behind the pause."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ class RequestLimits:
     """
     The limits that requests are held to.
 
-    A request does not wait: it is answered at once, passes only where no job waits before it, and keeps no place in
-    line. The slots that it takes are its own until `release`, and their leases are renewed meanwhile.
+    A request does not wait: it is answered at once, passes only where no job waits before it, and keeps no
+    position. The slots that it takes are its own until `release`, and their leases are renewed meanwhile.
 
     The limits read a request as they read a job. Its arguments are `remote_addr`, `path` and `method`, those of the
     view, and those that the application gives by name. Those of the view go last: a client may choose them.

@@ -110,7 +110,7 @@ def keys_by_limit(fleet: Fleet) -> dict[str, list[Key]]:
 
 def pressing_keys(store: FleetStore, known: Known, most: int) -> tuple[Key, ...]:
     """
-    The keys of a limit with the longest lines, then the most denied, then the most used: of the 300 first of all limits
+    The keys of a limit where most jobs wait, then the most denied, then the most used: of the 300 first of all limits
     in each of these orders.
 
     Raises:

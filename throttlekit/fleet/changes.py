@@ -32,7 +32,7 @@ class Change:
         name: The limit's name.
         part: The key, the tier or the tenant; None: all there is.
         before, after: What was in force, and what is; None: the limit as it is declared.
-        forgotten: Of "reset": how many stored values were deleted. Of "clear-line": how many lines were emptied.
+        forgotten: Of "reset": how many stored values were deleted. Of "clear-line": how many waitlists were emptied.
     """
 
     at: float

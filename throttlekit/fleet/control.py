@@ -90,7 +90,7 @@ class Control:
 
         It counts where the declared rate counts: units that are left stay, at most the new burst, waiting jobs keep
         their order, and a pause after a 429 lasts. A `SlidingLog`, and a window of another period, cannot: there the
-        rate begins anew, with all of its amount and an empty line. An amount counts those who hold a slot already.
+        rate begins anew, with all of its amount and an empty waitlist. An amount counts those who hold a slot already.
 
         A limit that cannot take it (another kind, a burst where there is none, tiers and no *tier*, a cost that would
         never pass) is refused here, if the fleet has used it in the last hour, or is given in place of its name.
@@ -136,7 +136,7 @@ class Control:
         self, limit: Limit | str, *, key: str | int | None = None, for_: float | timedelta | None = None
     ) -> Sequence[Change]:
         """
-        Let no job pass a limit. Its jobs are deferred, uncharged, and keep the places that they have.
+        Let no job pass a limit. Its jobs are deferred, uncharged, and keep their positions.
 
         What is counted stays, as with `Limiter.pause`: the limit fills meanwhile, and up to one burst follows. Unlike
         that, it needs no limit at hand, and holds for every key at once.
@@ -191,7 +191,7 @@ class Control:
     ) -> Sequence[Change]:
         """
         Let a tenant of a shared limit have another weight, against the others. It counts for the jobs that come to
-        wait from then on: those that wait already keep their places, and jobs of one tenant keep their order.
+        wait from then on: those that wait already keep their positions, and jobs of one tenant keep their order.
 
         Args:
             tenant: As the limit's share gives it.
@@ -216,7 +216,7 @@ class Control:
         """
         Let a limit, or a group of limits, have a part of the rate that is in force: the declared one, or the one that
         `set` said. Of a concurrency limit, a part of its amount. All tenants and tiers alike; what is counted, the
-        line and pauses stay, as with `set`.
+        waitlist and pauses stay, as with `set`.
 
         Never above the declared rate, so every bound holds. A rule for a limit's own name counts before a pattern; of
         several patterns, the lowest factor. A `SlidingLog` cannot: it stays as it is, and its processes log that.
@@ -240,7 +240,7 @@ class Control:
 
     def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
-        Forget what was counted under a limit, of a key or of all: full buckets, empty lines, no holders, no pause
+        Forget what was counted under a limit, of a key or of all: full buckets, empty waitlists, no holders, no pause
         after a 429. What `set`, `pause` and `shadow` said stays. Looks at every name in the store, a thousand at a
         time: seconds, where there are millions.
 
@@ -251,14 +251,14 @@ class Control:
 
     def clear_line(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
-        Empty the waiting lines of a limit, of a key or of all. What was counted stays, and so do pauses and rules. For
+        Empty the waitlists of a limit, of a key or of all. What was counted stays, and so do pauses and rules. For
         after a purge, where the jobs that wait are gone: the next job passes as soon as there is a unit. Looks at every
         name in the store, as `reset` does.
 
-        Jobs that do come back have lost their places: they are decided like new ones, or, if they are due, go first.
+        Jobs that ask again have lost their positions, and are decided like new ones.
 
         Raises:
-            StoreUnavailable: The store did not answer. Some lines may be empty.
+            StoreUnavailable: The store did not answer. Some waitlists may be empty.
         """
         return self._forget("clear-line", limit, key)
 

@@ -160,10 +160,10 @@ def pressing_names(store: SharedCommands, order: str, depth: int, now: float, na
     The keys that press most, by bucket.
 
     Jobs on a waitlist may wait for longer than was estimated when they were denied, and ask nothing meanwhile. So a key
-    whose last job should have passed within the last hour is among those with the longest lines if jobs still wait.
+    whose last job should have passed within the last hour is among those with the longest waitlists if jobs still wait.
 
     Args:
-        order: Which first, a letter each: l those with the longest lines, d the most denied, p those that passed most.
+        order: Which first, a letter each: l those where most wait, d the most denied, p those that passed most.
         depth: How many keys are read in each order, of all limits: at least 1.
         name: Only keys of limits that have this in their name, as it is stored.
 

@@ -93,7 +93,7 @@ class OverrideLayer:
         return [answers[number] for number in range(len(calls))]
 
     def _decide_alone(self, call: Call, claim: Claim) -> Decision:
-        """Decide one limit in shadow mode, for a caller that keeps no place."""
+        """Decide one limit in shadow mode, for a caller that keeps no position."""
         caller = Caller.PEEK if call.peek else Caller.GUEST
         request = Request([claim.claim], Asker(caller))
         answer = self._pipeline.layer.decide(Attempt(call, [claim], request))

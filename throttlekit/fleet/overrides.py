@@ -136,7 +136,7 @@ class Overrides:
         """
         The denial of a call that a pause holds back, and how its job has waited then.
 
-        No store decides, and the job keeps its place. A pause with an end sends its jobs to just behind it, in their
+        No store decides, and the job keeps its position. A pause with an end sends its jobs to just behind it, in their
         order; one without, for a part of the time that it has lasted: so that a job asks a few times, however long it
         lasts, and comes back soon after it has ended.
         """

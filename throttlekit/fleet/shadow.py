@@ -25,7 +25,7 @@ def shadow(
 
     Args:
         found: What the enforced limits decided; None if there are none.
-        ask: Decides one claim, for a caller that keeps no place.
+        ask: Decides one claim, for a caller that keeps no position.
         report: Called with each denial that there would have been.
 
     Returns:

@@ -2,7 +2,7 @@
 What the fleet shows of itself, read from the store alone: its limits, and the keys that press most.
 
 Short questions for any number of keys: what the fleet reported of the last minute; what is used of the chosen keys
-now (a peek, by the script that decides on jobs); their waiting lines and waitlists, which are counted together; and,
+now (a peek, by the script that decides on jobs); their waitlists; and,
 where jobs are on a waitlist, some of its entries, and when the last of them would start. On a cluster all but the first
 are put to the nodes key by key.
 """
@@ -106,7 +106,7 @@ class Key:
         part: What the limit's scope adds: the queue's or the job's name.
         used, capacity: Units that count now, and the most that can; of slots that adapt, the most that can now.
         waiting: How many jobs wait, and `waiting_units`, about how many units they take.
-        owners: How many worker processes and parks have the jobs of the waitlist.
+        owners: How many worker processes have the jobs of the waitlist.
         oldest_wait: How long ago the first job of the waitlist was first denied.
         last_starts: When the last of them starts.
         paused: For how long no job passes yet.
@@ -200,7 +200,7 @@ class Waiting:
     Attributes:
         bucket: Under which name the binding limit counts it; "" once it was allowed.
         reason: That of its last decision.
-        since, due, decided: Its first denial, the instant at which it is due (0: it keeps no place), and its last
+        since, due, decided: Its first denial, the estimated time of its turn (0: it keeps no position), and its last
             decision (0: not reported); seconds of the store's clock.
         place: Where it is on the waitlist of its key; None: it is not on it.
     """

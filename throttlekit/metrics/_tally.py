@@ -60,9 +60,9 @@ class Tally:
         settled: Units that `settle` gave back ("returned") or charged besides ("extra").
         downstream_429: Bodies that raised `RateLimited`, each of which paused the limit.
         slots_lost: Slots that a job lost while it ran.
-        line_end, paused_until: When the waiting line and the pause end, in seconds since the epoch, by the last
+        line_end, paused_until: When the last job passes and the pause ends, in seconds since the epoch, by the last
             decision that saw them; with keys, those of the key where they end last. 0 or past: there is none.
-        worst_key: The key whose line ends last.
+        worst_key: The key whose waitlist ends last.
         holders: Slots of a concurrency limit that the whole fleet holds, by the last decision that saw them.
         holder_updates: How often `holders` was set.
         has_slots: Whether it is a concurrency limit.
@@ -128,7 +128,7 @@ class Tally:
             return
         if reason == "paused":
             self.paused_until = max(self.paused_until if limit.key else 0.0, time.time() + decision.retry_after)
-        if event.deferrals and not decision.final and reason != "early" and event.due > 0:
+        if event.deferrals and not decision.final and event.due > 0:
             end = time.time() + event.due
             if decision.key == self.worst_key or end > self.line_end:
                 self.line_end, self.worst_key = end, decision.key
@@ -211,7 +211,7 @@ class CountingPlugin(ABC):
 
     @abstractmethod
     def record_wait(self, tally: Tally, waited: float, deferrals: int, context: Any) -> None:
-        """Record the wait of a job that started after it waited in the line of *tally*'s limit."""
+        """Record the wait of a job that started after it waited for *tally*'s limit."""
 
     @abstractmethod
     def record_store(self, seconds: float, context: Any) -> None:
@@ -354,7 +354,7 @@ class CountingPlugin(ABC):
 
 
 def _line_of(event: Decided) -> Limit:
-    """The limit in whose line a job that starts has waited last."""
+    """The limit on whose waitlist a job that starts has waited last."""
     return next((limit for limit in event.limits if limit.name == event.waited_for), event.decision.limit)
 
 

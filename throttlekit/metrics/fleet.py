@@ -76,7 +76,7 @@ class _Families:
             return family
 
         self.all: list[Metric] = []
-        self._waiting = gauge("waiting_jobs", "Jobs in the waiting line, about; of the most pressing keys together.")
+        self._waiting = gauge("waiting_jobs", "Jobs that wait, about; of the most pressing keys together.")
         self._used = gauge(
             "used_ratio", "What counts as used now, as a share of the most that can be; the fullest key."
         )

@@ -109,7 +109,7 @@ class OpenTelemetryMetrics(CountingPlugin):
         counter("throttlekit.settled.units", [self._reader(_settled)], "{unit}", "Units that settle() corrected.")
         counter("throttlekit.downstream.429", [self._reader(_429)], "{job}", "Jobs that heard a 429.")
         counter("throttlekit.leases.lost", [self._reader(_lost)], "{slot}", "Slots that a job lost while it ran.")
-        gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last place in the waiting line is due.")
+        gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last job that waits should pass.")
         gauge("throttlekit.paused", [self._reader(_paused)], "s", "Time until the pause ends.")
         gauge("throttlekit.holders", [self._reader(_holders)], "{slot}", "Slots that are held, in the whole fleet.")
         gauge("throttlekit.limit.rate", [self._reader(_rate)], "{unit}/s", "The rate of the limit.")

@@ -145,7 +145,8 @@ class _Families:
             "job_deferrals", "Deferrals before the start, of jobs that were denied.", DEFERRAL_BUCKETS, *limit
         )
         self.line_end = gauge(
-            "line_end_timestamp_seconds", "When the last job in line is due; with keys, of the longest line."
+            "line_end_timestamp_seconds",
+            "When the last job that waits should pass; with keys, of the longest waitlist.",
         )
         self.paused_until = gauge(
             "paused_until_timestamp_seconds", "When the pause ends. Past: the limit is not paused."

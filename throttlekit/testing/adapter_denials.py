@@ -89,7 +89,7 @@ class DenialConformance(OnSite):
                 assert bench.begun(sent).at >= until - CLOCKS
 
     def test_a_denial_is_capped(self) -> None:
-        """A delay that is too long for the framework is split, and the job keeps its place before later ones."""
+        """A delay that is too long for the framework is split, and the job keeps its position before later ones."""
         with self.bench(Settings(longest=0.6)) as bench:
             assert bench.site.limiter.acquire(STEADY, key=bench.key).allowed
             early = [bench.send("steady") for _ in range(4)]

@@ -72,7 +72,7 @@ def describe(
         lines.append("  its turn       now: it is on its way to a worker, or waits for a free one")
     elif job.reason == "paused" and any(rule.what == "pause" for rule in rules):
         lines.append(
-            f"  tries again    {f'in about {format_duration(ahead)}' if ahead > 0 else 'now'}; it keeps its place"
+            f"  tries again    {f'in about {format_duration(ahead)}' if ahead > 0 else 'now'}; it keeps its position"
         )
     elif job.place is not None and job.place.state == "kept":
         lines.append("  its turn       not known: another of its limits holds it back; it keeps its position")
@@ -100,11 +100,11 @@ def _jobs_before(job: Waiting, key: Key, ahead: float) -> str:
     if not key.waiting or not key.last_starts:
         return "not known"
     before = max(0, round(key.waiting * ahead / max(ahead, key.last_starts)) - 1)
-    return f"about {before} of the {key.waiting} in line"
+    return f"about {before} of the {key.waiting} that wait"
 
 
 def _last_in_line(key: Key) -> str:
-    return f"; the last in line starts in {format_duration(key.last_starts)}" if key.last_starts is not None else ""
+    return f"; the last job starts in {format_duration(key.last_starts)}" if key.last_starts is not None else ""
 
 
 def _format_time(seconds: float) -> str:

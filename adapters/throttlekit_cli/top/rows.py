@@ -26,9 +26,9 @@ class Row:
         share: Units that were used in the last minute, as a share of what the rate allows in a minute.
         waiting: How many jobs wait.
         waiting_units: About how many units they take.
-        owners: How many worker processes and parks have them.
+        owners: How many worker processes have them.
         oldest: The longest wait of a job that asked in the last minute, or that waits first now.
-        starts: When the last job in line will start.
+        starts: When the last job that waits will start.
         slowed: How it is slowed down for a while, by `adapt=` or by what downstream said.
         tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
         downstream_429: 429s of downstream that paused the limit in the last 15 minutes, of all its keys.

@@ -282,7 +282,7 @@ function explained(id, job) {
   const ahead = (job.due ?? 0) - job.now, held = job.reason === "paused" && job.rules.some((rule) => rule.what === "pause");
   return [h("p", {}, "Job ", name, " waits for ", h("a", { href: `#/limit/${encodeURIComponent(job.id)}`, class: "name" }, job.limit), job.key && h("span", { class: "data" }, `, key ${job.key}`), `: ${job.definition}.`),
     h("dl", { class: "facts" }, ...fact("Since", `${clock(job.since)}, ${ago(job.since)}`), ...fact("Deferred", `${times}${job.decided ? `, the last time ${ago(job.decided)}` : ""}: ${job.reason}`),
-      ...(job.place === "woken" ? fact("Its turn", "now: it is on its way to a worker, or waits for a free one") : held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : "now"}; it keeps its place`)
+      ...(job.place === "woken" ? fact("Its turn", "now: it is on its way to a worker, or waits for a free one") : held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : "now"}; it keeps its position`)
         : job.place === "kept" ? fact("Its turn", "not known: another of its limits holds it back; it keeps its position")
         : ahead > 0 ? [...fact("Its turn", `in about ${duration(ahead)}, at ${clock(job.due)}`), ...fact("Before it", job.before === null ? "not known" : `about ${count(job.before)} of the ${count(job.waiting)} in line`)]
         : fact("Its turn", `was ${duration(-ahead)} ago: it is on its way to a worker, or waits for a free one`)),

@@ -95,7 +95,6 @@ def test_headers_without_a_store_promise_nothing() -> None:
         ("allowed", False),
         ("exhausted", False),
         ("in line", False),
-        ("early", False),
         ("store unavailable", False),
         ("queue full", True),
         ("waited too long", True),
@@ -181,7 +180,7 @@ def test_headers_tell_the_binding_limit() -> None:
 
 def test_decision_travels() -> None:
     """A decision can be pickled and copied, what it charged included."""
-    decision = _decision(ticket={"v": 1}, charged=(Charged(LIMIT, "tk1:{partner:}:f00", 1, 7, True),))
+    decision = _decision(charged=(Charged(LIMIT, "tk1:{partner:}:f00", 1, 7, True),))
     for copied in (pickle.loads(pickle.dumps(decision)), copy.deepcopy(decision), copy.copy(decision)):
         assert copied == decision
         assert copied.charged[0].limit is copied.limit

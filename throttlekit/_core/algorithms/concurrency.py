@@ -4,7 +4,7 @@ So many jobs at once: a set of holders, each with an expiry of its own.
 Rule 1: a holder is a member of a set, never a count: no holder can give back twice, or what another one holds. Its name
 says how many slots it has: so every part of a fleet gives back, renews and counts the same number.
 Rule 2: a holder that does not renew within its lease is gone. So a worker that is killed frees its slots.
-Rule 3: no clock shows when a slot comes free. The line is paced by how long holders held theirs on average, and at
+Rule 3: no clock shows when a slot comes free. Waiting jobs are paced by how long holders held theirs on average, and at
 least by how long the holder that was admitted last has held its slot.
 Rule 4: a workflow is one holder. Its first job takes the slot; while it is held, its other jobs pass and take nothing.
 Each job that begins, runs or ends makes the lease begin anew, and only a lease of 0 gives the slot back. Only a grant
@@ -251,8 +251,8 @@ class Concurrency(Limit):
         ConfigurationError: A value that can never work, as soon as the limit is made.
         CostExceedsLimit: The cost is more than the amount.
 
-    Waiting jobs come back as slots come free: one after the other, at a distance of the recent mean hold / amount for
-    each slot. Where the first in line needs several, those that come free are kept for it after half a second.
+    Waiting jobs are woken in their order as slots come free. If the first of them needs several, those that come free
+    are kept for it. The delay of a denied job is an estimate: the recent mean hold / amount for each slot before it.
     Whatever the definition, one name is one set of holders: after a change of the amount, the jobs that hold a slot
     count under the new one.
     """

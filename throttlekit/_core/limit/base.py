@@ -57,7 +57,7 @@ class Limit(PerJob, Value):
         tier: Which of the rates a job has: a template or a callable, as for *key*. Each tier is counted apart.
         default_tier: The tier of a job whose tier has no rate. Default: such a job fails, with the error.
         on_store_failure: What happens to a job while the store gives no answer. "closed" (default): it is deferred,
-            uncharged, and keeps its place. "open": it runs, uncharged. "local": this process holds it to its own
+            uncharged, and keeps its position. "open": it runs, uncharged. "local": this process holds it to its own
             share of the limit, in its memory. Of several limits of a job, the strictest decides for all.
         processes: For "local": how many processes share the limit. Each has an equal share; a bucket's
             burst is divided too, but at least one unit passes at once.

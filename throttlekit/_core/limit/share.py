@@ -33,7 +33,7 @@ class Stake(NamedTuple):
     lead: int = 0
 
     def step(self, units: int) -> int:
-        """How far *units* move the tenant on in the line, rounded up."""
+        """How far *units* move the tenant's next job back in the order, rounded up."""
         return max(1, -int(-units * UNIT // self.weight)) if units else 0
 
 
