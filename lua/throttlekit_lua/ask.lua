@@ -17,7 +17,7 @@ for _, c in ipairs(claims) do
   if c.size > 0 and c.code ~= 't' and not c.of.estimates then early = 0 end
 end
 
--- When c passes once n units have passed before it, all of them once a pause has ended.
+-- When c passes once n units have passed before it; those of a rate come after a pause.
 local function ready(c, n) return ready_after(c, n, max(now, c.line.paused)) end
 
 local function look_once(c)
@@ -30,7 +30,7 @@ local function look_once(c)
     local before = rank_of(list, c.entry.place, ALL) * c.cost
     if ready(c, kept + before) <= now + late then c.turn, kept = true, kept - held(list).late end
   end
-  c.passes = ready(c, kept)
+  c.passes = max(ready(c, kept), list.paused)
   if c.turn and c.code == 't' and list.paused <= now then c.till = now + early end
   c.first = c.turn or c.passes > now or list.epoch == '' or not head(list)
 end

@@ -173,7 +173,7 @@ def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, i
             owners = each.waitlist.owners.values()
             position = sum(bisect_left(owner.waiting, (entry.place, "")) for owner in owners)
             ahead = each.waitlist.taken(now_us) + position * entry.cost
-            at_us = each.ready(ahead)
+            at_us = max(each.ready(ahead), each.waitlist.pause.until_us)
         for_us = max(0, now_us - entry.since_us)
         found.append(Where(i, entry.state, position, max(0, at_us - now_us), for_us))
     return found
