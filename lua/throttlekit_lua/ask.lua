@@ -12,6 +12,9 @@ local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0
 
 local late = lateness(owner)
 
+-- When c passes once n units have passed before it; those of a rate come after a pause.
+local function ready(c, n) return ready_after(c, n, max(now, c.line.paused)) end
+
 local function look_once(c)
   local list = c.line
   c.turn, c.till, c.first = c.entry ~= nil and c.entry.at > 0, now, true
@@ -20,9 +23,9 @@ local function look_once(c)
   local kept = c.turn and 0 or units_out(list)
   if late > 0 and c.entry and not c.turn then
     local before = rank_of(list, c.entry.place) * c.cost
-    if ready_after(c, kept + before, now) <= now + late then c.turn, kept = true, kept - held(list).late end
+    if ready(c, kept + before) <= now + late then c.turn, kept = true, kept - held(list).late end
   end
-  c.passes = max(ready_after(c, kept, now), list.paused)
+  c.passes = max(ready(c, kept), list.paused)
   if c.turn and c.code == 't' and list.paused <= now then c.till = now + early end
   c.first = c.turn or c.passes > now or list.epoch == '' or not head(list)
 end
@@ -74,7 +77,7 @@ local function verdict()
   retry = c.passes
   if not c.turn then
     local jobs = c.entry and rank_of(list, c.entry.place) or waiting(list)
-    retry = max(retry, ready_after(c, units_out(list) + jobs * c.cost, now))
+    retry = max(retry, ready(c, units_out(list) + jobs * c.cost))
   end
   if not waits and waited_denials == 0 and ARGV[2] ~= 'again' then
     for i, each in ipairs(claims) do
@@ -82,7 +85,7 @@ local function verdict()
     end
   end
   if list.paused > now then return 4, binding, retry end
-  return ready_after(c, 0, now) > now and 1 or 2, binding, retry
+  return ready(c, 0) > now and 1 or 2, binding, retry
 end
 
 local function grant(c, begins)
@@ -139,7 +142,7 @@ local function comes(c)
   local list = c.line
   if not c.entry then return now end
   local before = rank_of(list, c.entry.place) + expected(list, owner)
-  local at = ready_after(c, units_out(list) - held(list).late + before * c.cost, now)
+  local at = ready(c, units_out(list) - held(list).late + before * c.cost)
   if c.code == 't' and c.of.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
   return max(now + SOONEST, at, list.paused)
 end
@@ -165,7 +168,7 @@ local function deny(binding)
     mend(c)
     if i ~= binding and c.size > 0 then
       local turn = 0
-      if c.entry and c.entry.at > 0 and ready_after(c, 0, now) <= c.till then
+      if c.entry and c.entry.at > 0 and ready(c, 0) <= c.till then
         turn = bound.line.paused <= now and is_scarcer(c, bound) and now + TURN or now
       end
       keep(c.line, position(c), owner, now + KEPT_WAIT, turn)

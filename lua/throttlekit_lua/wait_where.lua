@@ -18,7 +18,7 @@ for i, c in ipairs(claims) do
       for _, o in ipairs(owners(list, '-1', '(h' .. e.place)) do
         before = before + count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. e.place)
       end
-      at = max(ready_after(c, units_out(list) + before * e.cost, now), list.paused)
+      at = max(ready_after(c, units_out(list) + before * e.cost, max(now, list.paused)), list.paused)
     end
     local delay, waited = max(0, at - now), max(0, now - e.since)
     found[#found + 1] = concat({whole(i - 1), e.state, whole(before), whole(delay), whole(waited)}, ' ')

@@ -77,7 +77,7 @@ class _Found(NamedTuple):
     turn: bool
     """The job was woken here, or was when another limit held it back."""
     ready: Callable[[int], int]
-    """When the request passes once so many units have passed before it."""
+    """When the request passes once so many units have passed before it; those of a rate come after a pause."""
     passes_us: int
     """When there are units for the job, beyond those that others were woken for; no sooner than a pause ends."""
     until_us: int
@@ -223,7 +223,8 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
         waitlist.guest_us = 0  # callers were spread at another rate
     taken = after_429(algorithm, known, waitlist.pause.emptied_us)
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
-    ready = partial(ready_after, algorithm, taken, pace, at_us=now_us)
+    opens_us = now_us if algorithm.estimates else max(now_us, waitlist.pause.until_us)
+    ready = partial(ready_after, algorithm, taken, pace, at_us=opens_us)
     entry = waitlist.entries.get(asker.job) if asker.job else None
     turn = _has_turn(entry)
     if not algorithm.size or algorithm.holds(taken, now_us):

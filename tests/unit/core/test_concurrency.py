@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from throttlekit._core.acquire import State, acquire
-from throttlekit._core.line import GRACE_US
 
 from support.claims import claim_of
-from support.servers.stores import ask
 from throttlekit import Concurrency, ConfigurationError, CostExceedsLimit, Decision, Job, Limiter, TokenBucket
+from throttlekit._core import decide
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
-from throttlekit._core.answer import Answer, Caller, Reason
+from throttlekit._core.answer import GUEST
+from throttlekit._core.decide import Stored
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.storage_keys import with_slots
 from throttlekit.stores import MemoryStore
@@ -38,6 +37,11 @@ def taken(*holders: str, at_us: int = NOW_US, amount: int = 9) -> Holders:
         state = slot(holder, amount).admit(state, at_us)
     assert state is not None
     return state
+
+
+def _deaf(owner: str, number: int, wake: object) -> bool:
+    """No job waits, so nobody is woken."""
+    return False
 
 
 def living(state: Holders | None, now_us: int) -> list[str]:
@@ -158,7 +162,7 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
     """
     rnd = random.Random(seed)
     now_us, lease_us = NOW_US, lease_ms * 1000
-    state = State()
+    state = Stored()
     model: dict[str, int] = {}
     costs: dict[str, int] = {}
     holders: list[tuple[str, int]] = []
@@ -172,7 +176,7 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
             charge = Concurrency("x", amount, lease=lease_us / 1e6).bind(cost, 0, f"job#{number}")
             name = charge.holder
             costs[name] = cost
-            verdict, (state,) = acquire([claim_of(charge)], [state], now_us, caller=Caller.GUEST)
+            verdict, (state,) = decide.ask([claim_of(charge)], [state], now_us, GUEST, _deaf, "e")
             assert verdict.allowed == (held + cost <= amount)
             if verdict.allowed:
                 model[name] = now_us + lease_us
@@ -181,13 +185,13 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
             name, granted_us = rnd.choice(holders)
             charge = slot(name, amount, lease_us)
             if kind < 0.75:
-                state = State(charge.released(state.taken, now_us, granted_us), None)
+                state = Stored(charge.released(state.taken, now_us, granted_us), None)
                 model.pop(name, None)
                 if rnd.random() < 0.5:
                     holders.remove((name, granted_us))
             else:
                 after, kept = charge.renewed(state.taken, now_us)
-                state = State(after, None)
+                state = Stored(after, None)
                 assert kept == (name in model or held + costs[name] <= amount)
                 if kept:
                     model[name] = now_us + lease_us
@@ -203,7 +207,7 @@ def test_none_leaks_when_another_denies() -> None:
     rate, account = TokenBucket("rate", "2/s", burst=3), TokenBucket("account", "5/s", burst=2)
     slots, rnd, denied_by = Concurrency("slots", 3, lease=1), random.Random(6), [0, 0, 0]
     for _ in range(10_000):
-        states, now_us = {name: State() for name in ("rate", "slots", "a", "b")}, NOW_US
+        states, now_us = {name: Stored() for name in ("rate", "slots", "a", "b")}, NOW_US
         units = {"rate": (3.0, NOW_US), "a": (2.0, NOW_US), "b": (2.0, NOW_US)}
         holders: dict[str, int] = {}
         for step in range(15):
@@ -212,14 +216,14 @@ def test_none_leaks_when_another_denies() -> None:
             if holders and rnd.random() < 0.3:
                 holder = rnd.choice([*holders])
                 charge: Any = slots.bind(1, 0, holder)
-                states["slots"] = State(charge.released(states["slots"].taken, now_us, now_us))
+                states["slots"] = Stored(charge.released(states["slots"].taken, now_us, now_us))
                 del holders[holder]
                 continue
             key, holder = rnd.choice("ab"), f"{step}#x"
             charges = [rate.bind(1), slots.bind(1, 0, holder), account.bind(1)]
             names = ["rate", "slots", key]
             before = [states[name] for name in names]
-            verdict, after = acquire([claim_of(each) for each in charges], before, now_us, caller=Caller.GUEST)
+            verdict, after = decide.ask([claim_of(each) for each in charges], before, now_us, GUEST, _deaf, "e")
             left = {
                 name: (min(burst, units[name][0] + (now_us - units[name][1]) / interval_us), now_us)
                 for name, burst, interval_us in (("rate", 3.0, 500_000), (key, 2.0, 200_000))
@@ -231,7 +235,7 @@ def test_none_leaks_when_another_denies() -> None:
             else:
                 denied_by[verdict.claim] += 1
                 assert [state.taken for state in after] == [state.taken for state in before]
-            states |= zip(names, (State(state.taken) for state in after), strict=True)
+            states |= zip(names, (Stored(state.taken) for state in after), strict=True)
             assert sorted(living(states["slots"].taken, now_us)) == sorted(holders)
     assert min(denied_by) > 500, denied_by
 
@@ -369,53 +373,6 @@ def test_script_is_told_the_holder() -> None:
     assert slot("x").params == (2, LEASE_US, "x")
 
 
-# The line
-
-
-def _ask(
-    state: State, holder: str, now_us: int, *, back: Answer | None = None, caller: Caller = Caller.JOB
-) -> tuple[Answer, State]:
-    places = () if back is None else back.places
-    claim = claim_of(slot(holder))
-    verdict, (state,) = acquire([claim], [state], now_us, caller=caller, places=places, secret="s")
-    return verdict, state
-
-
-def test_waiter_that_comes_early_passes_if_a_slot_is_free() -> None:
-    """Its instant was an estimate: woken by a release beside it, it takes the slot. A newcomer does not."""
-    state = State(taken("a", "b"))
-    first, state = _ask(state, "c", NOW_US)
-    second, state = _ask(state, "d", NOW_US)
-    assert first.due_us < second.due_us
-    early, state = _ask(state, "d", NOW_US + 1, back=second)
-    assert (early.reason, early.due_us) == (Reason.EARLY, second.due_us + 1)
-    state = State(slot("a").released(state.taken, NOW_US + 2, NOW_US), state.line)
-    newcomer, _ = _ask(state, "e", NOW_US + 3)
-    assert newcomer.reason is Reason.IN_LINE
-    seen, after = _ask(state, "d", NOW_US + 3, back=early, caller=Caller.PEEK)
-    assert seen.allowed
-    assert after is state
-    woken, state = _ask(state, "d", NOW_US + 3, back=early)
-    assert woken.allowed
-    assert state.line is not None
-    assert [entry.number for entry in state.line.jobs] == [1], "the other waits on"
-
-
-def test_waiter_for_which_a_slot_lay_free_for_the_grace_time_is_set_aside() -> None:
-    """While all slots are held none is. A free slot is found once, and given to the next a grace time later."""
-    state = State(taken("a", "b")._replace(mean_us=600_000_000))
-    for holder in "cdefg":
-        _, state = _ask(state, holder, NOW_US)
-    state = State(slot("a").released(state.taken, NOW_US + 9, NOW_US), state.line)
-    waiting: list[int] = []
-    for number in range(3):
-        verdict, state = _ask(state, f"n{number}", NOW_US + 9 + (number + 1) * GRACE_US)
-        assert state.line is not None
-        waiting.append(len(state.line.jobs))
-        assert not verdict.allowed
-    assert waiting == [6, 6, 6]
-
-
 # With the limiter
 
 
@@ -528,11 +485,11 @@ def test_keys_have_slots_of_their_own(limiter: Limiter) -> None:
     """The slots of one account are not those of another."""
     each = Concurrency("per-account", 1, key="{account}")
     one, other = Job(kwargs={"account": 1}), Job(kwargs={"account": 2})
-    decision = ask(limiter, each, job=one)
+    decision = limiter.acquire(each, job=one)
     assert not limiter.peek(each, job=one)
-    assert ask(limiter, each, job=other)
+    assert limiter.acquire(each, job=other)
     limiter.release(decision)
-    assert ask(limiter, each, key=1)
+    assert limiter.acquire(each, key=1)
 
 
 def test_tiers_have_amounts_and_leases_of_their_own(limiter: Limiter, clock: FakeClock) -> None:

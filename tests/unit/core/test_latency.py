@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from throttlekit._core.line import KEPT_US
 
 from support.partner.queueing import Ours, Partner, constant, even, happen, spread, stepped, two_kinds
 from throttlekit import Adapt, AsyncLimiter, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
@@ -35,6 +34,7 @@ from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._core.serialize import dump, load, load_in_force, plain
 from throttlekit.adapter.body import decision_from_receipt, receipt, running
 from throttlekit.stores import Lease, MemoryStore
+from throttlekit.stores.memory import _KEPT_US  # pyright: ignore[reportPrivateUsage]
 from throttlekit.testing import FakeClock
 
 NOW_US = 1_800_000_000_000_000
@@ -264,7 +264,7 @@ def test_what_is_learnt_is_forgotten_in_the_end(limiter: Limiter, store: MemoryS
     learnt = gauge_of(store)
     assert learnt is not None
     assert learnt.slots > 2
-    clock.advance((REMEMBERED_US + KEPT_US) / 1e6 - 0.01)
+    clock.advance((REMEMBERED_US + _KEPT_US) / 1e6 - 0.01)
     assert limiter.peek(LLM).allowed
     assert store._get(next(iter(store._values)), clock()) is not None
     clock.advance(0.02)

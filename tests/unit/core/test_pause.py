@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import pytest
-from throttlekit._core.acquire import State, acquire, kept_until_us, pause
-from throttlekit._core.line import GRACE_US, Line
 
 from support.claims import claim_of
 from support.servers.blocking import either
@@ -28,8 +27,12 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.answer import Answer, Caller, Reason
+from throttlekit._core import decide, wait_control
+from throttlekit._core.answer import Answer, Asker, Caller, Reason
+from throttlekit._core.decide import Stored
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.slowdown import Pause
+from throttlekit._core.waitlist import KEPT_US, Waitlist, Wake
 from throttlekit._engine.call import Call
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
@@ -37,9 +40,6 @@ from throttlekit.testing import FakeClock
 NOW_US = 1_800_000_000_000_000
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
-
-heard_429 = partial(pause, emptied=True)
-each_kind = pytest.mark.parametrize("begin", [pause, heard_429], ids=["pause", "429"])
 
 RATES: list[Limit] = [
     TokenBucket("token", "60/minute", burst=20),
@@ -54,18 +54,42 @@ every_rate = pytest.mark.parametrize("limit", RATES, ids=lambda limit: limit.nam
 every_limit = pytest.mark.parametrize("limit", [*RATES, Concurrency("slots", 3)], ids=lambda limit: limit.name)
 
 
+def hear(owner: str, number: int, wake: Wake | None) -> bool:
+    """Each owner listens."""
+    return True
+
+
+def pause(limit: Limit, state: Stored, now_us: int, for_us: int | None, *, emptied: bool = False) -> Stored:
+    return wait_control.pause(claim_of(limit.bind(1, now_us)), 0, deepcopy(state), now_us, for_us, emptied, hear)
+
+
+heard_429 = partial(pause, emptied=True)
+each_kind = pytest.mark.parametrize("begin", [pause, heard_429], ids=["pause", "429"])
+
+
+def pause_of(state: Stored) -> Pause:
+    return state.waitlist.pause if state.waitlist else Pause()
+
+
 def ask(
-    limit: Limit, state: State, now_us: int, *, caller: Caller = Caller.JOB, back: Answer | None = None, cost: int = 1
-) -> Any:
-    claim = claim_of(limit.bind(cost, now_us, f"holder-{now_us}"), cost, limit.max_queue)
-    places = () if back is None else back.places
-    verdict, (state,) = acquire([claim], [state], now_us, caller=caller, places=places, secret="s")
-    return verdict, state
+    limit: Limit, state: Stored, now_us: int, *, job: str = "new", caller: Caller = Caller.JOB, cost: int = 1
+) -> tuple[Answer, Stored]:
+    """Ask for *job*; *state* stays as it is. All jobs have one owner, with threads for all of them."""
+    claim = claim_of(limit.bind(cost, now_us, f"holder-{now_us}-{job}"), cost, limit.max_queue)
+    asker = Asker(caller) if caller is Caller.GUEST else Asker(caller, job, "owner", 99)
+    answer, (after,) = decide.ask([claim], [deepcopy(state)], now_us, asker, hear, "epoch")
+    return answer, after
+
+
+def come(limit: Limit, state: Stored, now_us: int, job: str) -> tuple[Answer, Stored]:
+    """The owner of *job* looks, and asks for it."""
+    _, state = decide.look(claim_of(limit.bind(1, now_us)), state, now_us, "owner", 99, (), False, hear)
+    return ask(limit, state, now_us, job=job)
 
 
 def used(limit: Limit, times: int) -> Any:
     """What is taken once *limit* was asked so often, at `NOW_US`."""
-    state = State()
+    state = Stored()
     for _ in range(times):
         _, state = ask(limit, state, NOW_US, caller=Caller.GUEST)
     return state.taken
@@ -90,36 +114,35 @@ def limiter(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Limite
 @pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST, Caller.PEEK])
 @pytest.mark.parametrize("for_s", [1, 30, 7200 + 60, 86_400])
 def test_nobody_passes_before_it_is_over(limit: Limit, begin: Any, caller: Caller, for_s: int) -> None:
-    """To the last microsecond, newcomers and holders of a place that has come are denied, and told why."""
-    state, until_us = begin(State(), NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
-    waits, state = ask(limit, state, NOW_US)
+    """To the last microsecond, new jobs and those that wait are denied, and told why."""
+    until_us = NOW_US + for_s * SECOND_US
+    _, state = ask(limit, begin(limit, Stored(), NOW_US, for_s * SECOND_US), NOW_US, job="waits")
     for now_us in (NOW_US, NOW_US + 1, (NOW_US + until_us) // 2, until_us - 1):
-        for back in (None, waits):
-            verdict, after = ask(limit, state, now_us, caller=caller, back=back)
-            assert verdict.reason is (Reason.EARLY if back else Reason.PAUSED)
-            assert verdict.retry_us >= until_us
-            assert verdict.due_us >= until_us
+        for job in ("new", "waits"):
+            answer, after = ask(limit, state, now_us, caller=caller, job=job)
+            assert answer.reason is Reason.PAUSED
+            assert answer.retry_us >= until_us
             if caller is Caller.PEEK:
-                assert after is state
+                assert wait_control.list_waiting(after, 9) == wait_control.list_waiting(state, 9)
+                assert (after.taken, pause_of(after)) == (state.taken, pause_of(state))
 
 
 @every_limit
 def test_cost_zero_takes_nothing_and_passes(limit: Limit) -> None:
     """What takes nothing of the limit does not reach whom it protects."""
-    verdict, _ = ask(limit, pause(State(), NOW_US, SECOND_US), NOW_US, cost=0)
+    verdict, _ = ask(limit, pause(limit, Stored(), NOW_US, SECOND_US), NOW_US, cost=0)
     assert verdict.allowed
 
 
 def test_queue_that_lets_nobody_wait_is_full_while_paused() -> None:
     """A `LeakyBucket` whose queue has room lets its jobs wait behind the pause; else it refuses them."""
-    state = pause(State(), NOW_US, 10 * SECOND_US)
     roomy, none = LeakyBucket("roomy", "1/s", queue=2), LeakyBucket("none", "1/s", queue=0)
-    told: list[Reason] = []
-    for _ in range(5):
-        verdict, state = ask(roomy, state, NOW_US)
+    state, told = pause(roomy, Stored(), NOW_US, 10 * SECOND_US), list[Reason]()
+    for number in range(5):
+        verdict, state = ask(roomy, state, NOW_US, job=f"{number}")
         told.append(verdict.reason)
     assert told == [Reason.PAUSED] * 2 + [Reason.FULL] * 3
-    assert ask(none, pause(State(), NOW_US, SECOND_US), NOW_US)[0].reason is Reason.FULL
+    assert ask(none, pause(none, Stored(), NOW_US, SECOND_US), NOW_US)[0].reason is Reason.FULL
 
 
 # Afterwards
@@ -130,8 +153,8 @@ def test_queue_that_lets_nobody_wait_is_full_while_paused() -> None:
 @pytest.mark.parametrize("for_s", [1, 30, 90, 7200])
 def test_what_is_counted_goes_on_as_if_it_had_not_been(limit: Limit, before: int, for_s: int) -> None:
     """After a pause that no 429 began, each request is answered as if no pause had been."""
-    state = State(used(limit, before))
-    paused, until_us = pause(state, NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
+    state = Stored(used(limit, before))
+    paused, until_us = pause(limit, state, NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
     for now_us in range(until_us, until_us + limit.period_us + 1, max(1, limit.period_us // 97)):
         (seen, paused), (known, state) = (ask(limit, each, now_us, caller=Caller.GUEST) for each in (paused, state))
         assert seen == known
@@ -140,19 +163,19 @@ def test_what_is_counted_goes_on_as_if_it_had_not_been(limit: Limit, before: int
 
 @every_rate
 @pytest.mark.parametrize("before", [0, 1000])
-def test_jobs_are_due_when_units_are_there_after_it(limit: Limit, before: int) -> None:
-    """As many as the limit has units for are due at its end, the others as units come; each passes as it comes."""
-    state, until_us = State(used(limit, before)), NOW_US + 45 * SECOND_US
+def test_jobs_pass_when_units_are_there_after_it(limit: Limit, before: int) -> None:
+    """As many as the limit has units for pass at its end, the others as units come, each when it was told."""
+    state, until_us = Stored(used(limit, before)), NOW_US + 45 * SECOND_US
     there = limit.bind(1, until_us).there(state.taken, until_us)
-    state = pause(state, NOW_US, until_us - NOW_US)
-    waiting: list[Answer] = []
-    for _ in range(there + 5):
-        verdict, state = ask(limit, state, NOW_US)
-        waiting.append(verdict)
-    assert [each.due_us == until_us for each in waiting] == [True] * there + [False] * 5
-    for verdict in waiting:
-        came, state = ask(limit, state, verdict.due_us, back=verdict)
-        assert came.allowed
+    state = pause(limit, state, NOW_US, until_us - NOW_US)
+    waiting: list[int] = []
+    for number in range(there + 5):
+        answer, state = ask(limit, state, NOW_US, job=f"{number}")
+        waiting.append(answer.retry_us)
+    assert [retry_us == until_us for retry_us in waiting] == [True] * there + [False] * 5
+    for number, retry_us in enumerate(waiting):
+        answer, state = come(limit, state, retry_us, f"{number}")
+        assert answer.allowed
 
 
 @every_rate
@@ -164,7 +187,7 @@ def test_no_burst_after_a_429(limit: Limit, before: int) -> None:
     much left as of its time.
     """
     until_us = NOW_US + 30 * SECOND_US
-    state = heard_429(State(used(limit, before)), NOW_US, 30 * SECOND_US)
+    state = heard_429(limit, Stored(used(limit, before)), NOW_US, 30 * SECOND_US)
     step_us = limit.period_us // limit.amount
     runs_us: list[int] = []
     for now_us in range(until_us, until_us + limit.period_us + 1, max(1, step_us // 10)):
@@ -185,7 +208,7 @@ def test_no_burst_after_a_429(limit: Limit, before: int) -> None:
 @every_rate
 def test_after_a_429_nothing_is_there(limit: Limit) -> None:
     """The instant that downstream asked for, no unit is: the limit begins empty, but for the rest of a fixed window."""
-    state = heard_429(State(), NOW_US, 30 * SECOND_US)
+    state = heard_429(limit, Stored(), NOW_US, 30 * SECOND_US)
     until_us = NOW_US + 30 * SECOND_US
     seen, _ = ask(limit, state, until_us, caller=Caller.PEEK)
     if isinstance(limit, FixedWindow):
@@ -200,13 +223,13 @@ def test_after_a_429_nothing_is_there(limit: Limit) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_pauses_break_no_log(amount: int, seed: int) -> None:
     """However often it is paused and resumed, in no window of the period do more than the amount pass."""
-    limit, rnd, state, now_us = SlidingLog("log", f"{amount}/minute"), random.Random(seed), State(), NOW_US
+    limit, rnd, state, now_us = SlidingLog("log", f"{amount}/minute"), random.Random(seed), Stored(), NOW_US
     runs_us: list[int] = []
     for _ in range(3000):
         now_us += rnd.choice([0, 0, 1, rnd.randrange(2 * limit.period_us // amount)])
         if rnd.random() < 0.02:
             for_us = rnd.choice([None, 1, SECOND_US, limit.period_us // 2])
-            state = pause(state, now_us, for_us, emptied=rnd.random() < 0.5)
+            state = pause(limit, state, now_us, for_us, emptied=rnd.random() < 0.5)
         verdict, state = ask(limit, state, now_us, caller=Caller.GUEST)
         if verdict.allowed:
             runs_us.append(now_us)
@@ -236,15 +259,15 @@ def test_what_is_used_more_stays_so(limit: Limit) -> None:
 @each_kind
 def test_grant_ends_it(limit: Limit, begin: Any) -> None:
     """The first to pass afterwards leaves nothing of the pause but what it took for used."""
-    state = begin(State(), NOW_US, 7200 * SECOND_US + 1)
+    state = begin(limit, Stored(), NOW_US, 7200 * SECOND_US + 1)
     now_us = NOW_US + 7200 * SECOND_US + 1
     while not (answer := ask(limit, state, now_us))[0].allowed:
         now_us = answer[0].retry_us
-        state = State(state.taken, state.line)
     after = answer[1]
-    assert after.line is None or (after.line.paused_us, after.line.emptied_us) == (0, 0)
+    assert after.waitlist is None
     again, _ = ask(limit, after, now_us, caller=Caller.PEEK)
     if not isinstance(limit, Concurrency):
+        assert again.uses[0] is not None
         assert again.uses[0].full_us > now_us
 
 
@@ -252,15 +275,15 @@ def test_denied_by_another_limit_it_stays_used_up() -> None:
     """Where another limit denies, nothing of the pause is forgotten: still no burst."""
     paused, other = TokenBucket("a", "1/s", burst=9), TokenBucket("b", "1/minute", burst=1)
     charges = [paused.bind(1), other.bind(1)]
-    states = [heard_429(State(), NOW_US, SECOND_US), State(other.bind(1).admit(None, NOW_US))]
-    now_us = NOW_US + 3 * SECOND_US
-    verdict, after = acquire([claim_of(charge) for charge in charges], states, now_us, caller=Caller.JOB)
-    assert verdict.claim == 1
-    assert after[0].taken is states[0].taken
-    passed = 0
-    state = after[0]
-    while (answer := ask(paused, state, now_us, caller=Caller.GUEST))[0].allowed:
-        passed, state = passed + 1, answer[1]
+    states = [heard_429(paused, Stored(), NOW_US, SECOND_US), Stored(other.bind(1).admit(None, NOW_US))]
+    now_us, taken = NOW_US + 3 * SECOND_US, states[0].taken
+    claims = [claim_of(charge) for charge in charges]
+    answer, after = decide.ask(claims, states, now_us, Asker(Caller.JOB, "job", "owner"), hear, "epoch")
+    assert answer.claim == 1
+    assert after[0].taken is taken
+    passed, state = 0, after[0]
+    while (again := ask(paused, state, now_us, caller=Caller.GUEST))[0].allowed:
+        passed, state = passed + 1, again[1]
     assert passed == 2
 
 
@@ -272,8 +295,8 @@ def test_fixed_window_of_a_day_is_not_used_up_by_a_429(tz: str | None, hours: in
     """As much is left of its units as of the day, if no more was used: no standstill until midnight."""
     limit, ahead_us = FixedWindow("day", "10000/d", tz=tz), (9 if tz else 0) * 3600 * SECOND_US
     at_us = (NOW_US + ahead_us) // DAY_US * DAY_US - ahead_us + hours * 3600 * SECOND_US
-    state = State(limit.bind(before, at_us).admit(None, at_us - hours))
-    state = heard_429(state, at_us - 5 * SECOND_US, 5 * SECOND_US)
+    state = Stored(limit.bind(before, at_us).admit(None, at_us - hours))
+    state = heard_429(limit, state, at_us - 5 * SECOND_US, 5 * SECOND_US)
     seen, _ = ask(limit, state, at_us, caller=Caller.PEEK)
     assert 0 <= there - limit.remaining(seen.uses[0], at_us) <= 3, "in 4096 parts"
 
@@ -298,10 +321,9 @@ def test_sliding_window_goes_on_at_once_after_a_429(before: int, used: int) -> N
 
 def test_pauses_merge_by_their_ends() -> None:
     """A later one that is shorter shortens nothing; one that ends later is taken."""
-    state = pause(State(), NOW_US, 10)
-    assert pause(state, NOW_US + 1, 5).line == state.line
-    longer = pause(state, NOW_US + 1, 10)
-    assert longer.line == Line(paused_us=NOW_US + 11, paused_from_us=NOW_US + 1)
+    paused = Pause().changed(NOW_US, 10, emptied=False)
+    assert paused.changed(NOW_US + 1, 5, emptied=False) is paused
+    assert paused.changed(NOW_US + 1, 10, emptied=False) == Pause(NOW_US + 11, NOW_US + 1)
 
 
 RESUMED, CLOCK = (None, False), (0, None)
@@ -334,91 +356,93 @@ ORDERS: dict[str, tuple[list[tuple[int, Any]], tuple[int, int | None, int]]] = {
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_429_and_a_pause_end_each_in_its_own_time(order: str) -> None:
     """Neither shortens the other; jobs pass once both are over. A clock that steps back moves both."""
-    events, (paused, emptied, begun) = ORDERS[order]
-    state = State()
+    limit, (events, (paused, emptied, begun)) = TokenBucket("x", "1/s"), ORDERS[order]
+    state = Stored()
     for second, (for_s, is_429) in events:
         now_us, for_us = NOW_US + second * SECOND_US, None if for_s is None else for_s * SECOND_US
         if is_429 is None:
-            state = State(None, state.line and state.line.at(now_us))
+            state = Stored(None, Waitlist(pause=pause_of(state).at(now_us)))
         else:
-            state = pause(state, now_us, for_us, emptied=is_429)
-    assert state.line == Line(
-        paused_us=NOW_US + paused * SECOND_US,
-        paused_from_us=NOW_US + begun * SECOND_US,
-        emptied_us=0 if emptied is None else NOW_US + emptied * SECOND_US,
-    )
-    assert state.line.cleared() == state.line, "a purge of the line leaves both"
+            state = pause(limit, state, now_us, for_us, emptied=is_429)
+    ends = NOW_US + paused * SECOND_US, NOW_US + begun * SECOND_US
+    expected = Pause(*ends, 0 if emptied is None else NOW_US + emptied * SECOND_US)
+    assert pause_of(state) == expected
+    assert pause_of(wait_control.clear(state)) == expected, "removing all jobs leaves both"
 
 
 def test_limit_fills_from_the_end_of_a_429_within_a_longer_pause() -> None:
     """A bucket that heard a 429 of 5 s, and is paused for 8 s, has what came in 3 s; and no more than its burst."""
     bucket = TokenBucket("bucket", "1/s", burst=5)
     for seconds, there in ((8, 3), (60, 5)):
-        state = heard_429(State(), NOW_US, 5 * SECOND_US)
-        state = pause(state, NOW_US + SECOND_US, (seconds - 1) * SECOND_US)
-        assert (
-            bucket.remaining(
-                ask(bucket, state, NOW_US + seconds * SECOND_US, cost=0)[0].uses[0], NOW_US + seconds * SECOND_US
-            )
-            == there
-        )
+        state, now_us = heard_429(bucket, Stored(), NOW_US, 5 * SECOND_US), NOW_US + seconds * SECOND_US
+        state = pause(bucket, state, NOW_US + SECOND_US, (seconds - 1) * SECOND_US)
+        use = ask(bucket, state, now_us, cost=0)[0].uses[0]
+        assert use is not None
+        assert bucket.remaining(use, now_us) == there
 
 
 def test_resume_ends_it_now() -> None:
     """From then on the limit fills at its rate; where nothing is paused nothing changes."""
-    state = pause(State(), NOW_US, 10_000_000)
-    resumed = pause(state, NOW_US + 5, None)
-    assert resumed.line == Line(paused_us=NOW_US + 5, paused_from_us=NOW_US + 5)
-    assert pause(resumed, NOW_US + 9, None) is resumed
-    nothing = State()
-    assert pause(nothing, NOW_US, None) is nothing
+    resumed = Pause().changed(NOW_US, 10_000_000, emptied=False).changed(NOW_US + 5, None, emptied=False)
+    assert resumed == Pause(NOW_US + 5, NOW_US + 5)
+    assert resumed.changed(NOW_US + 9, None, emptied=False) is resumed
+    assert Pause().changed(NOW_US, None, emptied=False) == Pause()
 
 
-def test_pause_and_resume_leave_what_is_taken_and_the_line() -> None:
-    """Both are written beside the line, and touch neither."""
-    before = State("anything", Line(number=3))
-    assert pause(before, NOW_US, 7) == State("anything", Line(number=3, paused_us=NOW_US + 7, paused_from_us=NOW_US))
-    ended = Line(number=3, paused_us=NOW_US, paused_from_us=NOW_US)
-    assert pause(pause(before, NOW_US, 7), NOW_US, None) == State("anything", ended)
+@every_limit
+def test_pause_and_resume_leave_what_is_taken_and_who_waits(limit: Limit) -> None:
+    """A pause is written beside the list, and touches neither."""
+    before, number = Stored(), 0
+    while before.waitlist is None or len(before.waitlist.entries) < 3:
+        _, before = ask(limit, before, NOW_US, job=f"{number}")
+        number += 1
+    paused = pause(limit, before, NOW_US, 7)
+    resumed = pause(limit, paused, NOW_US, None)
+    for after, until_us in ((paused, NOW_US + 7), (resumed, NOW_US)):
+        assert after.waitlist is not None
+        assert after.taken == before.taken
+        assert wait_control.list_waiting(after, 9) == wait_control.list_waiting(before, 9)
+        assert pause_of(after) == Pause(until_us, NOW_US)
 
 
-# The line
+# Who waits
 
 
 @every_rate
 @each_kind
-def test_line_keeps_its_order_behind_it(limit: Limit, begin: Any) -> None:
-    """Those who come back meanwhile keep their places; behind the pause they pass in their order, newcomers last."""
-    state, waiting = State(), list[Answer]()
+def test_jobs_keep_their_order_behind_it(limit: Limit, begin: Any) -> None:
+    """Those that ask again meanwhile keep their positions; after the pause they pass in their order, new ones last."""
+    state, waiting, number = Stored(), dict[str, int](), 0
     while len(waiting) < 5:
-        verdict, state = ask(limit, state, NOW_US)
-        if not verdict.allowed:
-            waiting.append(verdict)
-    until_us = waiting[-1].due_us + 600 * SECOND_US
-    state = begin(state, NOW_US, until_us - NOW_US)
-    for number, verdict in enumerate(waiting):
-        waiting[number], state = ask(limit, state, verdict.due_us, back=verdict)
-        assert waiting[number].reason is Reason.PAUSED
-    newcomer, state = ask(limit, state, until_us - 1)
-    due_us = [each.due_us for each in (*waiting, newcomer)]
-    assert until_us <= due_us[0]
-    assert due_us == sorted(due_us)
-    for verdict in (*waiting, newcomer):
-        came, state = ask(limit, state, verdict.due_us, back=verdict)
-        assert came.allowed
+        answer, state = ask(limit, state, NOW_US, job=f"{number}")
+        if not answer.allowed:
+            waiting[f"{number}"] = answer.retry_us
+        number += 1
+    until_us = max(waiting.values()) + 600 * SECOND_US
+    state = begin(limit, state, NOW_US, until_us - NOW_US)
+    for job, retry_us in waiting.items():
+        answer, state = ask(limit, state, retry_us, job=job)
+        assert answer.reason is Reason.PAUSED
+    for job in (*waiting, "last"):
+        answer, state = ask(limit, state, until_us - 1, job=job)
+        waiting[job] = answer.retry_us
+    assert until_us <= min(waiting.values())
+    assert [*waiting.values()] == sorted(waiting.values())
+    for job, retry_us in waiting.items():
+        answer, state = come(limit, state, retry_us, job)
+        assert answer.allowed
 
 
 @every_limit
 @each_kind
-def test_none_is_set_aside_during_it(limit: Limit, begin: Any) -> None:
-    """However long it lasts: those who wait come back behind it, and newcomers stand behind them."""
-    state = begin(State(), NOW_US, 3600 * SECOND_US)
-    first, state = ask(limit, state, NOW_US)
+def test_jobs_that_wait_for_its_end_stay_before_new_ones(limit: Limit, begin: Any) -> None:
+    """However long it lasts."""
+    state = begin(limit, Stored(), NOW_US, 3600 * SECOND_US)
+    first, state = ask(limit, state, NOW_US, job="first")
     for seconds in (1000, 2000, 3500):
-        late, state = ask(limit, state, NOW_US + seconds * SECOND_US)
-    assert late.due_us >= first.due_us
-    assert state.line is not None
-    assert len(state.line.jobs) == 4
+        late, state = ask(limit, state, NOW_US + seconds * SECOND_US, job=f"{seconds}")
+        assert late.retry_us >= first.retry_us
+    assert wait_control.list_waiting(state, 9).jobs == 4
 
 
 # How long it is kept
@@ -426,17 +450,23 @@ def test_none_is_set_aside_during_it(limit: Limit, begin: Any) -> None:
 
 @every_limit
 @each_kind
-@pytest.mark.parametrize("for_s", [0, 1, 60, 10_000])
+@pytest.mark.parametrize("for_s", [0, 1, 60, 10_000, 7 * 86_400])
 def test_it_is_kept_as_long_as_it_means_anything_and_not_for_ever(limit: Limit, begin: Any, for_s: int) -> None:
-    """Until the pause is over, and what is taken to have passed before its end counts no more."""
-    state = begin(State(), NOW_US, for_s * SECOND_US)
-    kept_us, until_us = kept_until_us(state, limit.bind(1, NOW_US), NOW_US), NOW_US + for_s * SECOND_US
+    """
+    Until the pause is over, and what is taken to have passed before its end counts no more. At least two days, as every
+    list.
+    """
+    state, until_us = begin(limit, Stored(), NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
+    kept_us = wait_control.kept_until_us(limit.bind(1, NOW_US), state, NOW_US)
     assert kept_us >= until_us
-    assert kept_us <= until_us + 2 * max(limit.period_us, SECOND_US)
-    fresh, _ = ask(limit, State(), kept_us + GRACE_US, caller=Caller.PEEK)
-    known, _ = ask(limit, state, kept_us + GRACE_US, caller=Caller.PEEK)
+    assert kept_us <= max(NOW_US + KEPT_US, until_us + 2 * max(limit.period_us, SECOND_US))
+    fresh, _ = ask(limit, Stored(), kept_us, caller=Caller.PEEK)
+    known, _ = ask(limit, state, kept_us, caller=Caller.PEEK)
+    assert fresh.reason is known.reason is Reason.ALLOWED
+    assert fresh.uses[0] is not None
+    assert known.uses[0] is not None
     assert (fresh.uses[0].units, known.uses[0].units) == (0, 0), "once it is forgotten nothing changes"
-    assert known.uses[0].full_us <= kept_us + GRACE_US
+    assert known.uses[0].full_us <= kept_us
 
 
 # With the limiter
@@ -455,7 +485,7 @@ def test_pause_of_a_key_is_of_that_key_only(limiter: Limiter) -> None:
 
 
 def test_job_waits_behind_it_and_passes(limiter: Limiter, clock: FakeClock) -> None:
-    """A denied job is told how long to wait, comes back with its place, and passes at once."""
+    """A denied job is told how long to wait, and passes then."""
     partner = TokenBucket("partner", "1/s", burst=5)
     limiter.pause(partner, 30)
     denied = limiter.acquire(partner, job=Job(id="1"))
@@ -524,7 +554,7 @@ def test_slots_of_a_paused_limit_can_be_released(limiter: Limiter, clock: FakeCl
 
 @every_limit
 def test_newcomers_stay_behind_those_who_waited_for_its_end(clock: FakeClock, limit: Limit) -> None:
-    """However long it lasted, their places are kept."""
+    """However long it lasted, they keep their positions."""
     limiter = Limiter(MemoryStore(clock_us=clock))
     limiter.pause(limit, 300)
     waiting = [limiter.acquire(limit, job=Job(id=str(number))) for number in range(5)]

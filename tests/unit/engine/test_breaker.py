@@ -21,7 +21,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.answer import Answer, Caller
+from throttlekit._core.answer import Answer, Asker, Caller
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver, build_request
@@ -640,13 +640,13 @@ def test_threads_share_what_one_of_them_learnt(limiter: Limiter, store: Failing)
 def test_requests_of_every_caller_are_guarded(limiter: Limiter, store: Failing, clock: Seconds) -> None:
     """What a guard passes on is what it was given, and its answer goes back as it is."""
     requests: list[Caller] = []
-    answer: Callable[..., Answer] = store.acquire
+    answer: Callable[..., Answer] = store.ask
 
-    def record(request: Request, now_us: int | None = None) -> Answer:
-        requests.append(request.asker.caller)
-        return answer(request, now_us)
+    def record(claims: Any, asker: Asker, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        requests.append(asker.caller)
+        return answer(claims, asker, now_us, attempt=attempt)
 
-    store.acquire = record  # type: ignore[method-assign]
+    store.ask = record  # type: ignore[method-assign]
     limiter.acquire(CLOSED)
     limiter.acquire(CLOSED, job=JOB)
     limiter.peek(CLOSED)
@@ -673,4 +673,5 @@ def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -
     clock.now += 1
     assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["told"]] * 2
     call = Call([CLOSED], JOB)
-    assert guarded.acquire(build_request(call, ClaimResolver(LimitRegistry()).resolve(call))).allowed
+    request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call))
+    assert guarded.ask(request.claims, request.asker).allowed

@@ -23,9 +23,9 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore
-from throttlekit.stores.redis import RedisClusterStore as RedisClusterStore
-from throttlekit.stores.redis import RedisSentinelStore as RedisSentinelStore
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.sentinel import RedisSentinelStore
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 LIMIT = TokenBucket("partner", "10/s", burst=1)

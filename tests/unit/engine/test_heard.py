@@ -170,7 +170,7 @@ def test_outside_a_job_nothing_is_heard() -> None:
 
 
 class _Away(MemoryStore):
-    def acquire(self, *arguments: Any, **options: Any) -> Any:
+    def ask(self, *arguments: Any, **options: Any) -> Any:
         raise StoreUnavailable("the store is away")
 
 

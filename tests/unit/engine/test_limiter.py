@@ -94,6 +94,8 @@ class Down:
     release: Any = ask
     renew: Any = ask
     pause: Any = ask
+    forget: Any = ask
+    listen: Any = ask
 
     def close(self) -> None: ...
 
@@ -417,14 +419,14 @@ def test_peek_answers_the_holder_of_a_place(limiter: Limiter, clock: FakeClock) 
     assert limiter.peek(PARTNER, job=job())
 
 
-def test_reset_forgets_bucket_and_line(limiter: Limiter, store: Recorder) -> None:
+def test_reset_forgets_a_bucket(limiter: Limiter, store: Recorder) -> None:
     """A reset forgets what was counted under the key, and only there."""
     limiter.acquire(ACCOUNT, key=1)
     limiter.acquire(ACCOUNT, key=2)
     limiter.reset(ACCOUNT, key=1)
     assert limiter.peek(ACCOUNT, key=1)
     assert not limiter.peek(ACCOUNT, key=2)
-    assert store.forgotten == [bucket(ACCOUNT, "1") + part for part in ("", ":order2", ":jobs2")]
+    assert store.forgotten == [bucket(ACCOUNT, "1")]
 
 
 def test_reset_takes_the_key_from_a_job(limiter: Limiter) -> None:

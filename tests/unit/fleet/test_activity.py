@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from throttlekit.fleet.line_now import line_of
 
 from support.waiting import wait_until
 from support.waitlists import ask, held
@@ -20,6 +19,7 @@ from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
 from throttlekit.fleet.activity import KEYS, Activity
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
+from throttlekit.fleet.list_now import ListNow, list_from
 from throttlekit.stores.memory import MemoryStore
 
 API = TokenBucket("api", "1/minute", burst=2)
@@ -260,33 +260,35 @@ def test_stored_names_are_taken_apart(key: str, part: str | None) -> None:
 S = 1_000_000
 
 
-def _stored(**numbers: int) -> bytes:
-    fields = ["extra", "paused", "last", "waiting"]
-    at = dict(zip(fields, (4, 13, 17, 19), strict=True))
-    text = ["0"] * 20
-    for name, number in numbers.items():
-        text[at[name]] = str(number)
-    return " ".join([*text, "5ec2e7"]).encode()
+def _read(
+    *record: bytes | None, waiting: int = 0, woken: int = 0, owners: int = 0, first: list[bytes], some: list[bytes]
+) -> ListNow:
+    """What is read of a list at second 100."""
+    known = [*record, None, None, None][:3]
+    return list_from(iter([known, waiting, woken, owners, first, some]), 100 * S, 1_000_000_000)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("until", "begun", "expected"),
     [
-        (None, (0, 0, None, None)),
-        (b"", (0, 0, None, None)),
-        (b"torn 5", (0, 0, None, None)),
-        (_stored(last=110 * S), (0, 0, None, None)),
-        (_stored(last=110 * S, waiting=7), (7, 7, 10.0, None)),
-        (_stored(last=110 * S, waiting=7, extra=5), (7, 12, 10.0, None)),
-        (_stored(last=99 * S, waiting=7), (7, 7, 0, None)),
-        (_stored(last=130 * S, waiting=1, paused=120 * S), (1, 1, 30.0, 20.0)),
-        (_stored(paused=120 * S), (0, 0, None, 20.0)),
-        (_stored(paused=100 * S), (0, 0, None, None)),
+        (None, None, None),
+        (b"120000000", b"100000000", 20.0),
+        (b"100000000", b"90000000", None),
+        (b"150000000", b"130000000", 20.0),
     ],
+    ids=["none", "now", "over", "of a later clock"],
 )
-def test_line_as_it_is_stored(text: bytes | None, expected: tuple[int, int, float | None, float | None]) -> None:
-    """How many wait, when the last is due, how long it is paused: at second 100."""
-    assert line_of(text, 100 * S) == (*expected, None)
+def test_pause_as_it_is_stored(until: bytes | None, begun: bytes | None, expected: float | None) -> None:
+    """For how long no job passes yet."""
+    assert _read(until, begun, first=[], some=[]) == (0, 0, (), expected, None)
+
+
+def test_jobs_as_they_are_stored() -> None:
+    """How many wait, woken ones too, of how many owners; and some ids, the first before all others."""
+    place = b"15" + b"0" * 28
+    some = [b"oa|" + place + b"|one", b"ob|" + place + b"|x|y", b"wb|" + b"0" * 16 + b"|three"]
+    found = _read(waiting=7, woken=2, owners=2, first=[b"h" + place + b"b|x|y"], some=some)
+    assert found == (9, 2, (b"x|y", b"one", b"three"), None, None)
 
 
 @pytest.mark.parametrize(
@@ -307,20 +309,19 @@ def test_line_as_it_is_stored(text: bytes | None, expected: tuple[int, int, floa
 )
 def test_slowdown_as_it_is_stored(slow: Slowdown, expected: tuple[float, str, float] | None) -> None:
     """At which pace units pass, why, and how long yet, of a limit of one a second; the jobs that wait are there too."""
-    text = _stored(last=110 * S, waiting=7) + b" " + " ".join(map(str, slow)).encode()
-    line = line_of(text, 100 * S, 1_000_000_000)
-    assert line[:4] == (7, 7, 10.0, None)
-    if line.slowed is None or expected is None:
-        assert line.slowed is expected
+    found = _read(None, None, " ".join(map(str, slow)).encode(), waiting=7, owners=1, first=[], some=[])
+    assert found[:4] == (7, 1, (), None)
+    if found.slowed is None or expected is None:
+        assert found.slowed is expected
     else:
         rate, by, ends = expected
-        assert line.slowed == (pytest.approx(rate, rel=0.01), by, pytest.approx(ends))
+        assert found.slowed == (pytest.approx(rate, rel=0.01), by, pytest.approx(ends))
 
 
 def test_a_slowdown_of_another_release_hides_no_job() -> None:
     """What cannot be read of it is left out."""
-    for more in (b" 1 2 3", b" x" * 11, b" 1" * 12):
-        assert line_of(_stored(last=110 * S, waiting=7) + more, 100 * S) == (7, 7, 10.0, None, None)
+    for slow in (b"1 2 3", b"x" + b" x" * 10, b"1" + b" 1" * 30):
+        assert _read(None, None, slow, waiting=7, owners=1, first=[], some=[]) == (7, 1, (), None, None)
 
 
 def test_definition_of_slots_is_told_with_their_number() -> None:
