@@ -57,7 +57,7 @@ _FIRST = (
     "cli/test_doctor.py",
     "adapters/contract/test_huey.py",
     "adapters/celery/test_processes.py",
-    "parity/test_lua.py",
+    "parity/test_waitlists.py",
     "adapters/contract/test_rq.py",
     "adapters/contract/test_celery.py",
     "adapters/celery/test_loss.py",
