@@ -122,6 +122,7 @@ def without_limits(limiter: Limiter) -> dict[str, Callable[[], object]]:
     middleware = Throttle(limiter)
     broker.add_middleware(middleware)
     actor = dramatiq.actor(_body, broker=broker)
+    middleware.before_worker_boot(broker, dramatiq.Worker(broker))
     message = MessageProxy(actor.message())
 
     def of_dramatiq() -> None:
@@ -133,7 +134,7 @@ def without_limits(limiter: Limiter) -> dict[str, Callable[[], object]]:
     app.conf.task_always_eager = False
     task = app.task(_body, name="bench.body")
     gate = Gate(app, limiter, TaskLimits(limiter, None), Settings(rules=WaitRules(), max_hold=None, max_held=1))
-    sender, request = SimpleNamespace(app=app), SimpleNamespace(request_dict={}, task=task)
+    sender, request = _Thing(app=app), _Thing(request_dict={}, task=task)
     job: Any = SimpleNamespace(func=_body, func_name="body", instance=None)
     return {
         "a call of an empty function": _body,
@@ -144,6 +145,12 @@ def without_limits(limiter: Limiter) -> dict[str, Callable[[], object]]:
 
 
 def _body() -> None: ...
+
+
+class _Thing(SimpleNamespace):
+    """In place of an object of Celery's, to which weak references are made."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 def main() -> None:

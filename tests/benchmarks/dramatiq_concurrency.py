@@ -99,7 +99,7 @@ def kill(where: Servers, mode: Any) -> Outcome:
         events = [event for event in slotting.events() if event.at_us <= until_us]
         for each in slotting.running:
             each.kill()
-    held = Held(events, {}, [], 0, "")
+    held = Held(events, {}, 0, "", [])
     alive = {event.more: until_us for event in events if event.what == "start" and event.more != process}
     instants, at_once = held.at_once({**alive, process: killed_us})
     most = max(at_once)

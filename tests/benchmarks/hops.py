@@ -64,6 +64,7 @@ def dramatiq_message() -> str:
     throttle = Throttle(Limiter())
     broker.add_middleware(throttle)
     actor: Any = dramatiq.actor(lambda number: None, actor_name="call", broker=broker, throttle=[LIMIT])
+    throttle.before_worker_boot(broker, dramatiq.Worker(broker))
 
     def deny() -> None:
         message = dramatiq.broker.MessageProxy(actor.message(1))

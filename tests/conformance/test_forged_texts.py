@@ -1,5 +1,5 @@
 """
-Texts that UTF-8 cannot encode, but JSON can: half of a surrogate pair in a ticket, a key, a tenant, a job's id, a
+Texts that UTF-8 cannot encode, but JSON can: half of a surrogate pair in a key, a tenant, a job's id, a
 workflow. Every store decides such a job like any other, and no other limit is affected.
 """
 
@@ -16,7 +16,6 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from throttlekit._engine.ticket import limit_ref
 
 from support.servers.processes import patient
 from support.waiting import wait_until
@@ -48,14 +47,6 @@ FAST = TokenBucket("fast", "5/s", burst=1)
 INNOCENT = TokenBucket("innocent", "1000/s", burst=1000)
 MAIL = TokenBucket("mail", "1/h", burst=1, on_store_failure="open")
 STORES = ["memory", "redis", "client", "cluster", "grouped"]
-
-
-def forged(seal: str = HALF, line: str = HALF) -> Job:
-    """A job with a ticket that no store has given."""
-    ref = limit_ref(API)
-    places = {ref: [1, 2, 3, 4, seal]}
-    ticket = {"v": 2, "slot": 5, "ticket": ref, "n": 1, "since": 1, "line": line, "places": places}
-    return Job(id="forged", name="call", ticket=ticket)
 
 
 @pytest.fixture
@@ -93,9 +84,6 @@ def job(**fields: Any) -> Job:
 
 
 CALLS: dict[str, Callable[[Limiter], Any]] = {
-    "seal": lambda limiter: limiter.acquire(API, job=forged()),
-    "seal, peek": lambda limiter: limiter.peek(API, job=forged()),
-    "seal of two places": lambda limiter: limiter.acquire(API, job=forged("0a;1 2 3 4 0a")),
     "key": lambda limiter: limiter.acquire(KEYED, job=job()),
     "key as an argument": lambda limiter: limiter.acquire(KEYED, key=HALF),
     "tenant": lambda limiter: limiter.acquire(SHARED, job=job()),
@@ -132,21 +120,11 @@ def test_text_that_cannot_be_encoded_is_decided_on_as_any_other(limiter: Limiter
     assert limiter.acquire(INNOCENT).reason == "allowed"
 
 
-def test_forged_ticket_is_ignored(limiter: Limiter) -> None:
-    """Its job waits as a newcomer, with a place that the store gave."""
-    limiter.acquire(API, cost=3)
-    first = limiter.acquire(API, job=job())
-    second = limiter.acquire(API, job=forged())
-    assert second.reason in ("exhausted", "in line")
-    assert second.retry_after > first.retry_after
-    assert HALF not in json.dumps(second.ticket, ensure_ascii=False)
-
-
-def test_forged_ticket_opens_no_limit_that_is_open_while_the_store_is_away(limiter: Limiter) -> None:
-    """A message that is redelivered with its forged ticket lets no other job run uncharged."""
+def test_id_that_cannot_be_encoded_opens_no_limit_that_is_open_while_the_store_is_away(limiter: Limiter) -> None:
+    """A message of such a job that is redelivered lets no other job run uncharged."""
     passed = 0
     for _ in range(20):
-        limiter.acquire(API, job=forged())
+        limiter.acquire(API, job=job(id=HALF))
         passed += limiter.acquire(MAIL).allowed
     assert passed == 1
 
@@ -180,11 +158,11 @@ def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(
 
 
 def test_tasks_of_one_batch_are_decided_each_by_itself(limiter: Limiter) -> None:
-    """One of them has a forged ticket, and keys cannot be encoded: all are decided on."""
+    """One of them has an id that cannot be encoded, and so have keys: all are decided on."""
 
     async def ask() -> list[Decision]:
         tasks = AsyncLimiter(limiter)
-        jobs = [forged(), job(id="2"), forged("0 1"), job(id=HALF)]
+        jobs = [job(id="1"), job(id="2"), job(id="0 1"), job(id=HALF)]
         return await asyncio.gather(
             *(tasks.acquire(API, KEYED, job=replace(each, kwargs={"k": HALF})) for each in jobs)
         )
