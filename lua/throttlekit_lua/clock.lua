@@ -5,7 +5,7 @@
 ]]
 local KEPT, GUESTS, STALE, LOOK, LAST_TAG = 5000000, 60000000, 60000000, 500000, 4503599627370496
 local AT_DOOR, MEAN_ONE, MEAN_PART, MOST_TAG = 8, 1024, 32, 9007199254740990
-local SLACK, MOST_SLACK, FURTHEST, MOST_EXACT = 25, 20000, 3155760000000000, 9007199254740992
+local FURTHEST, MOST_EXACT = 3155760000000000, 9007199254740992
 -- The numbers of a line in which no job waits, and that is neither paused nor slowed down: what stands before the instant
 -- of the next guest, v, the instant of the last look, that of the guest, what stands behind it, and the last instant.
 -- Their end, which is sooner found.
