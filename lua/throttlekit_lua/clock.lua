@@ -3,14 +3,8 @@
 
   Every number handed to the server goes through one format: tostring keeps 14 digits, and some servers print 1e+08.
 ]]
-local KEPT, GUESTS, STALE, LOOK, LAST_TAG = 5000000, 60000000, 60000000, 500000, 4503599627370496
-local AT_DOOR, MEAN_ONE, MEAN_PART, MOST_TAG = 8, 1024, 32, 9007199254740990
-local SLACK, MOST_SLACK, FURTHEST, MOST_EXACT = 25, 20000, 3155760000000000, 9007199254740992
--- The numbers of a line in which no job waits, and that is neither paused nor slowed down: what stands before the instant
--- of the next guest, v, the instant of the last look, that of the guest, what stands behind it, and the last instant.
--- Their end, which is sooner found.
-local QUIET = '^([1-9]%d* (%d+) %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ (%d+) %d+ %d+ 0 0 0 )(%d+)( (%d+) %d+ 0 %x+)$'
-local NO_JOBS = ' 0 %x+$'
+local KEPT, GUESTS, STALE = 5000000, 60000000, 60000000
+local MOST_TAG, FURTHEST, MOST_EXACT = 9007199254740990, 3155760000000000, 9007199254740992
 local format, max, ceil = string.format, math.max, math.ceil
 
 local now = tonumber(ARGV[1])

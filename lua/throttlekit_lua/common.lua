@@ -15,7 +15,6 @@
   use(c)         what is used, and until when it counts
   tight(c, t)    whether a unit that is not taken within t is lost
   estimates      true where no clock shows when units come back: then a job may pass before it is due
-  slack(c, t)    how much later a job is to come back for each unit before it, whose job comes up to t late
   pace(c)        how long the limit takes, at its rate, to let c pass
   c.held         a job of its workflow holds the slot already: it takes nothing, and passes whatever waits
 
@@ -50,10 +49,5 @@ local function time_of(n, over, under)
   return (n - rest) / under * over + rest * ((over - part) / under) + quotient(rest * part, under)
 end
 local function no() return false end
-local function none() return 0 end
-local function window_slack(c, t)
-  local interval = math.floor(c.b / c.a)
-  return math.min(math.floor(interval / SLACK), math.floor(interval * t / c.b))
-end
 
 local algorithms = {}

@@ -128,6 +128,5 @@ algorithms.c = {
   use = function(c) return c.live, c.full end,
   estimates = true,
   tight = function() return true end,
-  slack = none,
   pace = pace,
 }

@@ -94,6 +94,5 @@ algorithms.f = {
     return c.used, window_begin(c, c.last + 1, now)
   end,
   tight = no,
-  slack = none,
   pace = function(c) return time_of(c.size, c.b, c.a) end,
 }

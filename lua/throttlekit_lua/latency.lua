@@ -133,6 +133,5 @@ algorithms.a = {
   use = function(c) return c.live, c.full end,
   estimates = true,
   tight = function() return true end,
-  slack = none,
   pace = function(c) return all.pace(c) end,
 }

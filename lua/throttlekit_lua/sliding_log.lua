@@ -148,6 +148,5 @@ algorithms.l = {
     return c.units or c.a - count_until(c, now - c.b), c.newest + c.b
   end,
   tight = no,
-  slack = window_slack,
   pace = function(c) return time_of(c.size, c.b, c.a) end,
 }

@@ -98,6 +98,5 @@ algorithms.s = {
     return units, full_at(c)
   end,
   tight = no,
-  slack = window_slack,
   pace = function(c) return time_of(c.size, c.b, c.a) end,
 }

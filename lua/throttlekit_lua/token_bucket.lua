@@ -112,10 +112,5 @@ algorithms.t = {
   end,
   use = function(c) return c.idle or 0, c.tat or now end,
   tight = function(c, t) return c.a < t end,
-  slack = function(c, t)
-    if c.a >= t then return 0 end
-    local over, under = fraction(c)
-    return math.min(math.floor(math.floor(over / under) / SLACK), MOST_SLACK)
-  end,
   pace = function(c) return c.size end,
 }

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-__all__ = ["SLACK_PART", "STALE_US", "Algorithm", "NoSlots", "Use", "stored_until_us", "window_mark", "window_slack_us"]
+__all__ = ["STALE_US", "Algorithm", "NoSlots", "Use", "stored_until_us", "window_mark"]
 
 STALE_US = 60_000_000
 """A state that lies so much further ahead than it can was written by a clock that was wrong."""
-
-SLACK_PART = 25
-"""A line whose units do not wait falls behind: its jobs come back up to 1/25 further apart."""
 
 
 class Use(NamedTuple):
@@ -143,13 +140,6 @@ class Algorithm(Protocol):
         """Whether a unit that is not taken within *grace_us* is lost: then no unit waits for the job in front."""
         ...
 
-    def slack_us(self, grace_us: int) -> int:
-        """
-        How much later a job is to come back for each unit before it, so that a line whose jobs come up to *grace_us*
-        late catches up, and is not asked early by all who wait.
-        """
-        ...
-
     def pace_us(self, state: Any, now_us: int) -> int:
         """How long the limit takes, at its rate, to let the units of this request pass."""
         ...
@@ -190,9 +180,3 @@ def stored_until_us(algorithm: Algorithm, state: Any, now_us: int) -> int:
 def window_mark(amount: int, period_us: int) -> int:
     """`Algorithm.mark` of so many units in each period: the nanoseconds of one unit."""
     return period_us * 1000 // amount
-
-
-def window_slack_us(amount: int, period_us: int, grace_us: int) -> int:
-    """`Algorithm.slack_us` where units come back as they leave a window: the grace time's share of the period."""
-    interval_us = period_us // amount
-    return min(interval_us // SLACK_PART, interval_us * grace_us // period_us)

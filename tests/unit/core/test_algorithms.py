@@ -117,23 +117,3 @@ def test_mark_stands_for_the_rate(algorithm: Any) -> None:
 def test_units_that_do_not_wait(limit: Limit, cost: int, grace_us: int, tight: bool) -> None:
     """A unit is lost where the bucket is full before the grace time is over, and while a slot lies free."""
     assert _bound(limit, cost, NOW_US).tight(grace_us) is tight
-
-
-@pytest.mark.parametrize(
-    ("limit", "grace_us", "slack_us"),
-    [
-        (TokenBucket("x", "10/s", burst=2), 100_000, 0),
-        (TokenBucket("x", "10/s", burst=1), 60_000, 4_000),
-        (LeakyBucket("x", "1/d"), 60_000, 20_000),
-        (FixedWindow("x", "10/s"), 60_000, 0),
-        (SlidingWindow("x", "100/m"), 60_000, 600),
-        (SlidingWindow("x", "10/s"), 60_000, 4_000),
-        (SlidingLog("x", "100/m"), 60_000, 600),
-        (SlidingLog("x", "10/s"), 10**9, 4_000),
-        (Concurrency("x", 1), 60_000, 0),
-    ],
-    ids=str,
-)
-def test_jobs_come_further_apart_where_units_do_not_wait(limit: Limit, grace_us: int, slack_us: int) -> None:
-    """By 1/25 at most, and by 20 ms for a bucket; elsewhere not at all."""
-    assert _bound(limit, 1, NOW_US).slack_us(grace_us) == slack_us

@@ -192,9 +192,6 @@ class ConcurrencyAlgorithm:
         """A slot that lies free is lost, and no clock shows when the next one comes free."""
         return True
 
-    def slack_us(self, grace_us: int) -> int:
-        return 0
-
     def pace_us(self, state: Holders | None, now_us: int) -> int:
         """
         The time until the slots of this request are given back: the mean hold, divided among all.

@@ -116,9 +116,6 @@ class FixedWindowAlgorithm(NoSlots):
     def tight(self, grace_us: int) -> bool:
         return False
 
-    def slack_us(self, grace_us: int) -> int:
-        return 0
-
     def pace_us(self, state: Count | None, now_us: int) -> int:
         return -(-self.size * self.period_us // self.amount)
 

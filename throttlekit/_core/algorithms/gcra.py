@@ -26,12 +26,11 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor, gcd
 from typing import ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import SLACK_PART, STALE_US, NoSlots, Use
+from throttlekit._core.algorithm import STALE_US, NoSlots, Use
 
 __all__ = ["Bucket", "GcraAlgorithm", "Measure", "Tat", "bucket_definition"]
 
 _ROUNDING_PART = 200  # at most 1/200 of the rate is given up to make the interval whole
-_LARGEST_SLACK_US = 20_000  # enough to catch up with ordinary lateness
 _LARGEST_DEBT_CAPACITIES = 60  # a greater debt is cut, so that one wrong cost cannot stop a key for years …
 _SMALLEST_CUT_US = 3_600_000_000  # … but no debt of an hour or less, however small the burst …
 _LARGEST_DEBT_US = 3660 * 86_400_000_000  # … and every debt of more than ten years: every number stays exact
@@ -174,14 +173,6 @@ class GcraAlgorithm(NoSlots):
 
     def tight(self, grace_us: int) -> bool:
         return self.headroom_us < grace_us
-
-    def slack_us(self, grace_us: int) -> int:
-        """
-        Measured at burst 1, 10/s: 0.96 of the limit is used with 2.0 deliveries a job, in place of 0.82 with 5.9.
-        """
-        if not self.tight(grace_us):
-            return 0
-        return min(self.numerator // self.denominator // SLACK_PART, _LARGEST_SLACK_US)
 
     def pace_us(self, state: Tat | None, now_us: int) -> int:
         return self.size

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark, window_slack_us
+from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.shape import Shape
 
@@ -147,9 +147,6 @@ class SlidingWindowAlgorithm(NoSlots):
 
     def tight(self, grace_us: int) -> bool:
         return False
-
-    def slack_us(self, grace_us: int) -> int:
-        return window_slack_us(self.amount, self.period_us, grace_us)
 
     def pace_us(self, state: Counts | None, now_us: int) -> int:
         return -(-self.size * self.period_us // self.amount)
