@@ -61,7 +61,7 @@ class Delivery:
 
     @property
     def owner(self) -> str:
-        """Whose the job is on a waitlist, if it comes back by its delay."""
+        """For adapters: the owner of the job on a waitlist, if it comes back by its delay."""
         return _owner_of(self.lateness, self.latest)
 
     def in_time(self, delay: float) -> bool:

@@ -43,7 +43,7 @@ KEYS = (
 )
 """The keys of the report, in the order of fleet_report.lua."""
 
-REASON_CODES = {"exhausted": "e", "in line": "l", "early": "y", "queue full": "f", "paused": "p"}
+REASON_CODES = {"exhausted": "e", "in line": "l", "queue full": "f", "paused": "p"}
 """Each reason for which a store denies, as the fleet counts it."""
 
 _FRAMEWORKS = ("dramatiq", "rq", "celery")

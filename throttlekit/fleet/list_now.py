@@ -66,7 +66,7 @@ class ListNow(NamedTuple):
 
     Attributes:
         jobs: How many wait, those included that were woken and have not asked.
-        owners: How many worker processes have jobs in the order.
+        owners: How many owners have jobs in the order.
         ids: Of some of the jobs, the first of them among these.
         paused: For how many more seconds no job passes; None: the limit is not paused.
         slowed: How it is slowed down; None: it is not.

@@ -106,7 +106,7 @@ class Key:
         part: What the limit's scope adds: the queue's or the job's name.
         used, capacity: Units that count now, and the most that can; of slots that adapt, the most that can now.
         waiting: How many jobs wait, and `waiting_units`, about how many units they take.
-        owners: How many worker processes have the jobs of the waitlist.
+        owners: How many owners have the jobs of the waitlist.
         oldest_wait: How long ago the first job of the waitlist was first denied.
         last_starts: When the last of them starts.
         paused: For how long no job passes yet.

@@ -26,7 +26,7 @@ class Row:
         share: Units that were used in the last minute, as a share of what the rate allows in a minute.
         waiting: How many jobs wait.
         waiting_units: About how many units they take.
-        owners: How many worker processes have them.
+        owners: How many owners have them.
         oldest: The longest wait of a job that asked in the last minute, or that waits first now.
         starts: When the last job that waits will start.
         slowed: How it is slowed down for a while, by `adapt=` or by what downstream said.

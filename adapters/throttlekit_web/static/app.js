@@ -284,7 +284,7 @@ function explained(id, job) {
     h("dl", { class: "facts" }, ...fact("Since", `${clock(job.since)}, ${ago(job.since)}`), ...fact("Deferred", `${times}${job.decided ? `, the last time ${ago(job.decided)}` : ""}: ${job.reason}`),
       ...(job.place === "woken" ? fact("Its turn", "now: it is on its way to a worker, or waits for a free one") : held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : "now"}; it keeps its position`)
         : job.place === "kept" ? fact("Its turn", "not known: another of its limits holds it back; it keeps its position")
-        : ahead > 0 ? [...fact("Its turn", `in about ${duration(ahead)}, at ${clock(job.due)}`), ...fact("Before it", job.before === null ? "not known" : `about ${count(job.before)} of the ${count(job.waiting)} in line`)]
+        : ahead > 0 ? [...fact("Its turn", `in about ${duration(ahead)}, at ${clock(job.due)}`), ...fact("Before it", job.before === null ? "not known" : `about ${count(job.before)} of the ${count(job.waiting)} that wait`)]
         : fact("Its turn", `was ${duration(-ahead)} ago: it is on its way to a worker, or waits for a free one`)),
       ...(job.unanswered ? fact("Its worker", "does not answer: jobs of other workers pass before it") : []),
       ...fact("The limit now", `${count(job.used)} of ${count(job.capacity)} used`), ...(job.paused === null ? [] : fact("Paused", `for ${duration(job.paused)} yet`)), ...(job.slowed === null ? [] : fact("The pace", slowedText(job.slowed))),
