@@ -60,7 +60,7 @@ def _report(limiter: Limiter) -> None:
 def test_jobs_that_are_held_and_jobs_that_come_back_are_counted_together(
     redis_url: str, limiter: Limiter, waker: Waker[str]
 ) -> None:
-    """Some adapters hold jobs, and some frameworks bring them back: `top` shows all, and when the last of them starts."""
+    """Some adapters hold jobs, some frameworks bring them back: `top` shows all, and when the last of them starts."""
     for number in range(5):
         limiter.acquire(API, job=Job(id=f"old-{number}"))
     for number in range(6):

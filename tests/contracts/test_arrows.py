@@ -231,11 +231,10 @@ def test_what_is_common_knows_no_algorithm(module: str) -> None:
 
 
 def test_decision_over_claims_is_pure_of_limits() -> None:
-    """acquire.py imports algorithms' protocol and lines, but no limits, keys or jobs."""
-    known = {name for name, _ in _imports("throttlekit._core.acquire") if name.startswith("throttlekit")}
-    assert known == {
-        f"throttlekit._core.{name}" for name in ("absence", "algorithm", "claim", "line", "slowdown", "verdict")
-    }
+    """decide.py imports algorithms' protocol and waitlists, but no limits or jobs."""
+    known = {name for name, _ in _imports("throttlekit._core.decide") if name.startswith("throttlekit")}
+    names = ("algorithm", "answer", "claim", "late", "slowdown", "storage_keys", "waitlist")
+    assert known == {f"throttlekit._core.{name}" for name in names}
 
 
 def test_errors_import_nothing() -> None:
@@ -310,7 +309,7 @@ def _nodes(module: str) -> list[ast.AST]:
     return list(ast.walk(parsed(module)))
 
 
-REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis", "redis_waitlists", "sentinel")
+REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis", "redis_server", "sentinel")
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,10 @@ in the text: that each value is text, and that each key has a time to live.
 LUA = [path for path in ALL if path not in WAITLISTS]
 CLOCK = next(path for path in LUA if path.stem == "clock")
 COMMON = next(path for path in LUA if path.stem == "common")
-FAST_BUCKET = next(path for path in LUA if path.stem == "fast_bucket")
-FAST_LINE = next(path for path in LUA if path.stem == "fast_line")
-FAST_PATH = next(path for path in LUA if path.stem == "fast_path")
-LINE = next(path for path in LUA if path.stem == "line")
 SLOWDOWN = next(path for path in LUA if path.stem == "slowdown")
 SLOW_EVENTS = next(path for path in LUA if path.stem == "slow_events")
-FAST = (FAST_BUCKET, FAST_LINE, FAST_PATH)
-VERBS = [path for path in LUA if "ARGV[" in read(path) and path not in (CLOCK, *FAST)]
-ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, *FAST, LINE, SLOWDOWN, SLOW_EVENTS)]
+VERBS = [path for path in LUA if "ARGV[" in read(path) and path != CLOCK]
+ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, SLOWDOWN, SLOW_EVENTS)]
 every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
 every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
@@ -54,11 +49,6 @@ def _parts(path: Path) -> tuple[str, str]:
 
 def _body(path: Path) -> str:
     return _parts(path)[1]
-
-
-def _whole(path: Path) -> str:
-    """The body of a verb, with its first part where that is a file of its own."""
-    return (_body(FAST_PATH) if path.stem == "acquire" else "") + _body(path)
 
 
 def _section(header: str, word: str) -> str:
@@ -244,15 +234,7 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
     body = _body(path)
     calls = [(command, text) for command, text in _calls(body) if "'KEEPTTL'" not in text]
     writing = [(command, text) for command, text in calls if command in ("SET", "SETRANGE", "APPEND", "ZADD")]
-    if path == LINE:
-        assert body.rstrip().endswith("if line.waiting > 0 then redis.call('PEXPIRE', jobs_key, ttl(last)) end\nend")
-    elif path == FAST_LINE:
-        assert re.search(
-            r"if waiting \+ 0 > 0 then redis\.call\('PEXPIRE', KEYS\[3\], lives\) end\n"
-            r"  do return reply end\nuntil true end\s*$",
-            body,
-        )
-    elif any("'PX'" not in text for _, text in writing):
+    if any("'PX'" not in text for _, text in writing):
         keep = re.search(r"keep = function\(c\)\n(.*?)\n  end,", body, re.DOTALL)
         assert keep
         last = keep.group(1).splitlines()[-1]
@@ -265,25 +247,17 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
 
 
 def test_scripts_are_put_together_from_every_file() -> None:
-    """
-    A verb's script is the clock, the common head, the algorithms that are asked for, and the verb; of `acquire` in two
-    parts, and first the shortest way where there are token buckets only. None stands in it twice.
-    """
+    """A verb's script is the clock, the common head, the algorithms that are asked for, and the verb, once each."""
     assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "ca", "tfslca"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
-        events = [SLOW_EVENTS] if verb.stem == "slow" else []
-        line = [SLOWDOWN, *events, LINE] if "read_line(c)" in read(verb) else []
-        shortest = [FAST_BUCKET, FAST_LINE] if verb.stem == "acquire" and letters == "t" else []
-        short = [FAST_PATH] if verb.stem == "acquire" else []
-        algorithms = [path for path in ALGORITHMS if _code(path) in letters]
-        parts = [CLOCK, *shortest, COMMON, *algorithms, *short, *line, verb]
+        parts = [CLOCK, COMMON, *(path for path in ALGORITHMS if _code(path) in letters), verb]
         assert sorted(path for path in LUA if read(path) in text) == sorted(parts)
         assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
-        assert text.startswith("\n".join(map(read, [CLOCK, *shortest, COMMON])))
+        assert text.startswith("\n".join(map(read, [CLOCK, COMMON])))
         assert text.endswith(read(verb))
-    assert throttlekit_lua.read("acquire", frozenset("a")) == throttlekit_lua.read("acquire", frozenset("ca"))
-    assert throttlekit_lua.read("acquire") == throttlekit_lua.read("acquire", frozenset("tfslca"))
+    assert throttlekit_lua.read("ask", frozenset("a")) == throttlekit_lua.read("ask", frozenset("ca"))
+    assert throttlekit_lua.read("ask") == throttlekit_lua.read("ask", frozenset("tfslca"))
 
 
 def test_verbs_are_those_that_the_store_runs() -> None:
@@ -295,7 +269,7 @@ def test_verbs_are_those_that_the_store_runs() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     assert {path.stem for path in VERBS} <= names
-    assert {path.stem for path in VERBS} == {"acquire", "clear_line", "lease", "leave", "pause", "settle", "slow"}
+    assert {path.stem for path in VERBS} == {"renew"}
 
 
 # Verbs
@@ -305,27 +279,9 @@ def test_verbs_are_those_that_the_store_runs() -> None:
 @pytest.mark.parametrize("word", ["KEYS", "ARGV"])
 def test_header_names_every_key_and_argument(path: Path, word: str) -> None:
     """Every KEYS and ARGV index that the script and its head use is in its header, and the other way round."""
-    header, body = _parts(path)[0], _whole(path)
+    header, body = _parts(path)[0], _body(path)
     used = {_index(text, body) for text in re.findall(rf"{word}\[(.+?)\]", body + _body(CLOCK))}
     assert used == _documented(header, word)
-
-
-def test_shortest_way_is_one_of_acquire() -> None:
-    """It reads keys and arguments that acquire.lua names, by the same indexes: what was taken, or a guest's instant."""
-    acquire, body = _parts(next(path for path in VERBS if path.stem == "acquire"))[0], _body(FAST_BUCKET)
-    for word in ("KEYS", "ARGV"):
-        assert {_index(text, body) for text in re.findall(rf"{word}\[(.+?)\]", body)} <= _documented(acquire, word)
-    keys = [arguments.split(",")[0] for command, arguments in _calls(body) if re.fullmatch(_WRITING, command)]
-    assert keys == ["KEYS[3 * i - 1]", "KEYS[3 * i - 2]"]
-
-
-def test_short_way_of_a_waiting_job_is_one_of_acquire() -> None:
-    """It reads the keys and arguments that acquire.lua names for its first claim, and the caller's."""
-    acquire, body = _parts(next(path for path in VERBS if path.stem == "acquire"))[0], _body(FAST_LINE)
-    for word in ("KEYS", "ARGV"):
-        documented = {factor + constant for factor, constant in _documented(acquire, word)}
-        assert {int(text) for text in re.findall(rf"{word}\[(\d+)\]", body)} <= documented
-        assert body.count(f"{word}[") == len(re.findall(rf"{word}\[\d+\]", body))
 
 
 @every_verb
@@ -342,7 +298,7 @@ def test_header_numbers_the_arguments_without_a_gap(path: Path) -> None:
 @every_verb
 def test_header_names_what_is_written(path: Path) -> None:
     """Every key that the script writes, itself or by an algorithm, is under Writes, and the other way round."""
-    header, body = _parts(path)[0], _whole(path)
+    header, body = _parts(path)[0], _body(path)
     names = {name: _index(text, body) for name, text in re.findall(r"(\w+) = KEYS\[(.+?)\]", body)}
     writes = {
         names[arguments.split(",")[0].strip().removeprefix("c.")]
@@ -351,41 +307,16 @@ def test_header_names_what_is_written(path: Path) -> None:
     }
     if "of.keep(c)" in body:
         writes.add(names["key"])
-    if "write_line(c)" in body:
-        writes |= {names["order_key"], names["jobs_key"]}
     assert writes
     told = {_index(text, "") for text in re.findall(r"KEYS\[(.+?)\]", _section(header, "Writes"))}
     assert writes == told
-
-
-def test_header_names_what_is_returned() -> None:
-    """The reply's fields are those under Returns, in their order."""
-    acquire = next(path for path in VERBS if path.stem == "acquire")
-    header, body = _parts(acquire)[0], _whole(acquire)
-    documented = re.search(r'Returns  "(.*?)", and " (.*?)" of each claim:.*?"-(.*?)"', header, re.DOTALL)
-    replied = re.search(r"reply = format\('-' \.\. INTEGER \.\. use \.\. use, (.*?)\) end\n", body)
-    assert documented
-    assert replied
-    assert documented.group(1) == "now_us"
-    assert "reply, use = whole(now), ' ' .. INTEGER .. ' ' .. INTEGER\n" in body
-    names = [name.removesuffix("_us") for name in documented.group(3).split()]
-    assert names == replied.group(1).split(", ")
-    assert documented.group(2) == "units full_us"
-    assert "reply .. format(use, c.of.use(c))" in body
-
-
-def test_settle_returns_a_count() -> None:
-    """Settling replies with one number: how many limits were corrected."""
-    header, body = _parts(next(path for path in VERBS if path.stem == "settle"))
-    assert _section(header, "Returns").startswith("  Returns  how many limits were corrected;")
-    assert re.findall(r"^return (.+)$", body, re.MULTILINE) == ["corrected"]
 
 
 def test_header_numbers_the_reasons() -> None:
     """The reasons that the header numbers are those that the store reads, in order."""
     from throttlekit.stores.wire import _REASONS
 
-    header, _ = _parts(next(path for path in VERBS if path.stem == "acquire"))
+    header, _ = _parts(next(path for path in WAITLISTS if path.stem == "at_once"))
     numbered = re.search(r"reason: (.*)", header)
     assert numbered
     assert numbered.group(1) == ", ".join(f"{i} {reason.value}" for i, reason in enumerate(_REASONS))

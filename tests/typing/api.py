@@ -262,8 +262,8 @@ def fail(limiter: Limiter) -> None:
 
 def store_of_my_own(request: Request) -> None:
     for claim in request.claims:
-        stored: tuple[str, str, str] = claim.names
-        print(stored, claim.algorithm.size, claim.max_queue, request.caller.value, request.places)
+        asker: tuple[str, str, int] = (request.asker.job, request.asker.owner, request.asker.free)
+        print(claim.bucket, claim.algorithm.size, claim.max_queue, asker, request.attempt)
 
 
 def corrections_of_my_own(corrections: Sequence[Correction]) -> None:
