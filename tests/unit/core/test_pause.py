@@ -83,7 +83,7 @@ def ask(
 
 def come(limit: Limit, state: Stored, now_us: int, job: str) -> tuple[Answer, Stored]:
     """The owner of *job* looks, and asks for it."""
-    _, state = decide.look(claim_of(limit.bind(1, now_us)), state, now_us, "owner", 99, (), False, hear)
+    _, state = decide.look(claim_of(limit.bind(1, now_us)), state, now_us, "owner", 99, (), hear)
     return ask(limit, state, now_us, job=job)
 
 

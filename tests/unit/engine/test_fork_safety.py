@@ -136,7 +136,7 @@ def test_scripts_are_not_read_when_first_needed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delattr(throttlekit_lua, "files")
     throttlekit_lua.read.cache_clear()
     assert throttlekit_lua.read("ask")
-    assert throttlekit_lua.read("settle")
+    assert throttlekit_lua.read("wait_settle")
 
 
 def test_memory_store_answers_in_a_child() -> None:
