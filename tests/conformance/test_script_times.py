@@ -27,7 +27,7 @@ from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import look
 from throttlekit.fleet.tenants import TENANTS
-from throttlekit.stores.base import Correction, Slowing
+from throttlekit.stores.base import Correction, Lease, Slowing
 from throttlekit.stores.waitlists import MOST_LISTED
 
 MANY, FIELDS, LONGEST_US, TRIES = 100_000, 2_000, 5_000, 60
@@ -149,6 +149,13 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
         decision = filled.limiter.acquire(SLOTS)
         filled.limiter.release(decision)
 
+    def renews() -> None:
+        decision = filled.limiter.acquire(SLOTS)
+        (held,) = decision.charged
+        assert held.holder
+        lease = Lease(held.bucket, SLOTS.bind(1, held.at_us, held.holder), held.at_us)
+        assert list(filled.server.store.renew([lease])) == [True]
+
     def reports() -> dict[str, Any]:
         keys = [[f"key{n}", 1, 1, 2**40] for n in range(100)]
         return {"process": ["", "p"], "limits": [], "jobs": [], "keys": keys, "counts": [["u key1", 1]], "waits": []}
@@ -157,6 +164,7 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
 
     return {
         "ask: one of many slots": Case("ask", filled.slots_are_held, slots),
+        "renew: one of many slots": Case("renew", filled.slots_are_held, renews),
         "fleet_report": Case(
             "fleet_report", fleet, lambda: run("fleet_report", [*KEYS], [json.dumps(reports())])
         ),

@@ -59,7 +59,7 @@ class Sent(Listed):
 
     def _command(self, *arguments: Any) -> Any:
         for each in arguments:
-            assert type(each) in (str, int), f"{type(each).__name__} was sent"
+            assert type(each) in (str, bytes, int), f"{type(each).__name__} was sent"
             if isinstance(each, int):
                 assert abs(each) < 2**53, "a number that a double does not hold was sent"
         Sent.commands += 1

@@ -212,9 +212,10 @@ class _Operator:
 
     def _granted(self, decision: Decision, key: int) -> None:
         settled = self._rnd.random() < 0.1
+        early_us = round(decision.retry_after * 1_000_000)  # so long after its question the job's body began
         for each in decision.charged:
             if each.cost and not (settled and _gives_back(each.limit)):
-                self._write(each.limit, key, each.at_us, each.cost)
+                self._write(each.limit, key, each.at_us + early_us, each.cost)
         if settled:
             self._settled.append((decision, key))
 
