@@ -27,7 +27,7 @@ local function look_once(c)
   end
   c.passes = max(ready(c, kept), list.paused)
   if c.turn and c.code == 't' and list.paused <= now then c.till = now + early end
-  c.first = c.turn or c.passes > now or list.epoch == '' or not head(list)
+  c.first = c.turn or c.passes > now or list.epoch == '' or not comes_first(list)
 end
 
 local function look(c)

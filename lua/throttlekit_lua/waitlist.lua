@@ -340,6 +340,19 @@ local function expected(list, name)
   return count(list, low .. wide(now - lateness(name)), high .. wide(now + FUTURE + 1))
 end
 
+-- How many of them did not come in time.
+local function missed(list, name)
+  if lateness(name) == 0 then return 0 end
+  return count(list, '[w' .. name .. '|', '(w' .. name .. '|' .. wide(now - lateness(name)))
+end
+
+-- Whether a job passes before one that just asks. Not if so many jobs of the first owner did not come that they seem to
+-- have been purged.
+local function comes_first(list)
+  local o = head(list)
+  return o and missed(list, o.name) < MOST
+end
+
 -- When the last wake of an owner was for, or nil.
 local function last_wake(list, name)
   local low, high = own('w', name)
@@ -347,8 +360,10 @@ local function last_wake(list, name)
   return last and tonumber(sub(last, #low, #low + 15))
 end
 
--- When the first of jobs that come back late is woken, if no unit can be kept for it: at the limit's pace.
+-- When the first of jobs that come back late is woken, if no unit can be kept for it: at the limit's pace. As many are
+-- woken at once as did not come.
 local function unkept(list, name, pace, ready)
+  if missed(list, name) > expected(list, name) then return ready end
   local last = last_wake(list, name)
   if not last or last > now + FUTURE then return ready end
   local at = last + pace

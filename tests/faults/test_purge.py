@@ -53,8 +53,8 @@ class Newcomers:
 @pytest.mark.parametrize(
     ("limit", "every", "first", "until"),
     [
-        (TokenBucket("day", "1000/d", burst=1000), 60.0, 200.0, 4 * HOUR),
-        (TokenBucket("hour", "100/h", burst=100), 20.0, 120.0, HOUR),
+        (TokenBucket("day", "1000/d", burst=1000), 60.0, 500.0, 4 * HOUR),
+        (TokenBucket("hour", "100/h", burst=100), 20.0, 200.0, HOUR),
         (TokenBucket("second", "10/s"), 0.05, 10.0, 60.0),
         (FixedWindow("window", "1000/h"), 2.0, HOUR + 60.0, 2 * HOUR),
     ],
@@ -74,17 +74,15 @@ def test_after_a_purge_the_limit_is_used_again(limit: Limit, every: float, first
 @pytest.mark.parametrize(
     ("rate", "purged", "more"),
     [
-        *((rate, purged, more) for rate in ("10/s", "10/minute", "10/h") for purged, more in ((10, 4), (100, 10))),
-        ("1/s", 1_000, 18),
-        ("100/h", 1_000, 18),
-        ("10/s", 5_000, 49),
-        ("10/minute", 10_000, 88),
+        *((rate, purged, 4) for rate in ("10/s", "10/minute", "10/h") for purged in (10, 100)),
+        ("1/s", 1_000, 4),
+        ("100/h", 1_000, 4),
+        ("10/s", 5_000, 4),
     ],
 )
 def test_new_job_behind_purged_ones_waits_for_an_interval_and_some_seconds(rate: str, purged: int, more: int) -> None:
     """
-    A worker looks at the first job of a line each half second. How long it takes besides the next unit depends on how
-    many were purged, and not on the rate: docs/operations.md has these numbers.
+    It asks each half second. Once 16 of the purged jobs were woken and did not come, nobody waits for the others.
     """
     limit = TokenBucket("purged", rate, burst=1)
     newcomers = Newcomers(limit)
@@ -98,18 +96,16 @@ def test_new_job_behind_purged_ones_waits_for_an_interval_and_some_seconds(rate:
     assert now <= interval + more
 
 
-@pytest.mark.parametrize(("purged", "within"), [(100, 1.5), (1000, 2.5), (5000, 7.5)])
+@pytest.mark.parametrize("purged", [100, 1000])
 @pytest.mark.parametrize("rate", ["100/s", "10/s", "1/s", "10/m", "1/m", "10/h"])
-def test_new_jobs_that_keep_arriving_wait_for_the_next_unit_and_some_seconds(
-    rate: str, purged: int, within: float
-) -> None:
-    """At any rate, and a burst of 1: behind 5 000 purged jobs the first waits 7.5 s longer than for the next unit."""
+def test_new_jobs_that_keep_arriving_wait_for_some_units(rate: str, purged: int) -> None:
+    """Two come for each unit, of a burst of 1: the first to run waits for 3.5 units, however many were purged."""
     limit = TokenBucket("purged", rate, burst=1)
     interval = limit.period_us / 1_000_000 / limit.amount
     newcomers = Newcomers(limit)
     newcomers.purged(purged)
     newcomers.come(interval / 2, 10 * interval + 10)
-    assert newcomers.ran[0] <= 1.15 * interval + within
+    assert newcomers.ran[0] <= 3.6 * interval + 1.5
 
 
 @pytest.mark.parametrize("limit", [TokenBucket("day", "1000/d", burst=1000), TokenBucket("hour", "100/h", burst=100)])

@@ -239,7 +239,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     passes_us = max(ready(kept), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
-    first = turn or passes_us > now_us or waitlist.head(now_us)[1] is None
+    first = turn or passes_us > now_us or not waitlist.comes_first(now_us)
     return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
 
 

@@ -349,6 +349,14 @@ class Waitlist:
             skipped.append(owner)
         return skipped, None
 
+    def comes_first(self, now_us: int) -> bool:
+        """
+        Whether a job that was woken, or another one, passes before one that just asks. Not if so many jobs of the first
+        owner did not come that they seem to have been purged.
+        """
+        owner = self.head(now_us)[1]
+        return owner is not None and _missed(owner, now_us) < MOST_AT_ONCE
+
     def taken(self, now_us: int) -> int:
         """Units of the wakes that have not asked and count, and of the turns that count."""
         return sum(entry.cost for _, entry in self._held(now_us))
@@ -468,11 +476,21 @@ def _is_woken_late(entry: Entry) -> bool:
     return entry.state is State.WOKEN and lateness_us(entry.owner) > 0
 
 
+def _missed(owner: Owner, now_us: int) -> int:
+    """How many jobs that come back by a delay were woken, and did not come in time."""
+    late_us = lateness_us(owner.name)
+    return bisect_left(owner.woken, (now_us - late_us, "")) if late_us else 0
+
+
 def _unkept_us(owner: Owner, pace_us: int, ready_us: int, now_us: int) -> int:
     """
     When the first of jobs that come back late is woken, if no unit can be kept for it: at the limit's pace, as if all
-    before it had passed. Some of them never come: who is more than `PROBE_US` behind catches up.
+    before it had passed. Some of them never come: who is more than `PROBE_US` behind catches up, and
+    as many are woken at once as did not come: after a purge, a list of jobs that are gone is soon used up.
     """
+    missed = _missed(owner, now_us)
+    if missed > bisect_left(owner.woken, (now_us + FUTURE_US + 1, "")) - missed:
+        return ready_us
     last_us = owner.woken[-1][0] if owner.woken else now_us + FUTURE_US + 1
     if last_us > now_us + FUTURE_US:
         return ready_us
