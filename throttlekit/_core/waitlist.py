@@ -350,10 +350,7 @@ class Waitlist:
         return skipped, None
 
     def comes_first(self, now_us: int) -> bool:
-        """
-        Whether a job that was woken, or another one, passes before one that just asks. Not if so many jobs of the first
-        owner did not come that they seem to have been purged.
-        """
+        """Whether a job passes before one that just asks. Not if so many did not come that they seem to be purged."""
         owner = self.head(now_us)[1]
         return owner is not None and _missed(owner, now_us) < MOST_AT_ONCE
 
@@ -485,8 +482,8 @@ def _missed(owner: Owner, now_us: int) -> int:
 def _unkept_us(owner: Owner, pace_us: int, ready_us: int, now_us: int) -> int:
     """
     When the first of jobs that come back late is woken, if no unit can be kept for it: at the limit's pace, as if all
-    before it had passed. Some of them never come: who is more than `PROBE_US` behind catches up, and
-    as many are woken at once as did not come: after a purge, a list of jobs that are gone is soon used up.
+    before it had passed. Some of them never come: who is more than `PROBE_US` behind catches up, and as many are woken
+    at once as did not come.
     """
     missed = _missed(owner, now_us)
     if missed > bisect_left(owner.woken, (now_us + FUTURE_US + 1, "")) - missed:
