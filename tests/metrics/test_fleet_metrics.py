@@ -103,13 +103,13 @@ def test_the_longest_line_is_shown_of_a_limit_with_keys() -> None:
     """A key with a short line that denies later does not hide it; the key itself may, once its line is shorter."""
     registry = CollectorRegistry()
     limiter = Limiter("memory://", plugins=[PrometheusMetrics(registry=registry)])
-    for tenant in ("busy", *["busy"] * 30, "calm", "calm", "calm"):
-        limiter.acquire(TENANTS, job=Job(kwargs={"tenant": tenant}))
+    for number, tenant in enumerate(("busy", *["busy"] * 30, "calm", "calm", "calm")):
+        limiter.acquire(TENANTS, job=Job(id=str(number), kwargs={"tenant": tenant}))
     long = scraped(registry)["line_end_timestamp_seconds{limit=tenants}"]
     limiter.clear_line(TENANTS, key="busy")
-    limiter.acquire(TENANTS, job=Job(kwargs={"tenant": "calm"}))
+    limiter.acquire(TENANTS, job=Job(id="calm", kwargs={"tenant": "calm"}))
     assert scraped(registry)["line_end_timestamp_seconds{limit=tenants}"] == long
-    limiter.acquire(TENANTS, job=Job(kwargs={"tenant": "busy"}))
+    limiter.acquire(TENANTS, job=Job(id="busy", kwargs={"tenant": "busy"}))
     assert scraped(registry)["line_end_timestamp_seconds{limit=tenants}"] < long - 60
 
 

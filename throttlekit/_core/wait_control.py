@@ -31,6 +31,7 @@ from throttlekit._core.decide import (
     _wake_all,
     _workflow_of,
 )
+from throttlekit._core.latency import Drop, after_drop
 from throttlekit._core.slowdown import Fall, Heard, Pause, after_429, slowed
 from throttlekit._core.waitlist import KEPT_US, Entry, State, Waitlist
 
@@ -103,8 +104,11 @@ def pause(
     return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
 
 
-def slow(claim: StoreClaim, number: int, state: Stored, now_us: int, why: Fall | Heard, bell: Bell) -> Stored:
-    """Slow a limit down as `slowed` does; then wake jobs: the pace may be higher than before."""
+def slow(claim: StoreClaim, number: int, state: Stored, now_us: int, why: Fall | Heard | Drop, bell: Bell) -> Stored:
+    """Slow a limit down as `slowed` or `after_drop` does; then wake jobs: the pace may be higher than before."""
+    if isinstance(why, Drop):
+        dropped = state._replace(taken=after_drop(state.taken, claim.algorithm, why, now_us))
+        return _woken_after(claim, number, dropped, now_us, bell)
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     before = waitlist.slow and waitlist.slow.at(now_us)

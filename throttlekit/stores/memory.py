@@ -13,7 +13,6 @@ from throttlekit._core.algorithm import Algorithm, stored_until_us
 from throttlekit._core.answer import Answer, Asker, Caller, Look, Reason
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import Bell, Stored, ask, forget, look
-from throttlekit._core.latency import Drop, after_drop
 from throttlekit._core.storage_keys import granted_name, wait_names
 from throttlekit._core.wait_control import (
     Charge,
@@ -183,11 +182,7 @@ class MemoryStore:
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         def slower(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-            why = slowings[number].why
-            if not isinstance(why, Drop):
-                return slow(units[number], number, state, now_us, why, bell)
-            state = state._replace(taken=after_drop(state.taken, units[number].algorithm, why, now_us))
-            return wake_after_change(units[number], number, state, now_us, bell)
+            return slow(units[number], number, state, now_us, slowings[number].why, bell)
 
         units = [unit_of(each.claim) for each in slowings]
         self._change_lists(units, slower, now_us)

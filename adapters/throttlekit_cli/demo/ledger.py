@@ -90,10 +90,10 @@ class Ledger:
         return [int(count) for count in self._redis.hvals(self._key("deferrals"))]
 
     def clear(self, urls: Iterable[str]) -> None:
-        """Delete every key whose name begins with the run's in the databases of *urls*."""
+        """Delete every key whose name has the run's in the databases of *urls*: also what is kept of grants."""
         for url in sorted(set(urls)):
             client: Any = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
-            for key in client.scan_iter(f"{self._run}:*", count=1000):
+            for key in client.scan_iter(f"*{self._run}*", count=1000):
                 client.delete(key)
             client.close()
 
