@@ -84,7 +84,7 @@ def test_rate_that_is_set_keeps_line_and_pause(redis_url: str, control: Control,
         late.fleet.follow()
         late.fleet.overrides._follower.follow = lambda: None  # type: ignore[method-assign]
         taken = late.acquire(limit, cost=20)
-        waiting = late.acquire(limit, job=Job(id="first"))
+        late.acquire(limit, job=Job(id="first"))
         control.set("api", "2/d", burst=40)
         wait_until(lambda: limiter.in_force([limit], None)[0].amount == 2, description="the rule holds")
         assert [each.acquire(limit).reason for each in (limiter, late) * 3] == ["exhausted"] * 6
@@ -112,8 +112,8 @@ def test_group_is_scaled_and_restored(redis_url: str, control: Control, limiter:
     """
     limits = [TokenBucket("llm-a", "2/d", burst=20), TokenBucket("llm-b", "4/d", burst=20)]
     with contextlib.closing(Limiter(patient(redis_url))) as other:
-        waiting = other.acquire(limits[0], job=Job(id="first"), cost=20)
-        waiting = other.acquire(limits[0], job=Job(id="first"))
+        other.acquire(limits[0], job=Job(id="first"), cost=20)
+        other.acquire(limits[0], job=Job(id="first"))
         (change,) = control.scale("llm-*", 0.5, for_=600)
         assert (change.verb, change.after and change.after.factor, change.before) == ("scale", 0.5, None)
         control.scale(limits[1], 0.2519)
