@@ -174,8 +174,6 @@ class BothStores:
 
     def _read_bells(self) -> list[tuple[str, str, tuple[Wake, ...]]]:
         """All bells so far: what comes before the answer to a ping."""
-        if self._bells.connection is None:
-            return []
         found: list[tuple[str, str, tuple[Wake, ...]]] = []
         self._bells.ping("end")
         deadline = time.monotonic() + 20
