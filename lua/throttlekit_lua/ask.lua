@@ -184,8 +184,10 @@ local function positions()
   return concat(texts, ' ')
 end
 
-local waited = false
+local waited, paused = false, false
 for i, c in ipairs(claims) do
+  local was = c.record_was
+  paused = paused or (was[2] or 0) - max(0, (was[1] or 0) - now) > now  -- a pause of a later clock begins now
   local e = job ~= '' and c.record_was.epoch and entry_in(job, call('HGET', c.entries, job)) or nil
   c.entry, waited = e, waited or e ~= nil
   if e then
@@ -193,7 +195,7 @@ for i, c in ipairs(claims) do
     if e.state ~= 'k' then waited_at = waited_at or i end
   end
 end
-local before = not waited and not nobody_waits and answer_before()
+local before = not waited and not paused and not nobody_waits and answer_before()
 if before then return before end
 for _, c in ipairs(claims) do look(c) end
 local reason, binding, retry = verdict()

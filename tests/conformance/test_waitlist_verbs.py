@@ -21,6 +21,7 @@ from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Fall, Heard
 from throttlekit._core.storage_keys import bucket_name
+from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import State, Wake
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit.stores.base import Correction, Lease, Request, Slowing
@@ -427,20 +428,79 @@ def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: 
 
 
 @pytest.mark.parametrize("owner", ["p", late_owner(2.1)])
-def test_no_window_counts_a_job_before_it_begins(owner: str) -> None:
-    """A bucket grants a job that was woken a little early; not where another store's window counts it from now on."""
+@pytest.mark.parametrize(
+    ("beside", "is_early"),
+    [(_claim(FixedWindow("window", "5/min")), False), (_claim(FAST), False), (_claim(SLOTS, holder="job#0"), True)],
+    ids=["a window", "a bucket", "slots"],
+)
+def test_no_rate_counts_a_job_before_it_begins(owner: str, beside: StoreClaim, is_early: bool) -> None:
+    """A bucket grants a job that was woken a little early; not where another store counts its units from now on."""
     one, two = MemoryStore(), MemoryStore()
     stop = one.listen("p", lambda bucket, wakes: None)
-    bucket, window = _claim(SLOW), _claim(FixedWindow("window", "5/min"))
+    bucket = _claim(SLOW)
     _ask(one, "zero", bucket)
     asker = Asker(Caller.JOB, "job", owner)
     assert not one.ask([bucket], asker, NOW_US).allowed
     at_us = NOW_US + SECOND - 4_000
     one.look(bucket, "p", 1, (), at_us)
-    answer = ask_in_parts([Part(one, [0]), Part(two, [1])], [bucket, window], asker, at_us, in_order=True)
-    assert not answer.allowed
-    assert one.ask([bucket], asker, at_us).allowed, "without the window it is granted 4 ms early"
+    parts = [Part(one, [0]), Part(two, [1])]
+    answer = ask_in_parts(parts, [bucket, beside], asker, at_us, in_order=True)
+    assert answer.allowed is is_early
+    if not is_early:
+        assert one.ask([bucket], asker, at_us).allowed, "without the other one it is granted 4 ms early"
     stop()
+
+
+def test_a_part_of_parts_keeps_the_positions_of_a_job(request: pytest.FixtureRequest) -> None:
+    """Two limits of a cluster grant, and a limit elsewhere denies: behind nobody who came later."""
+    with contextlib.ExitStack() as stack:
+        one, two = _store("cluster", request, stack), MemoryStore()
+        stack.callback(one.close)
+        rare, often = (_claim(TokenBucket(name, rate, burst=1)) for name, rate in (("rare", "1/s"), ("often", "2/s")))
+        elsewhere = _claim(FAST)
+        for each in (rare, often):
+            _ask(one, "zero", each)
+        claims = [rare, often, elsewhere]
+        parts = [Part(one, [0, 1]), Part(two, [2])]
+        asker = Asker(Caller.JOB, "first", "~50")
+        assert not ask_in_parts(parts, claims, asker, NOW_US, in_order=True).allowed
+        assert not one.ask([rare, often], Asker(Caller.JOB, "second", "~50"), NOW_US).allowed
+        two.pause([elsewhere], 60 * SECOND, NOW_US)
+        at_us = NOW_US + SECOND
+        answer = ask_in_parts(parts, claims, asker, at_us, in_order=True)
+        assert (answer.reason, answer.claim) == (Reason.PAUSED, 2)
+        for each in (rare, often):
+            waiting = one.list_waiting(each)
+            assert one.where([each], "first", at_us).position == 0, waiting
+            assert one.ask([each], Asker(Caller.PEEK), at_us).uses[0].full_us <= at_us, "its units are returned"
+
+
+def test_a_job_reserves_positions_on_lists_of_any_store(store: Any) -> None:
+    """Also on lists in several hash slots of a cluster: one script reaches one of them only."""
+    slow, fast = _claim(SLOW), _claim(FAST)
+    store.return_units([Charge(slow), Charge(fast)], Asker(Caller.JOB, "one", "~50", denials=1), NOW_US)
+    for each in (slow, fast):
+        found = store.where([each], "one", NOW_US)
+        assert (found.state, found.position) == (State.KEPT, 0)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_grant_whose_answer_was_lost_is_not_repeated_in_a_pause(store: Any, waits: bool) -> None:
+    """Whether others wait or not, the job waits until it is over."""
+    claim = _claim(TokenBucket("slow", "1/s", burst=2))
+    asker = Asker(Caller.JOB, "job", "p")
+    _ask(store, "zero", _claim(TokenBucket("slow", "1/s", burst=2), 2))
+    store.ask([claim], asker, NOW_US, attempt="01")
+    if waits:
+        _ask(store, "other", claim)
+    end = store.listen("p", lambda bucket, wakes: None, lambda: None)
+    at_us = NOW_US + SECOND
+    store.look(claim, "p", 1, (), at_us)
+    assert store.ask([claim], asker, at_us, attempt="02").allowed
+    assert store.ask([claim], asker, at_us + 1000, attempt="02").allowed, "the same grant"
+    store.pause([claim], 60 * SECOND, at_us + 2000)
+    assert store.ask([claim], asker, at_us + 3000, attempt="02").reason is Reason.PAUSED
+    end()
 
 
 # Servers

@@ -58,6 +58,10 @@ class Charge(NamedTuple):
     position: Position | None = None
     turn_us: int | None = None
 
+    @property
+    def bucket(self) -> str:
+        return self.claim.bucket
+
 
 class Where(NamedTuple):
     """

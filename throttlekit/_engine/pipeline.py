@@ -63,7 +63,11 @@ class Pipeline:
             return self.without_store(attempt, error)
         decision = self.decision(attempt, answer)
         if decision.allowed and (early := begins_in(answer)):
-            time.sleep(early)
+            try:
+                time.sleep(early)
+            except BaseException:  # an interrupt, such as a job's time limit
+                self._stores.abandon(attempt)
+                raise
         return self.conclude(attempt, answer, decision)
 
     def attempt(self, call: Call) -> Attempt:

@@ -74,6 +74,13 @@ class Stores:
         if called and (slots := slots_of(request)):
             self.returns.owe(slots, after)
 
+    def abandon(self, attempt: Attempt) -> None:
+        """Give back the slots that *attempt* was granted: its caller was interrupted before the body began."""
+        in_process = {claim.claim.bucket for claim in attempt.claims if claim.in_process}
+        slots = slots_of(attempt.request)
+        self.in_process.settle([each for each in slots if each.bucket in in_process])
+        self.returns.owe([each for each in slots if each.bucket not in in_process])
+
     def of(self, limit: Limit) -> Store:
         """The store that counts *limit*."""
         return self.in_process if limit.scope == "process" else self.shared

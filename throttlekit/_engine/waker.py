@@ -375,6 +375,7 @@ class Waker(Generic[_T]):
         with here.changed:
             has_waited = self._roams or here.waited_of(id).denials > 0
             here.room.done(id)
+            here.attempts.pop(id, None)  # a grant that was lost is of the run that begins now, and of no later one
         if has_waited:
             self._remove_all(claims, [id], any_owner=self._roams)
 

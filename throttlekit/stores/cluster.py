@@ -13,7 +13,7 @@ from redis.exceptions import RedisClusterException
 
 from throttlekit._core.answer import Answer, Asker
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.wait_control import Where
+from throttlekit._core.wait_control import Charge, Where
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, ask_or_error
@@ -24,7 +24,7 @@ from throttlekit.stores.redis_server import renew_pool_lock_after_fork
 __all__ = ["RedisClusterStore", "by_hash_slot"]
 
 
-_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
+_N = TypeVar("_N", StoreClaim, Charge, Correction, Lease, Slowing)
 
 
 class RedisClusterStore(RedisStore):

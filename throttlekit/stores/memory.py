@@ -72,8 +72,10 @@ class MemoryStore:
             now_us = self._clock_us() if now_us is None else now_us
             states = [self._stored(claim, now_us) for claim in claims]
             names = [claim.bucket for claim in claims]
-            waited = any(state.waitlist is not None and asker.job in state.waitlist.entries for state in states)
-            granted = self._get(granted_name(claims[0].bucket, asker.job), now_us) if attempt and not waited else None
+            lists = [state.waitlist for state in states if state.waitlist is not None]
+            waited = any(asker.job in waitlist.entries for waitlist in lists)
+            repeats = attempt and not waited and not any(each.pause.at(now_us).until_us > now_us for each in lists)
+            granted = self._get(granted_name(claims[0].bucket, asker.job), now_us) if repeats else None
             if isinstance(granted, tuple) and granted[0] == f"{asker.owner} {attempt}":
                 return granted[1]  # type: ignore[no-any-return]
             answer, changed = ask(

@@ -66,7 +66,8 @@ def ask_in_parts(
     The job waits on the list of the part that denied it, and gets a position in the parts after that. Without one, it
     would wait there behind all who came since: simulated, a key gets .41 of its limit.
 
-    No part grants a job before its units come if a limit of another part would count it from now on.
+    No part grants a job before its units come if another part counts it by a rate: that part would count it from now
+    on, and its body begins later.
 
     Each part learns from those before it for how long the job has waited: a full queue does not refuse it then.
 
@@ -78,7 +79,7 @@ def ask_in_parts(
             be held.
     """
     answered: list[_Answered] = []
-    asker = asker._replace(early=all(map(bears_early, claims)))
+    asker = asker._replace(early=asker.early and _may_be_early(parts, claims))
     ordered = list(parts)
     if not in_order:
         ordered.sort(key=lambda part: (not part.failed, *min(scarcity(claims[i]) for i in part.claims)))
@@ -108,6 +109,16 @@ def ask_in_parts(
     return _merge(answered, denied, len(claims), returned=charged)
 
 
+def _may_be_early(parts: Sequence[Part], claims: Sequence[StoreClaim]) -> bool:
+    """Whether all claims of a rate are in one part, and each bears it: a slot is only held for longer."""
+    counting = [part for part in parts if any(_is_rate(claims[number]) for number in part.claims)]
+    return len(counting) <= 1 and all(map(bears_early, claims))
+
+
+def _is_rate(claim: StoreClaim) -> bool:
+    return claim.algorithm.size > 0 and not claim.algorithm.estimates
+
+
 def _with_waited(asker: Asker, answer: Answer) -> Asker:
     """
     *asker*, and how the job has waited as far as a part knows. A grant that the part repeats may be older.
@@ -126,9 +137,10 @@ def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, retur
     """The answer of the part *binding*, with the numbers of the whole request and what the other parts answered."""
     uses: list[Use | None] = [None] * number
     asked_us = [0] * number
+    positions: list[Position | None] = [None] * number
     for part, answer in answered:
-        for i, use in zip(part.claims, answer.uses, strict=True):
-            uses[i], asked_us[i] = use, answer.now_us
+        for i, use, at_us, position in zip(part.claims, answer.uses, *_by_claim(part, answer), strict=True):
+            uses[i], asked_us[i], positions[i] = use, at_us, position
     for part, _ in returned:
         for i in part.claims:
             uses[i] = None
@@ -146,10 +158,16 @@ def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, retur
         None if kept is None else Kept(part.claims[kept.claim], kept.epoch),
         tuple((of.claims[i], wake) for of, each in answered for i, wake in each.wakes),
         tuple((of.claims[i], in_us) for of, each in answered for i, in_us in each.looks),
-        (),
+        tuple(positions) if answer.reason is Reason.ALLOWED and any(positions) else (),
         tuple(asked_us),
         _merge_waited(binding, answered),
     )
+
+
+def _by_claim(part: Part, answer: Answer) -> tuple[Sequence[int], Sequence[Position | None]]:
+    """When each claim of a part was asked, and the position that its job had: a part may consist of parts."""
+    number = len(part.claims)
+    return answer.asked_us or (answer.now_us,) * number, answer.positions or (None,) * number
 
 
 def _merge_waited(binding: _Answered, answered: Sequence[_Answered]) -> Waited | None:
@@ -187,10 +205,9 @@ def _return_all(
     if asker.caller is Caller.PEEK:
         return None
     for part, answer in charged:
-        positions = answer.positions or (None,) * len(part.claims)
         charges = [
-            Charge(claims[i], answer.now_us, use.full_us, position, _turn_us(claims, i, position, denied))
-            for i, use, position in zip(part.claims, answer.uses, positions, strict=True)
+            Charge(claims[i], at_us, use.full_us, position, _turn_us(claims, i, position, denied))
+            for i, use, at_us, position in zip(part.claims, answer.uses, *_by_claim(part, answer), strict=True)
             if use is not None and claims[i].algorithm.size
         ]
         if not charges:

@@ -47,7 +47,7 @@ _MOST_LISTS = 4
 """On so many waitlists one script wakes jobs after a change: 16 on each."""
 
 _SCAN_COUNT = 1000
-_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
+_N = TypeVar("_N", StoreClaim, Charge, Correction, Lease, Slowing)
 
 
 class RedisStore(RedisServer):
@@ -79,17 +79,15 @@ class RedisStore(RedisServer):
         return [self._answer_of_reply(*each) for each in zip(requests, questions, replies, strict=True)]
 
     def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
-        claims = [each.claim for each in charges]
-        who = [
-            asker.caller.value,
-            encoded(asker.job),
-            encoded(asker.owner),
-            self._epoch(),
-            asker.waited_us,
-            asker.denials,
-        ]
-        rows = chain.from_iterable(map(charge_arguments, charges))
-        self._run_wait("wait_return", claims, [_or_empty(now_us), len(claims), *who], rows)
+        who = [asker.caller.value, encoded(asker.job), encoded(asker.owner)]
+        waited = [asker.waited_us, asker.denials]
+
+        def return_units(those: Sequence[Charge]) -> None:
+            head = [_or_empty(now_us), len(those), *who, self._epoch(), *waited]
+            rows = chain.from_iterable(map(charge_arguments, those))
+            self._run_wait("wait_return", [each.claim for each in those], head, rows)
+
+        self._for_each_hash_slot(charges, return_units)
 
     def look(
         self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None

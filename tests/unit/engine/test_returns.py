@@ -18,6 +18,7 @@ from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 from throttlekit._core.answer import Answer, Asker
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.call import Call
+from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.returns import Returns, slots_of
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable
@@ -105,6 +106,34 @@ def test_a_grant_to_a_caller_that_was_interrupted_is_given_back(store: Stalled, 
     wait_until(lambda: free(store) == 2, description="the slot is given back")
 
 
+@pytest.mark.parametrize("scope", ["global", "process"])
+def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
+    store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch, scope: Any
+) -> None:
+    """It was woken, and granted a little before its unit came: a time limit strikes while it waits for that instant."""
+    slots, rate, job = (
+        Concurrency("scoped", 2, lease=600, scope=scope),
+        TokenBucket("rate", "4/s", burst=1),
+        Job(id="1"),
+    )
+    job, late = Job(id="1"), Delivery(lateness=0.25)
+    assert limiter.acquire(rate)
+    denied = limiter.acquire(rate, slots, job=job, delivery=late)
+    slept: list[float] = []
+
+    def interrupted(seconds: float) -> None:
+        slept.append(seconds)
+        raise Interrupted
+
+    while not slept:
+        with monkeypatch.context() as patched:
+            patched.setattr("throttlekit._engine.pipeline.time.sleep", interrupted)
+            with suppress(Interrupted):
+                assert not limiter.acquire(rate, slots, job=job, delivery=late)
+    assert not denied
+    wait_until(lambda: limiter.peek(slots, cost=0).remaining == 2, description="the slot is given back")
+
+
 def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its question is another one as it asks again: the store repeats no grant whose slot another job may have."""
     store, one, job = MemoryStore(), Concurrency("one", 1, lease=600), Job(id="second")
@@ -148,6 +177,25 @@ def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.M
         assert store.list_waiting(claim).jobs == 2
         waker.heard(claim.bucket, [Wake("one", 0)])
         assert store.list_waiting(claim).jobs == 1
+        waker.close()
+
+
+def test_a_lost_grant_is_not_repeated_to_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer was lost, and the job ran without the store. As it runs again it is charged again."""
+    store, limit, job = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open"), Job(id="one")
+
+    def lost(*args: Any, **options: Any) -> Answer:
+        assert MemoryStore.ask(store, *args, **options).allowed
+        raise StoreUnavailable("no answer in time", part=None)
+
+    with Limiter(store) as limiter:
+        waker, first = held(limiter), limiter.acquire(limit)
+        assert not ask(limiter, waker, limit, job=job)
+        limiter.cancel(first)
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "ask", lost)
+            assert ask(limiter, waker, limit, job=job)
+        assert not ask(limiter, waker, limit, job=job), "the unit is taken"
         waker.close()
 
 
