@@ -62,31 +62,24 @@ def script(name: str) -> str:
 
 
 @cache
-def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS), *, cluster: bool = False) -> str:
-    """
-    The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all.
-
-    Args:
-        cluster: The script runs on a node of a cluster. `PUBLISH` counts the receivers of that node alone, so each
-            owner is assumed to listen.
-    """
+def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
+    """The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all."""
     codes = codes | {"c"} if "a" in codes else codes
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
     texts = [_PARTS[name] for name in algorithms]
     if verb in _WAITING:
         first = ("ask_bucket",) if verb == "ask" and codes == frozenset("t") else ()
-        return _read_waiting(verb, texts, first, cluster)
+        return _read_waiting(verb, texts, first)
     if verb in _ALONE:
         return "\n".join(_PARTS[part] for part in ("clock", "common", "claims", verb))
     return "\n".join((_PARTS["clock"], _PARTS["common"], *texts, _PARTS[verb]))
 
 
-def _read_waiting(verb: str, algorithms: list[str], shortest: tuple[str, ...], cluster: bool) -> str:
+def _read_waiting(verb: str, algorithms: list[str], shortest: tuple[str, ...]) -> str:
     """Lua allows 200 local variables in a function, and a function that is made in another one is made sooner."""
     first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "ask" else ()))]
     names = ("slowdown", "waitlist", *_WAITING[verb], verb)
     rest = [_PARTS[part] for part in names]
-    is_cluster = f"local IS_CLUSTER = {str(cluster).lower()}"
     before = [_PARTS[part] for part in ("clock", *shortest, "common")]
-    head = (is_cluster, *before, "do", *algorithms, "end", *first)
+    head = (*before, "do", *algorithms, "end", *first)
     return "\n".join((*head, "local function decide()", *rest, "end", "return decide()"))

@@ -371,12 +371,12 @@ local function unkept(list, name, pace, ready)
 end
 
 -- Sends a wake to an owner, by the texts of `bell_message` in stores/wire.py, or nothing to see whether it
--- listens. Returns whether it does: unknown on a cluster, whose nodes count their own receivers only.
+-- listens. Returns whether it does: on a cluster it listens at each node that it asks, which counts its own receivers.
 local function rings(c, name, ...)
   if name == c.asker then return true end
   local bell = {}
   for i, text in ipairs({c.key, ...}) do bell[i] = whole(#text) .. ':' .. text .. ',' end
-  return call('PUBLISH', 'tk1:' .. name, concat(bell)) > 0 or IS_CLUSTER
+  return call('PUBLISH', 'tk1:' .. name, concat(bell)) > 0
 end
 
 -- Wakes an entry for `at`, if its owner listens. Returns whether it does.

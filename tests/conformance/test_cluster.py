@@ -30,6 +30,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.wait_control import Charge
+from throttlekit._core.waitlist import State
 from throttlekit.stores import Correction, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.testing import FakeClock
@@ -353,6 +354,47 @@ def test_hash_slot_that_is_moving_is_a_failure(cluster: Cluster) -> None:
                 node.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
         assert [stored(node) for node in nodes] == [0, 0, 0]
         assert limiter.acquire(limit)
+
+
+# Who listens
+
+
+def test_an_owner_listens_at_each_node_that_it_asks(own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node counts its own receivers. Its process knew one node when it began, and its list is on another."""
+    limit = _on_node(1, TokenBucket, "1/h", burst=1)
+    with contextlib.closing(RedisClusterStore(own_cluster.url, timeout=5)) as store:
+        claim, heard = Bench(store).claim(limit), list[str]()
+        node = store._redis_py().get_node_from_key(claim.bucket)
+        others = [each for each in store._redis_py().get_primaries() if each.name != node.name]
+        listening: list[str] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(type(store._redis_py()), "get_primaries", lambda _: others)
+            end = store.listen(
+                "p", lambda _, wakes: heard.extend(each.id for each in wakes), lambda: listening.append("")
+            )
+        assert store.ask([claim], Asker(Caller.JOB, "zero", "p", 2)).allowed
+        assert store.ask([claim], Asker(Caller.JOB, "one", "p", 2)).kept is not None
+        wait_until(lambda: len(listening) == 3, description="it listens at each of the three nodes")
+        store.reset([claim.bucket])
+        assert store.ask([claim], Asker(Caller.JOB, "zero", "p", 2)).allowed
+        assert store.ask([claim], Asker(Caller.JOB, "one", "p", 2)).kept is not None
+        store.settle([Correction(claim.bucket, claim.algorithm, 0, -claim.algorithm.size)])
+        wait_until(lambda: heard, description="it is woken")
+        found = store.where([claim], "one")
+        assert found is not None
+        assert found.state is State.WOKEN
+        end()
+
+
+def test_an_owner_that_does_not_listen_is_passed_over(cluster: Cluster) -> None:
+    """Its process is dead: a job that comes later takes the unit at once."""
+    claim = Bench(RedisClusterStore(cluster.url, timeout=5)).claim(_on_node(1, TokenBucket, "1/s", burst=1))
+    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
+        store.reset([claim.bucket])
+        assert store.ask([claim], Asker(Caller.JOB, "zero", "p"), NOW_US).allowed
+        assert not store.ask([claim], Asker(Caller.JOB, "one", "dead"), NOW_US).allowed
+        store.look(claim, "p", 1, (), NOW_US + 1_000_000)
+        assert store.ask([claim], Asker(Caller.JOB, "two", "p"), NOW_US + 1_000_000).allowed
 
 
 # Nodes that fail

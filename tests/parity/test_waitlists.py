@@ -191,25 +191,6 @@ def test_a_peek_is_no_grant_to_repeat(store: Any) -> None:
     assert store.ask([SLOW], Asker(Caller.JOB, "third", "p"), NOW_US + 1_000_000).reason is Reason.EXHAUSTED
 
 
-class _OnCluster(RedisStore):
-    _is_cluster = True
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"), [(RedisStore, Reason.ALLOWED), (_OnCluster, Reason.IN_LINE)], ids=["server", "cluster"]
-)
-def test_each_owner_counts_as_listening_on_a_cluster(
-    redis_url: str, client: Any, kind: type[RedisStore], reason: Reason
-) -> None:
-    """A node does not know who listens on others, so a wake is kept for an owner until it is overdue."""
-    store = kind(redis_url, timeout=20)
-    store.ask([SLOW], Asker(Caller.JOB, "one", "p"), NOW_US)
-    store.ask([SLOW], Asker(Caller.JOB, "two", "silent"), NOW_US)
-    store.look(SLOW, "p", 1, (), NOW_US + 1_000_000)
-    assert store.ask([SLOW], Asker(Caller.JOB, "three", "p"), NOW_US + 1_000_000).reason is reason
-    store.close()
-
-
 def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: Any) -> None:
     """Each verb of waitlists runs on a server that does not know its script."""
     store = RedisStore(redis_url, timeout=20)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
+import redis
 from redis.exceptions import RedisError
 
 from throttlekit._core.waitlist import Wake
+from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.stores.wire import bell_of
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "NodeListeners", "client_of_its_own"]
+
+_Heard: TypeAlias = Callable[[str, Sequence[Wake]], None]
 
 _LOG = logging.getLogger("throttlekit")
 _POLL_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 0.1, 2.0
@@ -33,7 +38,7 @@ class Listener:
         self,
         client: Any,
         channel: str,
-        heard: Callable[[str, Sequence[Wake]], None],
+        heard: _Heard,
         missed: Callable[[], None],
     ) -> None:
         self._client, self._channel = client, channel
@@ -48,9 +53,13 @@ class Listener:
         """Wait until it listens. Returns whether it does."""
         return self._listens.wait(seconds)
 
+    def begin_to_close(self) -> None:
+        self._closed.set()
+
     def close(self) -> None:
         self._closed.set()
         self._thread.join()
+        self._client.close()
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -82,3 +91,72 @@ class Listener:
             self._missed()
         elif message["type"] == "message":
             self._heard(*bell_of(message["data"]))
+
+
+@dataclass(slots=True, eq=False)
+class _Owner:
+    """One that listens at several nodes."""
+
+    channel: str
+    heard: _Heard
+    missed: Callable[[], None]
+    listeners: list[Listener] = field(default_factory=list[Listener])
+
+
+@dataclass(slots=True, eq=False)
+class _Here:
+    """The nodes that this process has asked, and who listens. A forked child begins with nothing."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    nodes: dict[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
+    owners: list[_Owner] = field(default_factory=list[_Owner])
+
+
+class NodeListeners:
+    """
+    Listens at each node of a cluster that its process asks, also at those that join it later: a script knows by the
+    number of receivers at its own node whether an owner listens.
+    """
+
+    def __init__(self) -> None:
+        self._here = _Here()
+        renew_lock_after_fork(self, "_here", _Here)
+
+    def reach(self, node: str, make_client: Callable[[], Any]) -> None:
+        """Note that the process asks *node*. *make_client*: makes a redis-py client of it."""
+        here = self._here
+        if node in here.nodes:
+            return
+        with here.lock:
+            if node not in here.nodes:
+                here.nodes[node] = make_client
+                for owner in here.owners:
+                    _listen(owner, make_client)
+
+    def listen(self, name: str, heard: _Heard, missed: Callable[[], None]) -> Callable[[], None]:
+        """Begin to listen as *name*. Returns what ends that."""
+        here, owner = self._here, _Owner(f"tk1:{name}", heard, missed)
+        with here.lock:
+            here.owners.append(owner)
+            for make_client in here.nodes.values():
+                _listen(owner, make_client)
+
+        def end() -> None:
+            with here.lock:
+                here.owners.remove(owner)
+            for each in owner.listeners:
+                each.begin_to_close()
+            for each in owner.listeners:
+                each.close()
+
+        return end
+
+
+def _listen(owner: _Owner, make_client: Callable[[], Any]) -> None:
+    owner.listeners.append(Listener(make_client(), owner.channel, owner.heard, owner.missed))
+
+
+def client_of_its_own(pool: Any) -> Any:
+    """A client with connections like those of *pool*: `close` of the store leaves them open."""
+    own = redis.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
+    return redis.Redis(connection_pool=own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -14,9 +15,11 @@ from redis.exceptions import RedisClusterException
 from throttlekit._core.answer import Answer, Asker
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.wait_control import Charge, Where
+from throttlekit._core.waitlist import Wake
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, ask_or_error
+from throttlekit.stores.bells import NodeListeners, client_of_its_own
 from throttlekit.stores.parts import Part, ask_in_parts
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.redis_server import renew_pool_lock_after_fork
@@ -44,8 +47,6 @@ class RedisClusterStore(RedisStore):
         ConfigurationError: The URL is not valid.
     """
 
-    _is_cluster = True
-
     def __init__(self, url: str, *, timeout: float = 0.25) -> None:
         scheme, colon, rest = url.partition("://")
         self._node_url = scheme.replace("valkey", "redis").removesuffix("+cluster") + colon + rest
@@ -55,6 +56,7 @@ class RedisClusterStore(RedisStore):
         self._cluster: Any = None
         self._connect_lock = threading.Lock()
         self._connect_error: tuple[float, Exception] | None = None
+        self._listeners = NodeListeners()
         renew_lock_after_fork(self, "_connect_lock")
 
     def ask(
@@ -89,6 +91,14 @@ class RedisClusterStore(RedisStore):
         if errors:
             raise next(iter(errors.values()))
 
+    def listen(
+        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        cluster = self._redis_py()
+        for node in cluster.get_primaries():
+            self._listeners.reach(node.name, partial(_client_of, cluster, node))
+        return self._listeners.listen(owner, heard, missed)
+
     def servers(self) -> list[Any]:
         cluster = self._redis_py()
         return [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
@@ -108,6 +118,7 @@ class RedisClusterStore(RedisStore):
         client = self._redis_py()
         key = arguments[3] if arguments[0] in ("EVALSHA", "EVAL") else arguments[1]
         node = client.get_node_from_key(key)
+        self._listeners.reach(node.name, partial(_client_of, client, node))
         renew_pool_lock_after_fork(client.get_redis_connection(node).connection_pool)
         return client.execute_command(*arguments, target_nodes=node)
 
@@ -162,6 +173,10 @@ class RedisClusterStore(RedisStore):
             for each in super()._entries_of(group, id, now_us):
                 found.append(each._replace(claim=numbers.index(group[each.claim])))
         return found
+
+
+def _client_of(cluster: Any, node: Any) -> Any:
+    return client_of_its_own(cluster.get_redis_connection(node).connection_pool)
 
 
 class _NodeRefresh:

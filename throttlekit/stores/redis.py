@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-import redis
 from redis import exceptions
 
 from throttlekit._core.answer import Answer, Asker, Look
@@ -18,7 +16,7 @@ from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, ask_or_error
-from throttlekit.stores.bells import Listener
+from throttlekit.stores.bells import Listener, client_of_its_own
 from throttlekit.stores.errors import STORE_ERRORS
 from throttlekit.stores.redis_server import RedisServer
 from throttlekit.stores.waitlists import MOST_LISTED, batches, binding_where, unit_of
@@ -55,9 +53,6 @@ class RedisStore(RedisServer):
     Keeps limits in a Redis or Valkey server, shared by every process that uses the same one. Arguments and errors are
     those of `RedisServer`.
     """
-
-    _is_cluster = False
-    """Whether scripts run on a node of a cluster."""
 
     # Questions
 
@@ -121,11 +116,7 @@ class RedisStore(RedisServer):
     def listen(
         self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        with ExitStack() as stack:
-            for server in self.servers():
-                client = stack.enter_context(closing(_client_of_its_own(server.connection_pool)))
-                stack.callback(Listener(client, f"tk1:{owner}", heard, missed).close)
-            return stack.pop_all().close
+        return Listener(client_of_its_own(self._client.connection_pool), f"tk1:{owner}", heard, missed).close
 
     # Changes
 
@@ -176,9 +167,7 @@ class RedisStore(RedisServer):
     def _decide(self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str) -> Any:
         epoch = self._epoch() if asker.job else "0"
         try:
-            return self._pool.execute(
-                ask_frame(claims, asker, _or_empty(now_us), epoch, attempt, cluster=self._is_cluster)
-            )
+            return self._pool.execute(ask_frame(claims, asker, _or_empty(now_us), epoch, attempt))
         except exceptions.NoScriptError:  # the server ran nothing, so this cannot charge twice
             script, arguments = self._question(claims, asker, now_us, attempt)
             return self._command("EVAL", script.text, *arguments)
@@ -238,16 +227,10 @@ class RedisStore(RedisServer):
 
     def _script(self, verb: str, claims: Sequence[StoreClaim]) -> Script:
         codes = frozenset([claim.algorithm.code for claim in claims])
-        return script_for(verb, codes, cluster=self._is_cluster)
+        return script_for(verb, codes)
 
     def _epoch(self) -> str:
         return os.urandom(4).hex()
-
-
-def _client_of_its_own(pool: Any) -> Any:
-    """A client with connections like those of *pool*: `close` of the store leaves them open."""
-    own = redis.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
-    return redis.Redis(connection_pool=own)
 
 
 def _parts(ids: Sequence[str], most: int) -> list[Sequence[str]]:

@@ -45,9 +45,9 @@ class Script(NamedTuple):
 
 
 @lru_cache
-def script_for(verb: str, codes: frozenset[str], *, cluster: bool = False) -> Script:
-    """The script for *verb* on claims of the algorithms with these *codes*, for a server or a node of a cluster."""
-    text = throttlekit_lua.read(verb, codes, cluster=cluster)
+def script_for(verb: str, codes: frozenset[str]) -> Script:
+    """The script for *verb* on claims of the algorithms with these *codes*."""
+    text = throttlekit_lua.read(verb, codes)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -97,9 +97,7 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def ask_frame(
-    claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str, cluster: bool
-) -> bytes:
+def ask_frame(claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str) -> bytes:
     """The whole command of a question, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
     keys, terms = _encode_claims(*claims)
     codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
@@ -107,7 +105,7 @@ def ask_frame(
     who = _PLAIN if is_plain else encode(asker_arguments(claims, asker, now, epoch, attempt))
     if attempt:
         keys += encode((granted_name(claims[0].bucket, asker.job),))
-    return b"".join((_head(codes, bool(attempt), cluster), keys, who, terms))
+    return b"".join((_head(codes, bool(attempt)), keys, who, terms))
 
 
 _PLAIN = encode(asker_arguments((), GUEST, "", "0", ""))
@@ -131,8 +129,8 @@ def _encode_names(bucket: bytes) -> bytes:
 
 
 @lru_cache
-def _head(codes: str, has_attempt: bool, cluster: bool) -> bytes:
-    script, keys = script_for("ask", frozenset(codes), cluster=cluster), 5 * len(codes) + has_attempt
+def _head(codes: str, has_attempt: bool) -> bytes:
+    script, keys = script_for("ask", frozenset(codes)), 5 * len(codes) + has_attempt
     return b"*%d\r\n" % (8 + keys + 3 * len(codes)) + encode(("EVALSHA", script.sha, keys))
 
 

@@ -48,7 +48,7 @@ def test_frame_is_what_redis_py_would_send(limits: list[Limit], asker: Asker, no
     head = asker_arguments(claims, asker, now, epoch, attempt)
     whole = ("EVALSHA", script.sha, len(keys), *keys, *head, *claims_arguments(claims))
     for _ in range(2):  # as it is worked out, and as it is remembered
-        frame = ask_frame(claims, asker, now, epoch, attempt, cluster=False)
+        frame = ask_frame(claims, asker, now, epoch, attempt)
         assert frame == b"".join(Connection().pack_command(*whole))
 
 
