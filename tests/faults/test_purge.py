@@ -10,7 +10,8 @@ import pytest
 
 from support.servers.processes import patient
 from support.waiting import wait_until
-from throttlekit import Control, FixedWindow, Job, Limit, Limiter, TokenBucket
+from throttlekit import Concurrency, Control, FixedWindow, Job, Limit, Limiter, TokenBucket
+from throttlekit._engine.delivery import Delivery
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -106,6 +107,27 @@ def test_new_jobs_that_keep_arriving_wait_for_some_units(rate: str, purged: int)
     newcomers.purged(purged)
     newcomers.come(interval / 2, 10 * interval + 10)
     assert newcomers.ran[0] <= 3.6 * interval + 1.5
+
+
+@pytest.mark.parametrize(("slots", "purged", "within"), [(1, 1, 3), (1, 15, 9), (1, 300, 19), (4, 300, 8)])
+def test_a_slot_waits_for_purged_jobs_for_some_seconds(slots: int, purged: int, within: float) -> None:
+    """For one that holds a slot and never comes a second; once 16 did not come, nobody waits for the others."""
+    limit, late = Concurrency("slots", slots), Delivery(lateness=2.1)
+    clock = FakeClock()
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    held = [limiter.acquire(limit) for _ in range(slots)]
+    for number in range(purged):
+        assert not limiter.acquire(limit, job=Job(id=f"purged-{number}"), delivery=late)
+    for each in held:
+        limiter.release(each)
+    began: list[float] = []
+    for step in range(round(2 * within / 0.05)):
+        if granted := limiter.acquire(limit, job=Job(id="new"), delivery=late):
+            began.append(step * 0.05)
+            limiter.release(granted)
+        clock.advance(0.05)
+    assert began[0] <= within
+    assert sum(at >= within for at in began) >= within / 0.05 - 2, "from then on each job begins at once"
 
 
 @pytest.mark.parametrize("limit", [TokenBucket("day", "1000/d", burst=1000), TokenBucket("hour", "100/h", burst=100)])
