@@ -19,12 +19,16 @@ class Job:
     What a limit reads of a job to work out the job's key and cost.
 
     Attributes:
-        id: The framework's own id of the job.
+        id: The framework's own id of the job. One that is no text, like a number or a UUID, becomes its text; None
+            becomes "", as of a job without an id.
         name: The function's or task's name.
         queue: The queue it came from.
         args: Positional arguments, as they were sent.
         kwargs: Keyword arguments, as they were sent.
         function: The function that will run, if this process knows it: it gives the arguments their names.
+
+    Raises:
+        ConfigurationError: The text of *id* would not be the same in every process.
     """
 
     id: str = ""
@@ -33,6 +37,10 @@ class Job:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     function: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.id) is not str:
+            object.__setattr__(self, "id", _id_text(self.id))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -62,6 +70,19 @@ class Job:
             else:
                 by_name[name] = value
         return by_name
+
+
+def _id_text(id: object) -> str:
+    if id is None:
+        return ""
+    if isinstance(id, str):
+        return str.__str__(id)
+    if isinstance(id, bytes):
+        return id.decode("utf-8", "backslashreplace")
+    kind = type(id)
+    if isinstance(id, int | float) or (kind.__str__ is not object.__str__ and kind.__hash__ is not None):
+        return str(id)
+    raise ConfigurationError(f"a job's id must be a text, a number or a UUID, not the {kind.__name__} {id!r:.100}")
 
 
 _remembered_signature = lru_cache(inspect.signature)

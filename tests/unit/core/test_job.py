@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from throttlekit import ConfigurationError, Job
+
+
+class Names(str, Enum):
+    ONE = "one"
 
 
 def send(account_id: int, region: str = "eu", /, *rest: int, urgent: bool = False, **more: str) -> None: ...
@@ -27,6 +34,33 @@ def test_arguments_have_names(
 ) -> None:
     """Positional arguments and defaults get the names that the function gives them."""
     assert Job(name="send", args=args, kwargs=kwargs, function=function).arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("id", "text"),
+    [
+        ("5", "5"),
+        (Names.ONE, "one"),
+        (5, "5"),
+        (1.5, "1.5"),
+        (b"caf\xc3\xa9\xff", "café\\xff"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (None, ""),
+    ],
+)
+def test_id_is_a_text(id: Any, text: str) -> None:
+    """An id that is no text becomes one when the job is made, so every store finds the job by the same id."""
+    job = Job(id=id)
+    assert (job.id, type(job.id)) == (text, str)
+    assert replace(Job(), id=id) == job
+
+
+@pytest.mark.parametrize("id", [["l"], ("t", 1), {"a": 1}, object(), bytearray(b"x")])
+def test_what_cannot_be_an_id_is_a_configuration_error(id: Any) -> None:
+    """A value whose text is not a name of the job is rejected when the job is made, and named."""
+    with pytest.raises(ConfigurationError, match="a job's id must be a text, a number or a UUID") as caught:
+        Job(id=id)
+    assert f"not the {type(id).__name__} {id!r}" in str(caught.value)
 
 
 def test_arguments_that_do_not_fit_are_a_configuration_error() -> None:
