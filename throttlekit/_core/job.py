@@ -10,7 +10,7 @@ from typing import Any
 
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Job"]
+__all__ = ["Job", "make_id_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,13 @@ class Job:
     What a limit reads of a job to work out the job's key and cost.
 
     Attributes:
-        id: The framework's own id of the job. One that is no text, like a number or a UUID, becomes its text; None
-            becomes "", as of a job without an id.
+        id: The framework's own id of the job. If it is a number or a UUID, a limiter replaces it by its text when
+            it first reads the job; None by "", as of a job without an id.
         name: The function's or task's name.
         queue: The queue it came from.
         args: Positional arguments, as they were sent.
         kwargs: Keyword arguments, as they were sent.
         function: The function that will run, if this process knows it: it gives the arguments their names.
-
-    Raises:
-        ConfigurationError: The text of *id* would not be the same in every process.
     """
 
     id: str = ""
@@ -37,10 +34,6 @@ class Job:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     function: Callable[..., Any] | None = None
-
-    def __post_init__(self) -> None:
-        if type(self.id) is not str:
-            object.__setattr__(self, "id", _id_text(self.id))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -70,6 +63,17 @@ class Job:
             else:
                 by_name[name] = value
         return by_name
+
+
+def make_id_text(job: Job) -> None:
+    """
+    Replace the id of *job* by its text, if it is anything else: every store and every process know the job by that.
+
+    Raises:
+        ConfigurationError: The text of the id would not be the same in every process.
+    """
+    if type(job.id) is not str:
+        object.__setattr__(job, "id", _id_text(job.id))
 
 
 def _id_text(id: object) -> str:
