@@ -66,11 +66,10 @@ class Flood:
     def _ask(self, number: int) -> None:
         limit, body = [(PARTNER, 0.0), (TOKENS, 0.0), (SLOTS, 0.3)][number % 3]
         while not self._over.wait(0.2):
-            job = Job(name="call", kwargs={"tokens": 20 + number})
+            job = Job(id=os.urandom(8).hex(), name="call", kwargs={"tokens": 20 + number})
             while not (decision := self._limiter.acquire(limit, job=job)).allowed:
                 if self._over.wait(decision.delay):
                     return
-                job = Job(name="call", kwargs=job.kwargs, ticket=decision.ticket)
             self._limiter.keep(decision, lambda: None)
             self._over.wait(body)
             self._limiter.release(decision)

@@ -25,7 +25,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
 from support.reports.command import parser_of
-from throttlekit import Job, Limiter, TokenBucket, hookimpl
+from throttlekit import Delivery, Job, Limiter, TokenBucket, hookimpl
 from throttlekit.hookspecs import Decided
 from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
 from throttlekit.metrics.prometheus import PrometheusMetrics
@@ -56,9 +56,11 @@ def _denied(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
 def _started(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
     shut = TokenBucket("allowed", "1000000/s", burst=1)
     limiter.acquire(shut)
-    ticket = limiter.acquire(shut, job=Job()).ticket
-    limit, job = shut, Job(id="1", name="call", ticket=ticket)
-    return lambda: (clock.advance(0.001), limiter.acquire(limit, job=job))
+    job, delivery = Job(id="1", name="call"), Delivery(again=True)  # it has waited and run, and asks again
+    limiter.acquire(shut, job=job)
+    clock.advance(1)
+    limiter.acquire(shut, job=job)
+    return lambda: (clock.advance(0.001), limiter.acquire(shut, job=job, delivery=delivery))
 
 
 _CASES = {"allowed": _allowed, "denied": _denied, "started after a wait": _started}

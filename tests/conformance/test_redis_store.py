@@ -97,6 +97,14 @@ def test_denial_charges_nothing(client: Any, store: RedisStore) -> None:
     assert (calls["time"], calls["get"], calls.get("set", 0)) == (1, 2, 0)
 
 
+@pytest.mark.parametrize("id", [5, None, b"x"])
+def test_job_whose_id_is_no_text_waits(store: RedisStore, id: Any) -> None:
+    """The scripts read a text, whatever kind of id the framework gives its jobs."""
+    limiter, slow = Limiter(store), TokenBucket("slow", "1/h", burst=1)
+    assert limiter.acquire(slow, job=Job(id=id)).allowed
+    assert limiter.acquire(slow, job=Job(id=id)).reason == "exhausted"
+
+
 def test_forgotten_script_is_sent_again(client: Any, store: RedisStore) -> None:
     """After SCRIPT FLUSH or a restart, the next decision sends the script along, and charges once."""
     ask(store, _request(LIMIT))

@@ -20,8 +20,8 @@ LAYERS = [
     ("stores", ["throttlekit.stores"]),
     ("hookspecs", ["throttlekit.hookspecs"]),
     (
-        "tickets",
-        [f"throttlekit._engine.{name}" for name in ("ticket", "room", "stop", "waker", "delivery")],
+        "waiting",
+        [f"throttlekit._engine.{name}" for name in ("room", "stop", "waker", "delivery")],
     ),
     ("headers", [f"throttlekit._engine.{name}" for name in ("header_values", "response_headers")]),
     ("calls", [f"throttlekit._engine.{name}" for name in ("call", "registry", "claims", "attempt", "rate_limited")]),
@@ -129,6 +129,11 @@ def test_every_module_has_its_layer() -> None:
     assert homeless == []
 
 
+def test_every_layer_names_modules_that_exist() -> None:
+    """A module that is removed leaves its layer, too."""
+    assert [prefix for _, prefixes in LAYERS for prefix in prefixes if prefix not in MODULES] == []
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_arrows_run_one_way(module: str) -> None:
     """A module imports from its own layer and from those below it."""
@@ -224,7 +229,7 @@ def test_algorithms_know_none_of_each_other(algorithm: str) -> None:
 @pytest.mark.parametrize("module", COMMON)
 def test_what_is_common_knows_no_algorithm(module: str) -> None:
     """
-    The decision, the line and the base of all limits import no algorithm, so that a new one is a new module and no
+    The decision, the waitlist and the base of all limits import no algorithm, so that a new one is a new module and no
     other change. Only the table by which a message names an algorithm knows them.
     """
     assert not [name for name, _ in _imports(module) if name.startswith("throttlekit._core.algorithms.")]

@@ -28,7 +28,7 @@ class Newcomers:
         self.ran: list[float] = []
 
     def purged(self, waiting: int) -> None:
-        """The whole limit is used, so many jobs join the line, and none of them comes back."""
+        """The whole limit is used, so many jobs join the waitlist, and none of them comes back."""
         assert self.limiter.acquire(self.limit, cost=self.limit.capacity).allowed
         for number in range(waiting):
             assert not self.limiter.acquire(self.limit, job=Job(id=f"purged-{number}")).allowed

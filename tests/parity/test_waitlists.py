@@ -22,7 +22,7 @@ from throttlekit._core.waitlist import WOKEN_US, State, Wake
 from throttlekit.stores.base import Correction, Slowing
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.redis import RedisStore
-from throttlekit.stores.wire import UnusableReply, answer_of, bell_message, bell_of, look_of
+from throttlekit.stores.wire import UnusableReply, answer_of, bell_of, look_of
 
 LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_WAITS", "3000"))
 HISTORY = 200
@@ -270,9 +270,10 @@ def test_many_ids_go_to_the_server_in_parts(redis_url: str) -> None:
 
 @pytest.mark.parametrize("id", ["x", "", "1:2,3 ,", "a|b c\n", "\0", "ü\ud800", "😀"])
 def test_a_bell_carries_any_id(id: str) -> None:
-    """What was written is read again, whatever bytes the ids have."""
-    wakes = [Wake(id, 0), Wake("other", 123)]
-    assert bell_of(bell_message("tk1:{a:}:f", wakes)) == ("tk1:{a:}:f", wakes)
+    """A bell is read as `ring` in waitlist.lua writes it, whatever bytes the ids have."""
+    texts = [text.encode("utf-8", "surrogatepass") for text in ("tk1:{a:}:f", id, "0", "other", "123")]
+    bell = b"".join(b"%d:%b," % (len(text), text) for text in texts)
+    assert bell_of(bell) == ("tk1:{a:}:f", [Wake(id, 0), Wake("other", 123)])
 
 
 @pytest.mark.parametrize(

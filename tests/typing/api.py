@@ -116,8 +116,8 @@ class Plugin:
         job: Job = event.job
         decision: Decision = event.decision
         deferrals: int = event.deferrals
-        ticket: float = event.waited
-        print(job, decision, deferrals, ticket)
+        waited: float = event.waited
+        print(job, decision, deferrals, waited)
 
 
 by_default = Limiter()

@@ -119,8 +119,8 @@ class Answer(NamedTuple):
 
     Attributes:
         claim: The number of the binding claim; 0 when allowed.
-        retry_us: About when the request would pass, if every job before it does. When allowed, the instant at which its
-            body may begin: at most `EARLY_US` from now, for a job that was woken.
+        retry_us: About when the request would pass, if every job before it does. When allowed, the time at which its
+            body may begin: at most `late.early_us` of its owner from now if it was woken, else now.
         uses: What is used of each claim's limit after the decision; None: that claim was not decided.
         kept: Where the job waits; None: it does not.
         wakes: The asker's own wakes, and for each claim that somebody should look at, in how many microseconds.

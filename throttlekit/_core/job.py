@@ -10,7 +10,7 @@ from typing import Any
 
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Job"]
+__all__ = ["Job", "make_id_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Job:
     What a limit reads of a job to work out the job's key and cost.
 
     Attributes:
-        id: The framework's own id of the job.
+        id: The framework's own id of the job. If it is a number or a UUID, a limiter replaces it by its text when
+            it first reads the job; None by "", as of a job without an id.
         name: The function's or task's name.
         queue: The queue it came from.
         args: Positional arguments, as they were sent.
@@ -62,6 +63,30 @@ class Job:
             else:
                 by_name[name] = value
         return by_name
+
+
+def make_id_text(job: Job) -> None:
+    """
+    Replace the id of *job* by its text, if it is anything else: every store and every process know the job by that.
+
+    Raises:
+        ConfigurationError: The text of the id would not be the same in every process.
+    """
+    if type(job.id) is not str:
+        object.__setattr__(job, "id", _id_text(job.id))
+
+
+def _id_text(id: object) -> str:
+    if id is None:
+        return ""
+    if isinstance(id, str):
+        return str.__str__(id)
+    if isinstance(id, bytes):
+        return id.decode("utf-8", "backslashreplace")
+    kind = type(id)
+    if isinstance(id, int | float) or (kind.__str__ is not object.__str__ and kind.__hash__ is not None):
+        return str(id)
+    raise ConfigurationError(f"a job's id must be a text, a number or a UUID, not the {kind.__name__} {id!r:.100}")
 
 
 _remembered_signature = lru_cache(inspect.signature)

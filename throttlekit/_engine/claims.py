@@ -112,11 +112,6 @@ class ClaimResolver:
         self._moulds.clear()
         self.questions.clear()
 
-    @property
-    def by_plugins(self) -> bool:
-        """Whether a plugin may give a job another key or cost than its limit does."""
-        return self._plugins is not None
-
     def key(self, call: Call, limit: Limit) -> str:
         """
         The key under which *limit* counts *call*.
@@ -243,9 +238,9 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     """
     asked, delivery, waits = [each.claim for each in claims], call.delivery, call.waits
     if waits is not None:
-        caller = Caller.AGAIN if delivery.again else Caller.JOB
-        ends_in_us = delivery.ends_in_us(waits.waker.waited(call.id).for_us)
-        asker, attempt = waits.waker.asks(call.id, [each.bucket for each in asked], caller, ends_in_us)
+        caller, id = Caller.AGAIN if delivery.again else Caller.JOB, call.id
+        ends_in_us = delivery.ends_in_us(waits.waker.waited(id).for_us)
+        asker, attempt = waits.waker.asks(id, [each.bucket for each in asked], caller, ends_in_us)
         if waits.denied:
             asker = asker._replace(denials=max(1, asker.denials))
         return Request(asked, asker, attempt)

@@ -28,6 +28,7 @@ _MEMORY, _URL = "memory://", "THROTTLEKIT_URL"
 DEFAULT_STORE = f"${_URL}, else {_MEMORY}"
 """Stands for what its text says, where a limiter is made without a store."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
+_STORE_METHODS = [name for name, each in vars(Store).items() if callable(each) and not name.startswith("_")]
 _GIVE_A_LIST = "give a list of objects with hooks: Limiter(…, plugins=[MyPlugin()])"
 
 
@@ -138,10 +139,13 @@ def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: p
 
 
 def _checked(store: Store, remedy: str) -> Store:
-    verbs = ("ask", "settle", "release", "renew", "pause", "forget", "listen", "reset", "clear_waitlists", "close")
-    if isinstance(store, type) or not all(callable(getattr(store, verb, None)) for verb in verbs):
+    missing = [name for name in _STORE_METHODS if not callable(getattr(store, name, None))]
+    if isinstance(store, type) or missing:
         shown = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
         if type(store).__module__.partition(".")[0] in ("redis", "valkey"):
             raise ConfigurationError(f"{shown} is not a store, but a client: write Limiter(client=…), or give its URL")
-        raise ConfigurationError(f"{shown} is not a store: {remedy} with the methods {', '.join(verbs)}")
+        lacks_some = 0 < len(missing) < len(_STORE_METHODS)
+        having = "that also has" if lacks_some else "with"
+        names = ", ".join(missing if lacks_some else _STORE_METHODS)
+        raise ConfigurationError(f"{shown} is not a store: {remedy} {having} the methods {names}")
     return store

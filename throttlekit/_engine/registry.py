@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from weakref import ref
 
-from throttlekit._core.job import Job
+from throttlekit._core.job import Job, make_id_text
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._engine.call import Call
@@ -52,6 +52,8 @@ class LimitRegistry:
             raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
         if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
+        if job is not None and type(job.id) is not str:
+            make_id_text(job)
         owned = True
         for limit in limits:
             known = self._limits.get(limit.name) if isinstance(limit, Limit) else None  # pyright: ignore[reportUnnecessaryIsInstance]

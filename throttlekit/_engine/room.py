@@ -13,7 +13,7 @@ from throttlekit._core.answer import Look
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.waitlist import Wake
 
-__all__ = ["AHEAD_US", "LookAt", "Room", "net_period_us"]
+__all__ = ["AHEAD_US", "Room"]
 
 _T = TypeVar("_T")
 
@@ -32,7 +32,7 @@ _SAME_LOOK_US = 10_000
 """Looks that are asked for within so long of each other are one."""
 
 
-def net_period_us(algorithm: Algorithm, owners: int) -> int:
+def _net_period_us(algorithm: Algorithm, owners: int) -> int:
     """How often a process looks at a list where *owners* have jobs: with many, each of them less often."""
     if algorithm.estimates:
         return _NET_US
@@ -41,7 +41,7 @@ def net_period_us(algorithm: Algorithm, owners: int) -> int:
     return min(max(_NET_US, 2 * owners * unit_us), slow_us, _LONGEST_NET_US)
 
 
-class LookAt(NamedTuple):
+class _LookAt(NamedTuple):
     """A look that is due."""
 
     claim: StoreClaim
@@ -89,7 +89,7 @@ class _List:
 
     def period_us(self) -> int:
         """How often the process looks: with many processes, each of them less often."""
-        return net_period_us(self.claim.algorithm, self.owners)
+        return _net_period_us(self.claim.algorithm, self.owners)
 
 
 class Room(Generic[_T]):
@@ -237,9 +237,9 @@ class Room(Generic[_T]):
         known = self._lists.get(bucket)
         return None if known is None else known.claim
 
-    def due(self, now_us: int) -> list[LookAt]:
+    def due(self, now_us: int) -> list[_LookAt]:
         """The looks that are due now."""
-        found: list[LookAt] = []
+        found: list[_LookAt] = []
         for known in list(self._lists.values()):
             if known.look_us > now_us:
                 continue
@@ -247,7 +247,7 @@ class Room(Generic[_T]):
             known.net_us = now_us + known.period_us() if known.ids else _NEVER_US
             self._forget_idle(known)
             waiting = (id for id in known.ids if self._held[id].at_us is None)
-            found.append(LookAt(known.claim, tuple(islice(waiting, _IDS_NAMED))))
+            found.append(_LookAt(known.claim, tuple(islice(waiting, _IDS_NAMED))))
         return found
 
     def looked(self, claim: StoreClaim, look: Look, now_us: int) -> list[str]:

@@ -118,10 +118,6 @@ class StoreAccess:
     def clear_waitlists(self, buckets: Sequence[str]) -> None:
         self._ask(buckets, lambda: self._store.clear_waitlists(buckets))
 
-    def one_clock(self, name: str) -> bool:
-        """Whether one server keeps all names, as it does *name*: each node of a cluster has a clock of its own."""
-        return self._parted is None or not self._parted.part_of(name)
-
     @property
     def shared(self) -> bool:
         """Whether it takes `commands`."""

@@ -29,7 +29,7 @@ from throttlekit.stores.base import (
 from throttlekit.stores.parts import Part, ask_in_parts
 from throttlekit.stores.waitlists import binding_where
 
-__all__ = ["GroupedStore", "SharedGroupedStore", "grouped"]
+__all__ = ["GroupedStore", "grouped"]
 
 _T = TypeVar("_T")
 _MOST_KNOWN = 1024
@@ -239,7 +239,7 @@ class GroupedStore:
             raise failed
 
 
-class SharedGroupedStore(GroupedStore):
+class _SharedGroupedStore(GroupedStore):
     """One whose default store the whole fleet sees: it keeps the rules of live control and the reports of all."""
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
@@ -265,5 +265,5 @@ class SharedGroupedStore(GroupedStore):
 
 def grouped(default: Store, groups: Sequence[tuple[str, Store]]) -> Store:
     """*default* with a store of its own for each of *groups*; see `GroupedStore`."""
-    made = SharedGroupedStore if isinstance(default, SupportsCommands) else GroupedStore
+    made = _SharedGroupedStore if isinstance(default, SupportsCommands) else GroupedStore
     return made(default, groups) if groups else default

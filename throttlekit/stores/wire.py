@@ -20,12 +20,12 @@ from throttlekit._core.waitlist import Place, State, Wake
 from throttlekit.stores.base import Slowing
 
 __all__ = [
-    "CACHED_CLAIMS", "Script", "UnusableReply", "answer_of", "ask_frame", "asker_arguments", "bell_message", "bell_of",
+    "Script", "UnusableReply", "answer_of", "ask_frame", "asker_arguments", "bell_of",
     "charge_arguments", "claims_arguments", "command", "encode", "encoded", "look_of", "script_for",
     "slowing_arguments", "wait_keys", "waiting_of", "where_of",
 ]  # fmt: skip
 
-CACHED_CLAIMS = 1024  # each takes about a kilobyte
+_CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.FULL, Reason.PAUSED)
 """By the numbers that ask.lua answers."""
 _PLACE = 30
@@ -111,7 +111,7 @@ def ask_frame(claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch:
 _PLAIN = encode(asker_arguments((), GUEST, "", "0", ""))
 
 
-@lru_cache(CACHED_CLAIMS)
+@lru_cache(_CACHED_CLAIMS)
 def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
     """The keys and the arguments of *claims*."""
     if len(claims) == 1:
@@ -221,18 +221,11 @@ def waiting_of(reply: Any) -> Waiting:
         raise UnusableReply(f"not a reply of the script: {reply!r}") from error
 
 
-def bell_message(bucket: str, wakes: Sequence[Wake]) -> bytes:
-    """
-    What a script publishes to the owner of *wakes*, as `ring` in waitlist.lua writes it: texts as "length:text,", the
-    bucket, then the id and the delay of each wake.
-    """
-    texts = [bucket, *(text for wake in wakes for text in (wake.id, str(wake.in_us)))]
-    return b"".join([b"%d:%b," % (len(each), each) for each in map(encoded, texts)])
-
-
 def bell_of(message: bytes) -> tuple[str, list[Wake]]:
     """
-    Parse what `bell_message` wrote: the bucket, and the wakes.
+    Parse what a script publishes to an owner: the bucket, and the owner's wakes.
+
+    `ring` in waitlist.lua writes each text as "length:text,": first the bucket, then the id and the delay of each wake.
 
     Raises:
         UnusableReply: It is something else.
@@ -295,7 +288,7 @@ def _terms_of(claim: StoreClaim) -> tuple[Any, ...]:
     return claim.algorithm, claim.cost, claim.max_queue, claim.tenant, claim.step, claim.lead
 
 
-@lru_cache(CACHED_CLAIMS)
+@lru_cache(_CACHED_CLAIMS)
 def _encode_terms(*terms: Any) -> bytes:
     """The arguments of a claim, which are the same for every key."""
     return encode(_claim_arguments(*terms))

@@ -54,7 +54,7 @@ def test_one_limit_for_every_framework() -> None:
 
         wait_until(lambda: ran(len(fleets)), description="each framework takes jobs")
         for n in range(_JOBS):
-            # So many of each are in the line at most: with one that is starved it would not move on.
+            # So many of each wait at most: with one that is starved it would not move on.
             due = len(fleets) * (n + 1 - _AHEAD)
             wait_until(partial(ran, due), description="the line moves")
             for name, fleet in fleets.items():

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 _STORE = "a job whose store is unavailable returns every few seconds, and is the first of its line"
-_IN_TURN = "each job uses its turn in the line only to be denied by its other limit"
+_IN_TURN = "each job uses its turn on the waitlist only to be denied by its other limit"
 _FAILS_IN_TURN = "a job whose function is gone takes a unit of its limit before it fails"
 _DEAD_IN_FRONT = "jobs that no worker takes keep their turns for seconds"
 

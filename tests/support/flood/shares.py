@@ -91,10 +91,11 @@ class Happened:
         tenants: Of each job.
         sent: When each job was sent that came within the window.
         grants: When the store granted; in this order.
-        asks: Decisions of the limits' store, with the promoters' looks, for each job that ran: a share of those before
-            the window included. Not the rules, which each process reads once or twice a second whatever its jobs do.
-        denied: How often the limits' store denied a job that asked, for whatever reason. A promoter's look is no such
-            question. None: not all workers have reported it. Those that are killed, as a backlog is left, never do.
+        asks: Decisions of the limits' store, with the looks at its waitlists, for each job that ran: a share of those
+            before the window included. Not the rules, which each process reads once or twice a second, whatever its
+            jobs do.
+        denied: How often the limits' store denied a job that asked, for whatever reason. Looks are not counted.
+            None: not all workers have reported it. Those that are killed, as a backlog is left, never do.
         seconds: The window.
         struck: When workers were dead, or jobs gone, as the plan says.
         beyond_us: How far the grants break the bound, as time; <= 0: it holds. None: the rate was changed.
@@ -297,7 +298,7 @@ def _works(flooding: Flooding, pump: _Pump | None) -> bool:
 
 
 def _wait_until_in_line(plan: Plan, flooding: Flooding, store: Any) -> None:
-    """All that have not run stand in the line, but for the few that a worker has in its hands."""
+    """All that have not run are on the waitlist, but for the few that a worker has in its hands."""
 
     def placed() -> bool:
         waiting = sum(store.zcard(name) for name in store.scan_iter("tk1:{*}:*:jobs2", count=1000))

@@ -167,7 +167,7 @@ class _Run:
         assert running.running, f"the workers of {name} have ended"
 
     def _wait_until_in_line(self, sent: int) -> None:
-        """All that were sent of each fault have run, or wait in the line, or on the waitlist, of their shared limit."""
+        """All that were sent of each fault have run, or wait on the waitlist of their shared limit."""
 
         def in_line() -> dict[str, int]:
             left = {}

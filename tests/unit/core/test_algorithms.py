@@ -1,4 +1,4 @@
-"""What the waiting line needs of every algorithm: how many units are there, and when a job passes behind others."""
+"""What the waitlist needs of every algorithm: how many units are there, and when a job passes behind others."""
 
 from __future__ import annotations
 

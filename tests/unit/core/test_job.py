@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from throttlekit import ConfigurationError, Job
+from throttlekit import ConfigurationError, Job, Limiter, TokenBucket
+
+
+class Names(str, Enum):
+    ONE = "one"
 
 
 def send(account_id: int, region: str = "eu", /, *rest: int, urgent: bool = False, **more: str) -> None: ...
@@ -27,6 +33,34 @@ def test_arguments_have_names(
 ) -> None:
     """Positional arguments and defaults get the names that the function gives them."""
     assert Job(name="send", args=args, kwargs=kwargs, function=function).arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("id", "text"),
+    [
+        ("5", "5"),
+        (Names.ONE, "one"),
+        (5, "5"),
+        (1.5, "1.5"),
+        (b"caf\xc3\xa9\xff", "café\\xff"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (None, ""),
+    ],
+)
+def test_id_is_a_text(id: Any, text: str) -> None:
+    """An id that is no text becomes one when a limiter is asked, so every store finds the job by the same id."""
+    job = Job(id=id)
+    assert Limiter().acquire(TokenBucket("a", "1/s"), job=job).allowed
+    assert (job.id, type(job.id)) == (text, str)
+
+
+@pytest.mark.parametrize("id", [["l"], ("t", 1), {"a": 1}, object(), bytearray(b"x")])
+def test_what_cannot_be_an_id_is_a_configuration_error(id: Any) -> None:
+    """A value whose text is not a name of the job is rejected when a limiter is asked, and named."""
+    limiter, limit = Limiter(), TokenBucket("a", "1/s")
+    with pytest.raises(ConfigurationError, match="a job's id must be a text, a number or a UUID") as caught:
+        limiter.acquire(limit, job=Job(id=id))
+    assert f"not the {type(id).__name__} {id!r}" in str(caught.value)
 
 
 def test_arguments_that_do_not_fit_are_a_configuration_error() -> None:

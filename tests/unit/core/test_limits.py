@@ -604,7 +604,7 @@ FINGERPRINTS: list[tuple[Limit, str]] = [
 
 @pytest.mark.parametrize(("limit", "fingerprint"), FINGERPRINTS)
 def test_fingerprint_does_not_depend_on_the_process(limit: Limit, fingerprint: str) -> None:
-    """The fingerprint is the same in every process and release: tickets, buckets and stored lines carry it."""
+    """The fingerprint is the same in every process and release: the names of buckets and waitlists have it."""
     assert limit.fingerprint == fingerprint
 
 
@@ -614,7 +614,7 @@ def test_no_two_definitions_share_a_fingerprint() -> None:
 
 
 def test_what_does_not_count_is_not_in_the_fingerprint() -> None:
-    """Name, key and cost are no part of how it is counted, nor is a queue: tickets live on when they change."""
+    """Name, key and cost are no part of how it is counted, nor is a queue: jobs that wait keep their positions."""
     plain = LeakyBucket("a", "1/s")
     others = [
         LeakyBucket("b", "1/s"),

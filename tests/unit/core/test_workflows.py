@@ -169,7 +169,7 @@ def test_each_key_has_slots_of_its_own(limiter: Limiter) -> None:
     assert not limiter.acquire(limit, job=of("b", "y", host="y", tier="s")).allowed
 
 
-# The waiting line
+# The waitlist
 
 
 def test_job_of_a_workflow_that_holds_passes_those_that_wait(limiter: Limiter) -> None:

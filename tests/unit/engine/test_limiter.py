@@ -39,7 +39,7 @@ from throttlekit._core.claim import UNIT
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Call
 from throttlekit.hookspecs import Deferred
-from throttlekit.stores import MemoryStore, Request
+from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.testing import FakeClock
 
 PARTNER = TokenBucket("partner", "10/s", burst=5)
@@ -84,18 +84,11 @@ class Unsettled:
 class Down:
     """A store that never answers."""
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        Request(claims, asker, attempt)
+    def ask(self, *arguments: Any, **options: Any) -> Any:
         raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
-    reset: Any = ask
-    clear_waitlists: Any = ask
-    settle: Any = ask
-    release: Any = ask
-    renew: Any = ask
-    pause: Any = ask
-    forget: Any = ask
-    listen: Any = ask
+    return_units = look = wake = forget = where = list_waiting = listen = ask
+    settle = release = renew = pause = slow = reset = clear_waitlists = ask
 
     def close(self) -> None: ...
 
@@ -250,6 +243,14 @@ def test_what_is_no_store_is_an_error(store: Any) -> None:
     with pytest.raises(ConfigurationError, match='is not a store: give a URL like "redis://host:6379/0"') as caught:
         Limiter(store)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Store) if not name.startswith("_")])
+def test_store_must_have_each_method(name: str) -> None:
+    """A store that lacks one method of `Store` is rejected when the limiter is made, and the method is named."""
+    incomplete = type("Incomplete", (MemoryStore,), {name: None})()
+    with pytest.raises(ConfigurationError, match=f"Incomplete is not a store: .* that also has the methods {name}$"):
+        Limiter(incomplete)
 
 
 def test_redis_client_is_no_store() -> None:

@@ -219,7 +219,7 @@ def test_by_cost_of_the_job(limiter: Limiter) -> None:
 
 
 def test_nothing_is_taken_ahead_while_somebody_waits(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """Units in hand end, and then newcomers join the line like everybody."""
+    """Units in hand end, and then new jobs join the waitlist as usual."""
     fill(limiter)
     other = Limiter(store.inner)
     assert other.acquire(API, cost=store.left())

@@ -182,7 +182,7 @@ def test_only_the_jobs_own_key_is_paused(limiter: Limiter) -> None:
 
 
 def test_comes_back_behind_the_pause_before_those_that_have_not_run(limiter: Limiter, clock: FakeClock) -> None:
-    """It has a place in the line already, and its waiting counts on."""
+    """It has a position on the waitlist already, and the time that it has waited still counts."""
     ran(limiter, PARTNER)
     decision = limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=nothing)
     newcomer = limiter.acquire(PARTNER, job=Job(id="8"))

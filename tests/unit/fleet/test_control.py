@@ -31,6 +31,7 @@ from throttlekit import (
 )
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
+from throttlekit._engine.call import Call
 from throttlekit.adapter import decision_from_receipt, receipt
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.errors import ConfigurationError
@@ -540,6 +541,26 @@ def test_limit_of_each_process_is_steered_too(fleet: Fleet) -> None:
     assert fleet.passing(own) == 2
     fleet.tell(Rule(what="pause", name="own"))
     assert fleet.ask(own).reason == "paused"
+
+
+def test_shared_store_keeps_no_position_under_a_limit_of_each_process(fleet: Fleet) -> None:
+    """A job that a pause holds back gets a position on the lists of the limits that the fleet shares, and no other."""
+    own = TokenBucket("own", "10/s", scope="process")
+    fleet.tell(Rule(what="pause", name="partner"))
+    assert fleet.ask(own, PARTNER).reason == "paused"
+    claims = [each.claim for each in fleet.limiter.claims(Call([own, PARTNER], Job(id="1")))]
+    assert [fleet.store.inner.where([each], "1") is not None for each in claims] == [False, True]
+
+
+def test_job_that_waits_in_its_process_keeps_its_position_there_in_a_pause(fleet: Fleet) -> None:
+    """It is found on the list of its process, so it gets no position elsewhere."""
+    own = TokenBucket("own", "1/h", burst=1, scope="process")
+    assert fleet.passing(own) == 1
+    assert fleet.ask(own, PARTNER).reason == "exhausted"
+    fleet.tell(Rule(what="pause", name="partner", until_us=fleet.clock() + 1_000_000))
+    assert fleet.ask(own, PARTNER).delay > 500, "its unit comes long after the pause"
+    claims = [each.claim for each in fleet.limiter.claims(Call([own, PARTNER], Job(id="1")))]
+    assert [fleet.store.inner.where([each], "1") for each in claims] == [None, None]
 
 
 # ShadowDenied
