@@ -107,7 +107,7 @@ class AsyncLimiter:
             without_store = partial(wiring.pipeline.without_store, attempt, error)
             # In a thread where other stores of a group may be told that the job waits for this one.
             return without_store() if call.waits is None else await self._in_thread(without_store)
-        decision = wiring.pipeline.conclude(attempt, verdict, wiring.pipeline.decision(attempt, verdict))
+        decision = wiring.pipeline.conclude(attempt, verdict)
         if decision.allowed and (early := begins_in(verdict)):
             try:
                 await asyncio.sleep(early)

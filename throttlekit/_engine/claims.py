@@ -238,9 +238,8 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     """
     asked, delivery, waits = [each.claim for each in claims], call.delivery, call.waits
     if waits is not None:
-        caller, id = Caller.AGAIN if delivery.again else Caller.JOB, call.id
-        ends_in_us = delivery.ends_in_us(waits.waker.waited(id).for_us)
-        asker, attempt = waits.waker.asks(id, [each.bucket for each in asked], caller, ends_in_us)
+        caller = Caller.AGAIN if delivery.again else Caller.JOB
+        asker, attempt = waits.waker.asks(call.id, [each.bucket for each in asked], caller, delivery.ends_in_us)
         if waits.denied:
             asker = asker._replace(denials=max(1, asker.denials))
         return Request(asked, asker, attempt)

@@ -32,7 +32,7 @@ Count = Callable[[Decision, Sequence[Claim], Answer, Waited, "Job | None"], None
 class Pipeline:
     """
     Decides calls. `acquire` is the whole of it; an event loop takes the same steps one by one: `attempt`, a question
-    to `layer` in a thread, then `decision` and `conclude`, or `without_store`.
+    to `layer` in a thread, then `conclude` or `without_store`.
 
     Args:
         layer: The highest of the layers that answer an attempt.
@@ -61,14 +61,14 @@ class Pipeline:
             answer = self.layer.decide(attempt)
         except StoreUnavailable as error:
             return self.without_store(attempt, error)
-        decision = self.decision(attempt, answer)
+        decision = self.conclude(attempt, answer)
         if decision.allowed and (early := begins_in(answer)):
             try:
                 time.sleep(early)
             except BaseException:  # an interrupt, such as a job's time limit
                 self._stores.abandon(attempt)
                 raise
-        return self.conclude(attempt, answer, decision)
+        return decision
 
     def attempt(self, call: Call) -> Attempt:
         """
@@ -134,21 +134,20 @@ class Pipeline:
             answers[number] = answer if isinstance(answer, Exception) else _peek_decision(answer, attempt)
         return [answers[number] for number in range(len(calls))]
 
-    def decision(self, attempt: Attempt, answer: Answer) -> Decision:
-        """The decision that *answer* means, counted for the fleet."""
-        decision = decision_from(answer, attempt.claims)
+    def conclude(self, attempt: Attempt, answer: Answer) -> Decision:
+        """
+        Turn *answer* into the decision for the caller: count it for the fleet, let a denied job wait, or end its
+        waiting, and emit the events.
+        """
+        call, decision = attempt.call, decision_from(answer, attempt.claims)
+        job, waits = call.waiting, call.waits
+        waited = NOT_WAITED if job is None else _waited_of(call.id, waits, answer)
         if self._count is not None:
-            self._count(decision, attempt.claims, answer, _waited_of(attempt, answer), attempt.call.waiting)
-        return decision
-
-    def conclude(self, attempt: Attempt, answer: Answer, decision: Decision) -> Decision:
-        """Let a denied job wait, or end its waiting, and emit the events. Returns the decision for the caller."""
-        call = attempt.call
-        waited = _waited_of(attempt, answer)
-        if call.waits is not None:
-            decision = self._conclude_waiting(attempt, call.waits, answer, decision, waited)
-        elif call.waiting is not None:
-            decision = self._conclude_coming_back(attempt, call.waiting, decision, waited)
+            self._count(decision, attempt.claims, answer, waited, job)
+        if waits is not None:
+            decision = self._conclude_waiting(attempt, waits, answer, decision, waited)
+        elif job is not None:
+            decision = self._conclude_coming_back(attempt, job, decision, waited)
         if self.events.decisions:
             self.events.decided(attempt, decision, answer, waited)
         return decision
@@ -157,15 +156,15 @@ class Pipeline:
         self, attempt: Attempt, waits: Waiting, answer: Answer, decision: Decision, waited: Waited
     ) -> Decision:
         """Hand a job to its waker, or end its waiting."""
-        call, units, ends_in_us = attempt.call, _units_of(attempt), _ends_in_us(attempt)
+        call, units, ends_in_us, id = attempt.call, _units_of(attempt), _ends_in_us(attempt), attempt.call.id
         is_deferral = _is_deferral(call, decision)
         if is_deferral and call.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
-            waits.waker.leave(call.id, units)
+            waits.waker.leave(id, units)
             return _waited_too_long(decision)
-        waits.waker.answered(call.id, waits.item, units, answer, ends_in_us)
+        waits.waker.answered(id, waits.item, units, answer, ends_in_us)
         if is_deferral and answer.kept is None:  # the job has no id, so no waitlist has it
             in_us = max(0, answer.retry_us - answer.now_us)
-            waits.waker.hold(call.id, waits.item, in_us, waited, ends_in_us=ends_in_us)
+            waits.waker.hold(id, waits.item, in_us, waited, ends_in_us=ends_in_us)
         if is_deferral and call.job is not None:
             self.events.deferred(call.job, decision, waited.denials, waited.for_us / 1_000_000)
         return decision
@@ -257,14 +256,11 @@ class Pipeline:
         return time.perf_counter() if self.events.decisions else 0.0
 
 
-def _waited_of(attempt: Attempt, answer: Answer) -> Waited:
+def _waited_of(id: str, waits: Waiting | None, answer: Answer) -> Waited:
     """How a job has waited, this denial included."""
-    call = attempt.call
-    if call.waiting is None:
-        return NOT_WAITED
     if answer.waited is not None or answer.allowed or answer.reason is Reason.FULL:
         return answer.waited or NOT_WAITED
-    known = NOT_WAITED if call.waits is None else call.waits.waker.waited(call.id)
+    known = NOT_WAITED if waits is None else waits.waker.waited(id)
     return Waited(known.for_us, known.denials + 1, answer.claim)
 
 

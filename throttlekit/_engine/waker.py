@@ -223,11 +223,17 @@ class Waker(Generic[_T]):
     # Questions and answers
 
     def asks(
-        self, id: str, buckets: Sequence[str], caller: Caller = Caller.JOB, ends_in_us: int | None = None
+        self,
+        id: str,
+        buckets: Sequence[str],
+        caller: Caller = Caller.JOB,
+        ends_in_us: Callable[[int], int | None] = lambda waited_us: None,
     ) -> tuple[Asker, str]:
         """
-        Note that a job asks, which ends in *ends_in_us* if it has not begun. Returns who asks, and which attempt it is:
-        the same one after a lost answer.
+        Note that a job asks. Returns who asks, and which attempt it is: the same one after a lost answer.
+
+        Args:
+            ends_in_us: In how long a job that has waited for so long is to wait no longer; None: never.
         """
         here, free = self._here, self._free()
         with here.changed:
@@ -239,8 +245,8 @@ class Waker(Generic[_T]):
             if not free:
                 here.told_full.update(buckets)
             attempt = here.attempts.pop(id, "") or os.urandom(4).hex()
-            waited = here.waited_of(id)
-        return Asker(caller, id, here.owner, free, ends_in_us, *waited[:2]), attempt
+            for_us, denials, _ = here.waited_of(id)
+        return Asker(caller, id, here.owner, free, ends_in_us(for_us), for_us, denials), attempt
 
     def waited(self, id: str) -> Waited:
         """How a job of this process has waited; zeros: it has not, or nothing is known."""
