@@ -266,12 +266,10 @@ PANELS = {
 }
 NOTES = """\
 * Use: the share of the limit that was granted. Bold: what was asked for is missed. p50 / p99: printed, and not judged.
-* Asks: decisions of the limits' store, and looks of promoters, for each job that ran, with its first. On Redis the
-  promoter looks four times a second, which is .08 a job at 50/s.
+* Asks: decisions of the limits' store, and looks at its waitlists, for each job that ran, with its first.
 * Denials: how often the store denied a job that asked, counted by the workers at each answer, for each job beyond the
   burst. Looks are not denials.
-* One tenant: each job is denied once as it comes. While the backlog comes into line, some are denied once more: one
-  that comes while another in front of it is late for a moment asks again 60 ms later. Later hardly any is.
+* One tenant: each job is denied once, as it comes. Some are denied once more.
 * Zipf: at 100/s, so that each of the eight gets five or six jobs in 10 s. Two workers of RQ, which put each of 200
   jobs a second back as it comes, bear no more than that on two cores, and now and then less: ours have 50/s here, and
   windows of 20 s for as many grants; stock ones 20/s and 50 s.
@@ -279,9 +277,8 @@ NOTES = """\
   order of the grants; bodies begin a moment later, now and then in another order.
 * A tenant's workers die: two tenants, each with a queue and two workers of its own; after a third of the time those of
   one are killed with all that they hold. Use is that of the other.
-* 5 000 deleted: all that wait, and half as many more come from then on as may run. Of Dramatiq's what is parked is
-  flushed, and what workers hold runs; Celery's are revoked, RQ's deleted. On RabbitMQ Dramatiq's workers hold them all,
-  where nothing deletes them.
+* 5 000 deleted: all that wait, and half as many more come from then on as may run. Celery's are revoked, RQ's deleted.
+  Of Dramatiq's, what is queued is flushed, and what workers hold runs.
 * Rate × 10, ÷ 10: from 20/s to 200/s and back; stock RQ's from 2/s to 20/s.
 * Stock RQ's jobs come up to a second before their turn, wait for it in their worker, and ask once more: a denial more,
   and no delivery.

@@ -49,7 +49,7 @@ class Bench:
 
     def ask(self, claims: Sequence[StoreClaim], job: str, owner: str, *, attempt: str = "", now: Any = "") -> None:
         keys = wait_keys(claims) + ([granted_name(claims[0].bucket, job)] if attempt else [])
-        args = asker_arguments(Asker(Caller.JOB, job, owner, 8), now, "ab", attempt)
+        args = asker_arguments(claims, Asker(Caller.JOB, job, owner, 8), now, "ab", attempt)
         self.send(_ASK, keys, [*args, *claims_arguments(claims)])
 
     def look(self, claim: StoreClaim, owner: str, ids: Sequence[str] = (), now: Any = "") -> None:
