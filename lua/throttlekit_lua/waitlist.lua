@@ -370,7 +370,7 @@ local function unkept(list, name, pace, ready)
   return at < now - PROBE and at or max(at, ready)
 end
 
--- Sends a wake to an owner, by the texts of `bell_message` in stores/wire.py, or nothing to see whether it
+-- Sends a wake to an owner, by the texts that `bell_of` in stores/wire.py reads, or nothing to see whether it
 -- listens. Returns whether it does: on a cluster it listens at each node that it asks, which counts its own receivers.
 local function rings(c, name, ...)
   if name == c.asker then return true end

@@ -17,11 +17,11 @@ __all__ = ["AHEAD_US", "Room"]
 
 _T = TypeVar("_T")
 
-_NET_US, _SLOW_NET_US, _LONGEST_NET_US, _APART_US = 500_000, 5_000_000, 60_000_000, 300_000
+_PERIOD_US, _SLOW_PERIOD_US, _LONGEST_PERIOD_US, _OWNER_PERIOD_US = 500_000, 5_000_000, 60_000_000, 300_000
 """
-A process looks at a list where its jobs wait once in .5 s; at slow limits once in 5 s, or, if there are many processes,
-so that all together look once in .3 s; in any case at least once a minute. Simulated: 200 processes at 1/s make 11.6
-operations a job, and 43 if each looks once in 5 s.
+Wakes may be lost, so a process looks periodically at a list where its jobs wait: once in .5 s; of a slow limit once in
+5 s, or, if many processes have jobs there, once in .3 s for each of them, so that all together look once in .3 s; at
+least once a minute. Simulated: 200 processes at 1/s make 11.6 operations a job, and 43 if each looks once in 5 s.
 """
 _NEVER_US = 2**62
 _IDS_NAMED = 8
@@ -32,13 +32,13 @@ _SAME_LOOK_US = 10_000
 """Looks that are asked for within so long of each other are one."""
 
 
-def _net_period_us(algorithm: Algorithm, owners: int) -> int:
+def _look_period_us(algorithm: Algorithm, owners: int) -> int:
     """How often a process looks at a list where *owners* have jobs: with many, each of them less often."""
     if algorithm.estimates:
-        return _NET_US
+        return _PERIOD_US
     unit_us = algorithm.mark // 1000
-    slow_us = max(_SLOW_NET_US, unit_us, owners * _APART_US)
-    return min(max(_NET_US, 2 * owners * unit_us), slow_us, _LONGEST_NET_US)
+    slow_us = max(_SLOW_PERIOD_US, unit_us, owners * _OWNER_PERIOD_US)
+    return min(max(_PERIOD_US, 2 * owners * unit_us), slow_us, _LONGEST_PERIOD_US)
 
 
 class _LookAt(NamedTuple):
@@ -72,7 +72,7 @@ class _List:
     Attributes:
         ids: The jobs that it holds.
         owners: How many processes have jobs there.
-        net_us: When it looks in any case.
+        periodic_us: When it looks next by itself.
         asked_us: When the store asked it to look: a sooner look does not replace a later one.
     """
 
@@ -80,16 +80,16 @@ class _List:
     epoch: str = ""
     ids: dict[str, None] = field(default_factory=dict)
     owners: int = 1
-    net_us: int = _NEVER_US
+    periodic_us: int = _NEVER_US
     asked_us: list[int] = field(default_factory=list)
 
     @property
     def look_us(self) -> int:
-        return min((self.net_us, *self.asked_us))
+        return min((self.periodic_us, *self.asked_us))
 
     def period_us(self) -> int:
         """How often the process looks: with many processes, each of them less often."""
-        return _net_period_us(self.claim.algorithm, self.owners)
+        return _look_period_us(self.claim.algorithm, self.owners)
 
 
 class Room(Generic[_T]):
@@ -137,7 +137,7 @@ class Room(Generic[_T]):
         before = self.release(id)
         known = self._lists.setdefault(claim.bucket, _List(claim, epoch))
         if not known.ids:
-            known.net_us = now_us + known.period_us()
+            known.periodic_us = now_us + known.period_us()
         self._note_epoch(known, epoch, now_us)
         known.claim = claim
         known.ids[id] = None
@@ -159,11 +159,11 @@ class Room(Generic[_T]):
         if known is not None:
             known.ids.pop(id, None)
             if not known.ids:
-                known.net_us = _NEVER_US
+                known.periodic_us = _NEVER_US
                 self._forget_idle(known)
         return held.item
 
-    def hold_ready(self, id: str, item: _T, at_us: int) -> _T | None:
+    def hold_until(self, id: str, item: _T, at_us: int) -> _T | None:
         """Hold a job that waits on no list, or was woken and could not be started, until *at_us*. Returns as `hold`."""
         before = self.release(id)
         self._busy.pop(id, None)
@@ -244,7 +244,7 @@ class Room(Generic[_T]):
             if known.look_us > now_us:
                 continue
             known.asked_us = [at_us for at_us in known.asked_us if at_us > now_us]
-            known.net_us = now_us + known.period_us() if known.ids else _NEVER_US
+            known.periodic_us = now_us + known.period_us() if known.ids else _NEVER_US
             self._forget_idle(known)
             waiting = (id for id in known.ids if self._held[id].at_us is None)
             found.append(_LookAt(known.claim, tuple(islice(waiting, _IDS_NAMED))))

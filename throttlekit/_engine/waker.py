@@ -321,7 +321,7 @@ class Waker(Generic[_T]):
                 now_us = _now_us()
                 at_us = here.stop(id, stops, now_us + in_us, has_position=has_position) if stops else now_us + in_us
                 ends_us = at_us if ends_in_us is None else now_us + ends_in_us
-                before = here.room.hold_ready(id, item, min(at_us, ends_us))
+                before = here.room.hold_until(id, item, min(at_us, ends_us))
                 here.changed.notify()
         for claim in claims if has_position and begins else ():
             if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
@@ -455,7 +455,7 @@ class Waker(Generic[_T]):
         except Exception:
             _LOG.exception("Job %s could not be started; it is tried again.", id)
             with here.changed:
-                before = here.room.hold_ready(id, item, _now_us() + _RETRY_US)
+                before = here.room.hold_until(id, item, _now_us() + _RETRY_US)
             if before is not None:
                 self._give_back(before)
             return
