@@ -23,7 +23,7 @@ _MIDNIGHT_US = NOW_US // (24 * _HOUR_US) * 24 * _HOUR_US
 def _ask(both: BothStores, at_us: int, of: Rule, cost: int = 1, holder: str = "", caller: Caller = Caller.GUEST) -> str:
     """The reason of the answer, which is the same of both stores."""
     claim = StoreClaim(of.bucket, of.bind(cost, holder), cost)
-    asker = Asker(caller, early=False) if caller is not Caller.GUEST else GUEST
+    asker = Asker(caller, most_early_us=0) if caller is not Caller.GUEST else GUEST
     return both.run("ask", [claim], at_us, asker).reason.value  # type: ignore[no-any-return]
 
 

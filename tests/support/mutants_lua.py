@@ -152,7 +152,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("reason == 0 and free or free + 1", "free"),
         ("ARGV[2] == 'again'", "false"),
         ("c.entry ~= nil and c.entry.at > 0,", "c.entry ~= nil and is_woken(c.entry),"),
-        ("c.turn or c.passes > now or list.epoch == '' or not head(list)", "list.epoch == '' or not head(list)"),
+        ("c.turn or c.passes > now or list.epoch == '' or not comes_first", "list.epoch == '' or not comes_first"),
         ("if o.free == DEAF then jobs", "if false then jobs"),
         ("units_out(list) + jobs * c.cost))", "units_out(list)))"),
         ("jobs * c.cost))", "jobs))"),

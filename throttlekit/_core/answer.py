@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from throttlekit._core.algorithm import Use
+from throttlekit._core.late import LATE_EARLY_US
 from throttlekit._core.waitlist import Place, Wake
 
 __all__ = [
@@ -52,8 +53,8 @@ class Asker(NamedTuple):
         max_wait_us: How long the job wants to wait from now on; None: for ever.
         waited_us, denials: For how long it has waited, and how often it was denied, as far as its process knows. A full
             queue does not refuse a job that was denied before, even if the store has lost its state.
-        early: Whether a job that was woken may be granted before its units come (`throttlekit._core.late`). Not where
-            another store decides on a limit that would count it from now on.
+        most_early_us: How long before its units come a job that was woken may be granted at most; `late.early_us` if
+            that is less.
     """
 
     caller: Caller
@@ -63,10 +64,10 @@ class Asker(NamedTuple):
     max_wait_us: int | None = None
     waited_us: int = 0
     denials: int = 0
-    early: bool = True
+    most_early_us: int = LATE_EARLY_US
 
 
-GUEST = Asker(Caller.GUEST, early=False)
+GUEST = Asker(Caller.GUEST, most_early_us=0)
 """A caller that keeps no position."""
 
 

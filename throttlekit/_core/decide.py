@@ -200,7 +200,7 @@ def forget(
 
 def early_us_of(claims: Sequence[StoreClaim], asker: Asker) -> int:
     """How long before its units come a job that was woken may be granted."""
-    return early_us(asker.owner) if asker.early and all(map(bears_early, claims)) else 0
+    return min(asker.most_early_us, early_us(asker.owner)) if all(map(bears_early, claims)) else 0
 
 
 def bears_early(claim: StoreClaim) -> bool:

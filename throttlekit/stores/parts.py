@@ -10,6 +10,7 @@ from throttlekit._core.algorithm import Use
 from throttlekit._core.answer import Answer, Asker, Caller, Kept, Position, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import bears_early, scarcity
+from throttlekit._core.late import EARLY_US, LATE_EARLY_US
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import TURN_US
 from throttlekit.errors import StoreUnavailable
@@ -66,8 +67,8 @@ def ask_in_parts(
     The job waits on the list of the part that denied it, and gets a position in the parts after that. Without one, it
     would wait there behind all who came since: simulated, a key gets .41 of its limit.
 
-    No part grants a job before its units come if another part counts it by a rate: that part would count it from now
-    on, and its body begins later.
+    A job may be granted before its units come, and its body begins as they do. If several parts count it by a rate,
+    some of them count it from now on: there that is at most 5 ms.
 
     Each part learns from those before it for how long the job has waited: a full queue does not refuse it then.
 
@@ -79,7 +80,7 @@ def ask_in_parts(
             be held.
     """
     answered: list[_Answered] = []
-    asker = asker._replace(early=asker.early and _may_be_early(parts, claims))
+    asker = asker._replace(most_early_us=min(asker.most_early_us, _most_early_us(parts, claims)))
     ordered = list(parts)
     if not in_order:
         ordered.sort(key=lambda part: (not part.failed, *min(scarcity(claims[i]) for i in part.claims)))
@@ -109,10 +110,10 @@ def ask_in_parts(
     return _merge(answered, denied, len(claims), returned=charged)
 
 
-def _may_be_early(parts: Sequence[Part], claims: Sequence[StoreClaim]) -> bool:
-    """Whether all claims of a rate are in one part, and each bears it: a slot is only held for longer."""
+def _most_early_us(parts: Sequence[Part], claims: Sequence[StoreClaim]) -> int:
+    """How long before its units come a job may be granted: a slot is only held for longer, and a rate exceeded."""
     counting = [part for part in parts if any(_is_rate(claims[number]) for number in part.claims)]
-    return len(counting) <= 1 and all(map(bears_early, claims))
+    return 0 if not all(map(bears_early, claims)) else LATE_EARLY_US if len(counting) <= 1 else EARLY_US
 
 
 def _is_rate(claim: StoreClaim) -> bool:
