@@ -10,6 +10,7 @@ are in CHECKOUT, then two of this one work beside them, and when half of it is d
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -70,12 +71,14 @@ def deploy(case: Case, before: Path, jobs: int, rate: int) -> tuple[Told, float]
             flooding.send("job", str(index), "one")
         new = flooding._environment
         flooding._environment = _environment_of(before, new)
-        flooding.start()
+        with _inside(before):
+            flooding.start()
         old = flooding._workers
         _until(flooding, jobs // 10, "the release before has done a tenth")
+        former = {start.process for start in flooding.starts()}
         flooding._environment = new
         flooding.start()
-        began, former = len(flooding.starts()), {start.process for start in flooding.starts()}
+        began = len(flooding.starts())
         _until(flooding, jobs // 2, "half is done")
         both = flooding.starts()[began:]
         old.stop()
@@ -88,9 +91,23 @@ def deploy(case: Case, before: Path, jobs: int, rate: int) -> tuple[Told, float]
         return flooding.stop(), share
 
 
-def _until(flooding: Flooding, done: int, what: str, timeout: float = 120, *, fails: bool = True) -> None:
+@contextlib.contextmanager
+def _inside(directory: Path) -> Iterator[None]:
+    """Dramatiq's command imports from where it is started."""
+    here = Path.cwd()
+    os.chdir(directory)
     try:
-        wait_until(lambda: int(flooding.record.scard("ended")) >= done, description=what, timeout=timeout, every=0.1)
+        yield
+    finally:
+        os.chdir(here)
+
+
+def _until(flooding: Flooding, done: int, what: str, timeout: float = 120, *, fails: bool = True) -> None:
+    def is_done() -> bool:
+        return int(flooding.record.scard("ended")) >= done or not flooding.running
+
+    try:
+        wait_until(is_done, description=what, timeout=timeout, every=0.1)
     except AssertionError:
         if fails:
             raise AssertionError(flooding.log()[-3000:]) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
+import itertools
 import json
 import signal
 import sys
@@ -28,6 +29,8 @@ from support.waiting import wait_until
 __all__ = ["CeleryFlood", "CeleryFlooding", "CeleryWorkers"]
 
 _MODULE = "support.celery.jobs"
+_FLEETS = itertools.count(1)
+"""No two workers of one queue may have one name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +162,7 @@ class CeleryFlooding(Flooding):
         self._sender.begin()
         return CeleryWorkers(
             _MODULE, self._environment, count=self.flood.processes, options=[*options, "--without-mingle"],
-            node=self.queue,
+            node=f"{self.queue}.{next(_FLEETS)}",
         )  # fmt: skip
 
 
