@@ -17,7 +17,7 @@ from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.answer import Answer, Asker, Caller, Reason
 from throttlekit._core.claim import CLASS
 from throttlekit._core.decide import Stored
-from throttlekit._core.late import lateness_us
+from throttlekit._core.late import EARLY_US, LATE_EARLY_US, lateness_us
 from throttlekit._core.latency import Drop, Gauge
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Fall, Heard
@@ -423,7 +423,7 @@ class _Bound(NamedTuple):
 class _Job:
     id: str
     owner: str
-    early: bool
+    most_early_us: int
     claims: list[StoreClaim]
     again: bool
     asks: int = 0
@@ -516,7 +516,7 @@ class WaitHistory:
         wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
         id = "" if caller is Caller.GUEST and rnd.random() < 0.9 else job.id
         waited = rnd.choice([(0, 0), (0, 0), (0, 1), (SECOND, 2)])
-        asker = Asker(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, *waited, job.early)
+        asker = Asker(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, *waited, job.most_early_us)
         answer = self._stores.run("ask", job.claims, self._now_us, asker, attempt=attempt if id else "")
         if answer.reason is Reason.ALLOWED and caller is not Caller.PEEK:
             if rnd.random() < 0.15 and answer.now_us == self._now_us:
@@ -538,7 +538,8 @@ class WaitHistory:
             return
         number = self._stores.steps
         id = rnd.choice(ODD).format(*[number] * 30)
-        job = _Job(id, self._owner(), rnd.random() < 0.9, self._claims(id), rnd.random() < 0.1)
+        early_us = rnd.choice([LATE_EARLY_US] * 8 + [EARLY_US, 0])
+        job = _Job(id, self._owner(), early_us, self._claims(id), rnd.random() < 0.1)
         caller = rnd.choice([Caller.JOB] * 8 + [Caller.GUEST, Caller.PEEK])
         if caller is Caller.JOB:
             self._jobs.append(job)

@@ -223,17 +223,12 @@ class Waker(Generic[_T]):
     # Questions and answers
 
     def asks(
-        self,
-        id: str,
-        buckets: Sequence[str],
-        caller: Caller = Caller.JOB,
+        self, id: str, buckets: Sequence[str], caller: Caller = Caller.JOB,
         ends_in_us: Callable[[int], int | None] = lambda waited_us: None,
-    ) -> tuple[Asker, str]:
+    ) -> tuple[Asker, str]:  # fmt: skip
         """
-        Note that a job asks. Returns who asks, and which attempt it is: the same one after a lost answer.
-
-        Args:
-            ends_in_us: In how long a job that has waited for so long is to wait no longer; None: never.
+        Note that a job asks. Returns who asks, and which attempt it is: the same one after a lost answer. *ends_in_us*
+        tells, by how long it has waited, in how long it is to wait no longer.
         """
         here, free = self._here, self._free()
         with here.changed:
