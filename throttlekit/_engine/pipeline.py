@@ -177,17 +177,18 @@ class Pipeline:
             return decision
         return self.defer(attempt.call, job, decision, waited, [each.claim for each in attempt.claims])
 
-    def where(self, call: Call, claims: Sequence[StoreClaim]) -> Where | None:
+    def where(self, call: Call, claims: Sequence[Claim]) -> Where | None:
         """
         Where a job that comes back by its delay waits; None: nowhere, or no store answers. One that is on none of the
-        lists of *claims* gets a position on each of them, unless it only looks.
+        lists of *claims* gets a position on each of those that the fleet shares, unless it only looks.
         """
         if not claims or not call.id:
             return None
         with suppress(StoreUnavailable):
-            found = self._stores.where(claims, call.id)
-            if found is None and not call.peek:
-                self._stores.reserve(claims, Asker(Caller.JOB, call.id, call.delivery.owner, denials=1))
+            found = self._stores.where([each.claim for each in claims], call.id)
+            shared = [each.claim for each in claims if not each.in_process]
+            if found is None and shared and not call.peek:
+                self._stores.reserve(shared, Asker(Caller.JOB, call.id, call.delivery.owner, denials=1))
             return found
         return None
 

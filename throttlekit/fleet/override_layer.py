@@ -9,7 +9,6 @@ from dataclasses import replace
 from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.wait_control import Where
 from throttlekit._engine.attempt import Attempt, Decider
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, decision_from
@@ -134,7 +133,7 @@ class OverrideLayer:
         if waits is not None:
             known = waits.waker.waited(call.id)
         elif call.job is not None:
-            found = self._where(call)
+            found = self._pipeline.where(call, self._in_force(call, call.cost))
             known = NOT_WAITED if found is None else Waited(found.for_us, 1, found.claim)
         decision, waited = fleet.overrides.held_back(claim, paused.rule, known)
         if found is not None:  # not for the end of the pause, if its units come later
@@ -153,20 +152,6 @@ class OverrideLayer:
             decision = self._pipeline.defer(call, job, decision, waited, [claim.claim])
         self._pipeline.events.decided_unasked(decision, [claim.limit], call.job, waited)
         return decision
-
-    def _where(self, call: Call) -> Where | None:
-        """
-        Where a job that comes back by its delay waits; None: nowhere, or no store answers. One that is on no list gets
-        a position on the list of each limit that the fleet shares.
-        """
-        claims = self._in_force(call, call.cost)
-        shared = [each.claim for each in claims if not each.in_process]
-        if len(shared) == len(claims):
-            return self._pipeline.where(call, shared)
-        found = self._pipeline.where(call._replace(peek=True), [each.claim for each in claims])
-        if found is None and not call.peek:
-            self._pipeline.where(call, shared)
-        return found
 
     def _in_force(self, call: Call, cost: int | None) -> list[Claim]:
         """The claims of *call* at the rates that its limits have now; none if it costs more than one lets pass."""

@@ -108,7 +108,7 @@ class _Here:
     """The nodes that this process has asked, and who listens. A forked child begins with nothing."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    nodes: dict[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
+    nodes: dict[str, Any] = field(default_factory=dict[str, Any])
     owners: list[_Owner] = field(default_factory=list[_Owner])
 
 
@@ -116,30 +116,34 @@ class NodeListeners:
     """
     Listens at each node of a cluster that its process asks, also at those that join it later: a script knows by the
     number of receivers at its own node whether an owner listens.
+
+    Args:
+        make_client: Makes a redis-py client of a node, with connections of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make_client: Callable[[Any], Any]) -> None:
+        self._make_client = make_client
         self._here = _Here()
         renew_lock_after_fork(self, "_here", _Here)
 
-    def reach(self, node: str, make_client: Callable[[], Any]) -> None:
-        """Note that the process asks *node*. *make_client*: makes a redis-py client of it."""
+    def reach(self, node: Any) -> None:
+        """Note that the process asks *node*, as redis-py describes it."""
         here = self._here
-        if node in here.nodes:
+        if node.name in here.nodes:
             return
         with here.lock:
-            if node not in here.nodes:
-                here.nodes[node] = make_client
+            if node.name not in here.nodes:
+                here.nodes[node.name] = node
                 for owner in here.owners:
-                    _listen(owner, make_client)
+                    self._listen(owner, node)
 
     def listen(self, name: str, heard: _Heard, missed: Callable[[], None]) -> Callable[[], None]:
         """Begin to listen as *name*. Returns what ends that."""
         here, owner = self._here, _Owner(f"tk1:{name}", heard, missed)
         with here.lock:
             here.owners.append(owner)
-            for make_client in here.nodes.values():
-                _listen(owner, make_client)
+            for node in here.nodes.values():
+                self._listen(owner, node)
 
         def end() -> None:
             with here.lock:
@@ -151,9 +155,8 @@ class NodeListeners:
 
         return end
 
-
-def _listen(owner: _Owner, make_client: Callable[[], Any]) -> None:
-    owner.listeners.append(Listener(make_client(), owner.channel, owner.heard, owner.missed))
+    def _listen(self, owner: _Owner, node: Any) -> None:
+        owner.listeners.append(Listener(self._make_client(node), owner.channel, owner.heard, owner.missed))
 
 
 def client_of_its_own(pool: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -56,7 +55,7 @@ class RedisClusterStore(RedisStore):
         self._cluster: Any = None
         self._connect_lock = threading.Lock()
         self._connect_error: tuple[float, Exception] | None = None
-        self._listeners = NodeListeners()
+        self._listeners = NodeListeners(self._client_of)
         renew_lock_after_fork(self, "_connect_lock")
 
     def ask(
@@ -94,9 +93,8 @@ class RedisClusterStore(RedisStore):
     def listen(
         self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        cluster = self._redis_py()
-        for node in cluster.get_primaries():
-            self._listeners.reach(node.name, partial(_client_of, cluster, node))
+        for node in self._redis_py().get_primaries():
+            self._listeners.reach(node)
         return self._listeners.listen(owner, heard, missed)
 
     def servers(self) -> list[Any]:
@@ -118,7 +116,7 @@ class RedisClusterStore(RedisStore):
         client = self._redis_py()
         key = arguments[3] if arguments[0] in ("EVALSHA", "EVAL") else arguments[1]
         node = client.get_node_from_key(key)
-        self._listeners.reach(node.name, partial(_client_of, client, node))
+        self._listeners.reach(node)
         renew_pool_lock_after_fork(client.get_redis_connection(node).connection_pool)
         return client.execute_command(*arguments, target_nodes=node)
 
@@ -128,6 +126,9 @@ class RedisClusterStore(RedisStore):
             return "" if self._cluster is None else str(self._cluster.get_node_from_key(name).name)
         except (RedisClusterException, AttributeError):
             return ""  # no node serves it
+
+    def _client_of(self, node: Any) -> Any:
+        return client_of_its_own(self._redis_py().get_redis_connection(node).connection_pool)
 
     def _close_idle(self) -> None:
         for pool in self._pools():
@@ -173,10 +174,6 @@ class RedisClusterStore(RedisStore):
             for each in super()._entries_of(group, id, now_us):
                 found.append(each._replace(claim=numbers.index(group[each.claim])))
         return found
-
-
-def _client_of(cluster: Any, node: Any) -> Any:
-    return client_of_its_own(cluster.get_redis_connection(node).connection_pool)
 
 
 class _NodeRefresh:

@@ -112,8 +112,10 @@ def ask_in_parts(
 
 def _most_early_us(parts: Sequence[Part], claims: Sequence[StoreClaim]) -> int:
     """How long before its units come a job may be granted: a slot is only held for longer, and a rate exceeded."""
-    counting = [part for part in parts if any(_is_rate(claims[number]) for number in part.claims)]
-    return 0 if not all(map(bears_early, claims)) else LATE_EARLY_US if len(counting) <= 1 else EARLY_US
+    if not all(map(bears_early, claims)):
+        return 0
+    of_rates = [part for part in parts if any(_is_rate(claims[number]) for number in part.claims)]
+    return EARLY_US if len(of_rates) > 1 else LATE_EARLY_US
 
 
 def _is_rate(claim: StoreClaim) -> bool:
