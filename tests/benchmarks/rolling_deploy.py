@@ -4,8 +4,8 @@ A rolling deploy: workers of the release before and of this one, on one store an
     python tests/benchmarks/rolling_deploy.py --before CHECKOUT [--jobs 2000] [--rate 100] [--only TEXT]
 
 A backlog of --jobs under one limit of --rate a second. It is begun by two worker processes of the release whose sources
-are in CHECKOUT, then two of this one work beside them, and when half of it is done the former get SIGTERM. Takes about
-3 minutes with the defaults for all frameworks. Exits with 1 if the limit is broken, or a job lost or run twice.
+are in CHECKOUT, then two of this one work beside them, and when half of it is done the former get SIGTERM. Exits
+with 1 if the limit is broken, or a job lost or run twice.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _inside(directory: Path) -> Iterator[None]:
 
 def _until(flooding: Flooding, done: int, what: str, timeout: float = 120, *, fails: bool = True) -> None:
     def is_done() -> bool:
-        return int(flooding.record.scard("ended")) >= done or not flooding.running
+        assert flooding.running, f"the workers have ended: {flooding.log()[-3000:]}"
+        return int(flooding.record.scard("ended")) >= done
 
     try:
         wait_until(is_done, description=what, timeout=timeout, every=0.1)

@@ -301,7 +301,7 @@ def _wait_until_in_line(plan: Plan, flooding: Flooding, store: Any) -> None:
     """All that have not run are on the waitlist, but for the few that a worker has in its hands."""
 
     def placed() -> bool:
-        waiting = sum(store.zcard(name) for name in store.scan_iter("tk1:{*}:*:jobs2", count=1000))
+        waiting = sum(store.hlen(name) for name in store.scan_iter("tk1:{*}:*:entries1", count=1000))
         return bool(waiting + flooding.record.scard("ended") >= len(plan.backlog) - 20)
 
     wait_until(placed, description="each job has its place in line", timeout=flooding.flood.give_up, every=0.25)

@@ -173,10 +173,8 @@ class _Run:
             left = {}
             for fault in self._faults:
                 ran = len(self._ran(fault, "a")) + len(self._ran(fault))
-                lines = self._store.scan_iter(f"tk1:{{all-{fault}:}}:*:jobs2")
-                waiting = sum(self._store.zcard(name) for name in lines)
                 waitlists = self._store.scan_iter(f"tk1:{{all-{fault}:}}:*:entries1")
-                waiting += sum(self._store.hlen(name) for name in waitlists)
+                waiting = sum(self._store.hlen(name) for name in waitlists)
                 left[fault] = sent - ran - waiting
             return left
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -111,11 +112,7 @@ def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
     store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch, scope: Any
 ) -> None:
     """It was woken, and granted a little before its unit came: a time limit strikes while it waits for that instant."""
-    slots, rate, job = (
-        Concurrency("scoped", 2, lease=600, scope=scope),
-        TokenBucket("rate", "4/s", burst=1),
-        Job(id="1"),
-    )
+    slots, rate = Concurrency("scoped", 2, lease=600, scope=scope), TokenBucket("rate", "4/s", burst=1)
     job, late = Job(id="1"), Delivery(lateness=0.25)
     assert limiter.acquire(rate)
     denied = limiter.acquire(rate, slots, job=job, delivery=late)
@@ -125,7 +122,9 @@ def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
         slept.append(seconds)
         raise Interrupted
 
+    deadline = time.monotonic() + 20
     while not slept:
+        assert time.monotonic() < deadline, "waited in vain until its unit is near"
         with monkeypatch.context() as patched:
             patched.setattr("throttlekit._engine.pipeline.time.sleep", interrupted)
             with suppress(Interrupted):
