@@ -7,14 +7,11 @@ from collections.abc import Callable
 from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpResponse  # type: ignore[import-untyped]
+
 from throttlekit import Decision, Job, Limit, Limiter
 from throttlekit.adapter import RequestLimits
-
-try:
-    from asgiref.sync import iscoroutinefunction
-    from django.http import HttpResponse  # type: ignore[import-untyped]
-except ImportError as error:
-    raise ImportError("throttlekit_django needs Django: pip install 'throttlekit-jobs[django]'") from error
 
 __all__ = ["throttled"]
 

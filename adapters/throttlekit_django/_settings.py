@@ -1,0 +1,87 @@
+"""The project's setting THROTTLEKIT, and the limiter that it describes."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings  # type: ignore[import-untyped]
+from django.utils.module_loading import import_string  # type: ignore[import-untyped]
+
+from throttlekit import ConfigurationError, Limiter
+
+__all__ = ["PAGE_OPTIONS", "find_faults", "forget_limiter", "get_limiter", "read_options"]
+
+PAGE_OPTIONS = ("allow_control", "show_keys", "title", "token")
+"""Those of the page in the admin."""
+
+_OPTIONS = ("url", "client", "plugins", "stores", *PAGE_OPTIONS)
+_lock = threading.Lock()
+_made: list[Limiter] = []
+
+
+def get_limiter() -> Limiter:
+    """
+    Return the project's limiter, made from `settings.THROTTLEKIT` with the first call: one for each process.
+
+    Its options are `url`, `client`, `plugins` and `stores`, as `Limiter` takes them; a client and plugins also as
+    dotted names. Without `url` it is the URL in the environment variable THROTTLEKIT_URL, or memory. It opens no
+    connection.
+
+    Raises:
+        ConfigurationError: An option is unknown, or can never work.
+    """
+    with _lock:
+        if not _made:
+            given = {name: value for name, value in read_options().items() if name not in PAGE_OPTIONS}
+            if "client" in given:
+                given["client"] = _imported(given["client"])
+            if isinstance(given.get("plugins"), (list, tuple)):
+                given["plugins"] = [_imported(each) for each in given["plugins"]]
+            url = given.pop("url", None)
+            _made.append(Limiter(**given) if url is None else Limiter(url, **given))
+        return _made[0]
+
+
+def forget_limiter() -> None:
+    """Close the limiter. The next call of `get_limiter` makes another one."""
+    with _lock:
+        while _made:
+            _made.pop().close()
+
+
+def read_options() -> dict[str, Any]:
+    """
+    Raises:
+        ConfigurationError: The setting is not a dict, or has an option that is not known.
+    """
+    for fault in find_faults():
+        raise ConfigurationError(fault)
+    return dict(getattr(settings, "THROTTLEKIT", {}))
+
+
+def find_faults() -> Iterator[str]:
+    """What is wrong with the names of the options."""
+    options: Any = getattr(settings, "THROTTLEKIT", {})
+    if not isinstance(options, dict):
+        kind = type(options).__name__
+        yield f'settings.THROTTLEKIT must be a dict, like {{"url": "redis://localhost:6379/1"}}, not {kind}'
+        return
+    names: list[Any] = [*options]
+    for name in (name for name in names if name not in _OPTIONS):
+        near = difflib.get_close_matches(str(name).lower(), _OPTIONS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(_OPTIONS)}"
+        yield f"settings.THROTTLEKIT has an option {name!r}, which is not known: {hint}"
+
+
+def _imported(value: object) -> object:
+    """*value*, or the object with this dotted name; of a class, an instance."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found: object = import_string(value)
+    except ImportError as error:
+        raise ConfigurationError(f"settings.THROTTLEKIT names {value!r}, which cannot be imported: {error}") from error
+    return found() if isinstance(found, type) else found

@@ -1,0 +1,62 @@
+"""The page of `throttlekit web` in Django's admin, for staff with the permission `throttlekit_django.view_limits`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from django.contrib import admin  # type: ignore[import-untyped]
+from django.core.exceptions import PermissionDenied  # type: ignore[import-untyped]
+from django.core.signals import setting_changed  # type: ignore[import-untyped]
+from django.http import HttpResponse  # type: ignore[import-untyped]
+from django.urls import path, re_path  # type: ignore[import-untyped]
+from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
+
+from throttlekit import ConfigurationError
+from throttlekit_django._settings import PAGE_OPTIONS, get_limiter, read_options
+from throttlekit_django.models import Limits
+from throttlekit_web import Request, Site
+
+__all__ = ["LimitsAdmin"]
+
+
+@admin.register(Limits)  # pyright: ignore[reportUnknownMemberType]
+class LimitsAdmin(admin.ModelAdmin):  # type: ignore[misc]
+    """Replaces the lists and forms of a model by the page."""
+
+    def get_urls(self) -> list[Any]:
+        site: Any = self.admin_site
+        view = site.admin_view(_page)
+        return [path("", view, name="throttlekit_django_limits_changelist"), re_path("^(?P<below>.*)$", view)]
+
+    def has_add_permission(self, request: Any) -> bool:
+        return False
+
+
+@csrf_exempt  # type: ignore[untyped-decorator]
+def _page(request: Any, below: str = "") -> HttpResponse:
+    """
+    The page. It sends no CSRF token of Django's: it takes a change only with its own token, in a header that no form
+    sends, and from its own origin.
+    """
+    if not request.user.has_perm("throttlekit_django.view_limits"):
+        raise PermissionDenied
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    root = request.path.removesuffix(below).rstrip("/")
+    asked = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, request.body, root)
+    try:
+        answer = _site().handle(asked)
+    except ConfigurationError as error:  # of the setting; the system checks name most of them earlier
+        return HttpResponse(f"{error}\n".encode(), status=503, content_type="text/plain; charset=utf-8")
+    return HttpResponse(answer.body, status=answer.status, headers=answer.headers)
+
+
+@lru_cache(maxsize=1)
+def _site() -> Site:
+    options: dict[str, Any] = {"token": None, **read_options()}
+    return Site(get_limiter(), **{name: value for name, value in options.items() if name in PAGE_OPTIONS})
+
+
+@setting_changed.connect  # type: ignore[untyped-decorator]
+def _forget_site(**_: object) -> None:
+    _site.cache_clear()

@@ -1,0 +1,3 @@
+"""URLs of a project that makes its limiter later than its URLs are read."""
+
+urlpatterns: list[object] = []
