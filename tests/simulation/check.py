@@ -1,0 +1,457 @@
+"""
+The three promises, checked on the history of a run.
+
+1. The bound of every limit, computed from the bodies that began, by the store's clock, as docs/guarantees.md states it.
+2. No job is lost, failed, or run twice because it was throttled.
+3. The limit is fully used, in order, in a run without faults; and again once the last fault is over.
+
+What is known of a limit here is its definition, and the bound that the guarantees state: nothing of how it decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from plan import rate_of
+from scheduler import SECOND
+from world import Event, Plan, World
+
+from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.storage_keys import slots_of_holder
+
+__all__ = ["check", "check_safety", "first_asks", "read_bodies"]
+
+EARLY_US, LATE_EARLY_US = 5_000, 250_000
+"""
+How long before its units come a job may be granted: one that its process holds, and one that comes by a delay. Of a job
+with limits in several stores, and a process's own memory is one, so long may pass from one decision to the begin.
+"""
+LEAST_USE, LEAST_USE_OF_SLOTS, LEAST_USE_BY_DELAYS = 0.93, 0.75, 0.5
+"""How much of a rate, and of slots, is used while jobs wait for it; and of either, if they come back by delays."""
+MOST_OUT_OF_ORDER = 0.1
+"""How many of the jobs may begin ahead of one that had asked before them."""
+MOST_APART = 5
+"""How many units the tenants of a limit may be apart: two jobs of the greatest cost, and those that ask at once."""
+AT_ONCE_US = 20_000
+"""Jobs that ask, or begin, within so long of each other do it at the same time: they are in no order."""
+PATIENCE_US = {"holds": 8 * SECOND, "roams": 8 * SECOND, "relays": 8 * SECOND, "delays": 90 * SECOND}
+"""How long after the last fault the last job ends, besides twice the time that the limits need for the rest."""
+
+
+def check(world: World) -> list[str]:
+    """What the run broke, in words."""
+    bodies = list(read_bodies(world.history, world.plan))
+    return [
+        *check_safety(world, bodies), *broken_ends(world, bodies), *broken_use(world, bodies),
+        *broken_order(world), *broken_shares(world, bodies),
+    ]  # fmt: skip
+
+
+def check_safety(world: World, bodies: Sequence[Body]) -> list[str]:
+    """What the run broke of the first and the second promise, apart from jobs that still wait."""
+    history, plan = world.history, world.plan
+    return [
+        *(f"logged an error: {each.detail}" for each in history if each.what == "logged an error"),
+        *broken_bounds(bodies, plan), *broken_slots(history, bodies), *broken_pauses(history, plan),
+        *broken_deliveries(world, bodies),
+    ]  # fmt: skip
+
+
+@dataclass(eq=False)
+class Body:
+    """A body that began."""
+
+    job: str
+    process: str
+    at_us: int
+    charged: Sequence[Any]
+    early_us: int
+    grants: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """
+    Of each bucket: how often its store had lost its state when it granted the body, or its clock had stepped back by
+    more than a minute, for what it counted before counts no more; and when that was, by its clock less its steps back,
+    for they only delay.
+    """
+    ended_us: int | None = None
+    died: bool = False
+    problems: list[str] = field(default_factory=list)
+
+
+def read_bodies(history: Sequence[Event], plan: Plan) -> Iterator[Body]:
+    era, stepped_us, offset_us = ([0] * plan.stores for _ in range(3))
+    grants: dict[tuple[str, str, int], tuple[int, int]] = {}
+    at_work: dict[int, Body] = {}
+    for event in history:
+        store, offset = event.store, event.clock_us - event.at_us
+        stepped_us[store] += max(0, offset_us[store] - offset)
+        offset_us[store] = offset
+        if event.what in ("lost state", "clock far back"):
+            era[store] += 1
+        elif event.what == "granted":
+            for bucket in event.detail["buckets"]:
+                grants[event.job, bucket, event.detail["at_us"]] = era[store], event.clock_us + stepped_us[store]
+        elif event.what == "begun":
+            body = Body(event.job, event.process, event.at_us, event.detail["charged"], event.detail["early_us"])
+            body.problems += _wrong_begin(body, event, grants, plan)
+            at_work[event.detail["body"]] = body
+        elif event.what in ("ended", "heard 429"):
+            body = at_work.pop(event.detail["body"])
+            body.ended_us = event.at_us
+            yield body
+        elif event.what == "killed":
+            for number in [number for number, each in at_work.items() if each.process == event.process]:
+                body = at_work.pop(number)
+                body.died, body.ended_us = True, event.at_us
+                yield body
+    yield from at_work.values()
+
+
+def _wrong_begin(
+    body: Body, event: Event, grants: dict[tuple[str, str, int], tuple[int, int]], plan: Plan
+) -> list[str]:
+    """Why a body should not have begun: no store has granted it, or its units have not come."""
+    wrong: list[str] = []
+    most = LATE_EARLY_US if plan.style == "delays" else EARLY_US
+    if body.early_us > most:
+        wrong.append(f"job {body.job} was granted {body.early_us} us before its units come, at most {most} is allowed")
+    shared = [each for each in body.charged if each.limit.scope != "process"]
+    for each in shared:
+        found = grants.get((body.job, each.bucket, each.at_us))
+        if found is None:
+            wrong.append(f"job {body.job} began at {body.at_us} with a grant of {each.bucket} that no store made")
+        else:
+            body.grants[each.bucket] = found
+    is_open = any(limit.on_store_failure == "open" for limit in plan.limits)
+    if not shared and not is_open:
+        wrong.append(f"job {body.job} began at {body.at_us} without a grant, although its limits are closed")
+    return wrong
+
+
+# The first promise
+
+
+def broken_bounds(bodies: Sequence[Body], plan: Plan) -> list[str]:
+    broken = [problem for body in bodies for problem in body.problems]
+    passed: dict[tuple[Any, str, str, int], list[tuple[int, int]]] = {}
+    steps_back = any(each.kind in ("clock-back", "clock-ahead") for each in plan.faults)
+    for body in bodies:
+        for each in body.charged:
+            if not isinstance(each.limit, Concurrency):
+                own = body.process if each.limit.scope == "process" else ""
+                early_us = body.early_us if isinstance(each.limit, (TokenBucket, LeakyBucket)) else 0
+                era, at_us = body.grants.get(each.bucket, (0, each.at_us))
+                passed.setdefault((each.limit, each.bucket, own, era), []).append((at_us + early_us, each.cost))
+    for (limit, bucket, own, era), those in passed.items():
+        in_parts = plan.stores > 1 or any(each.scope == "process" for each in plan.limits)  # see EARLY_US
+        most = excess_of(limit, sorted(those), EARLY_US if in_parts else 0, steps_back=steps_back)
+        if most > 0:
+            broken.append(f"the bound of {limit!r} ({bucket} {own}, era {era}) was exceeded by {most} units")
+    return broken
+
+
+def excess_of(limit: Any, passed: Sequence[tuple[int, int]], longer_us: int = 0, *, steps_back: bool = False) -> float:
+    """
+    By how many units some window had more than the bound of one that is *longer_us* longer; 0 or less: none had.
+
+    Args:
+        passed: The units that passed, and when, in order.
+        steps_back: The clock has stepped back, so *passed* does not show in which window of the calendar they are.
+    """
+    if isinstance(limit, FixedWindow) and not steps_back:
+        windows: Counter[int] = Counter()
+        for at_us, cost in passed:
+            windows[at_us // limit.period_us] += cost
+        return max(windows.values()) - limit.amount
+    if isinstance(limit, (SlidingLog, FixedWindow)):
+        most = 2 * limit.amount if isinstance(limit, FixedWindow) else limit.amount
+        return max(
+            sum(cost for at_us, cost in passed if last_us - limit.period_us < at_us <= last_us) - most
+            for last_us, _ in passed
+        )
+    # At most `most + w * amount / period` in any window of length w: in units times the period, exactly. A
+    # SlidingWindow passes less than that.
+    most = (
+        (limit.amount + 1) * limit.period_us - 1
+        if isinstance(limit, SlidingWindow)
+        else limit.capacity * limit.period_us
+    )
+    most += longer_us * limit.amount
+    lowest, units, worst = None, 0, -most
+    lowest: int | None
+    for at_us, cost in passed:
+        came = at_us * limit.amount
+        before = units * limit.period_us - came
+        lowest = before if lowest is None else min(lowest, before)
+        units += cost
+        worst = max(worst, units * limit.period_us - came - lowest - most)
+    return worst / limit.period_us
+
+
+def broken_slots(history: Sequence[Event], bodies: Sequence[Body]) -> list[str]:
+    """
+    At most the amount of slots is held at any instant, by the bodies at work whose leases have not ended; and no slot
+    is given back while its body is at work.
+    """
+    limits = {
+        each.bucket: each.limit for body in bodies for each in body.charged if isinstance(each.limit, Concurrency)
+    }
+    holders: dict[str, list[Body]] = {}  # a workflow holds its slot for several bodies
+    for body in bodies:
+        for each in body.charged:
+            holders.setdefault(each.holder, []).append(body)
+    stores = {bucket: each.store for each in history if each.what == "granted" for bucket in each.detail["buckets"]}
+    leases: dict[str, dict[str, int]] = {bucket: {} for bucket in limits}
+    broken: list[str] = []
+    for event in history:
+        here = {bucket: held for bucket, held in leases.items() if stores.get(bucket, 0) == event.store}
+        if event.what == "lost state":
+            for each in here.values():
+                each.clear()
+        elif event.what == "granted":
+            for bucket, holder in zip(event.detail["buckets"], event.detail["holders"], strict=True):
+                if bucket in limits and holder:
+                    leases[bucket][holder] = event.clock_us + limits[bucket].lease_us
+        elif event.what == "renewed" and event.detail["bucket"] in limits:
+            bucket, holder = event.detail["bucket"], event.detail["holder"]
+            if event.detail["held"]:
+                leases[bucket][holder] = event.clock_us + limits[bucket].lease_us
+            else:
+                leases[bucket].pop(holder, None)
+        elif event.what == "returned" and event.detail["bucket"] in limits:
+            holder = event.detail["holder"]
+            leases[event.detail["bucket"]].pop(holder, None)
+            broken += [
+                f"the slot of job {body.job} was given back at {event.at_us}, while its body was at work"
+                for body in holders.get(holder, ())
+                if _is_at_work(body, event.at_us)
+            ]
+        elif event.what != "clock far back":
+            continue
+        for bucket, held in here.items():
+            for holder, until_us in list(held.items()):
+                held[holder] = min(until_us, event.clock_us + limits[bucket].lease_us)  # after a step back
+                if until_us <= event.clock_us:
+                    del held[holder]  # for good: also if the clock steps back
+            at_work = sum(
+                slots_of_holder(holder) for holder in held
+                if any(_is_at_work(body, event.at_us) for body in holders.get(holder, ()))
+            )  # fmt: skip
+            if at_work > limits[bucket].amount:
+                broken.append(f"{at_work} slots of {limits[bucket]!r} were held at {event.at_us}")
+    return broken
+
+
+def _is_at_work(body: Body, at_us: int) -> bool:
+    return body.at_us <= at_us and (body.ended_us is None or at_us < body.ended_us)
+
+
+def broken_pauses(history: Sequence[Event], plan: Plan) -> list[str]:
+    """No job is granted while a limit is paused."""
+    broken: list[str] = []
+    for store in range(plan.stores):
+        broken += _broken_pauses([event for event in history if event.store == store])
+    return broken
+
+
+def _broken_pauses(history: Sequence[Event]) -> list[str]:
+    until: dict[str, int] = {}
+    longest: dict[str, int] = {}
+    broken: list[str] = []
+    for event in history:
+        for bucket, until_us in list(until.items()):
+            if until_us <= event.clock_us:
+                del until[bucket], longest[bucket]  # for good: also if the clock steps back
+            else:
+                until[bucket] = min(until_us, event.clock_us + longest[bucket])  # it did: from now on for as long
+        if event.what == "lost state":
+            until.clear()
+            longest.clear()
+        elif event.what == "paused":
+            for bucket in event.detail["buckets"]:
+                for_us = event.detail["for_us"]
+                until[bucket] = max(until.get(bucket, 0), event.clock_us + for_us)
+                longest[bucket] = max(longest.get(bucket, 0), for_us)
+        elif event.what == "granted":
+            for bucket in event.detail["buckets"]:
+                if event.clock_us < until.get(bucket, 0):
+                    broken.append(f"job {event.job} was granted at {event.at_us} while {bucket} was paused")
+    return broken
+
+
+# The second promise
+
+
+def broken_deliveries(world: World, bodies: Sequence[Body]) -> list[str]:
+    plan = world.plan
+    broken: list[str] = []
+    worked = {(body.process, body.job) for body in bodies}
+    sent, died, begun, refused = Counter[str](), Counter[str](), Counter[str](), set[str]()
+    may_fail = {job.id for job in plan.jobs if job.max_wait is not None}
+    if any(limit.max_queue is not None for limit in plan.limits):
+        may_fail |= {job.id for job in plan.jobs}
+    for event in world.history:
+        if event.what == "sent":
+            sent[event.job] += 1
+        elif event.what == "failed":
+            refused.add(event.job)
+            if event.job not in may_fail or "WaitedTooLong" not in event.detail["why"]:
+                broken.append(f"job {event.job} failed: {event.detail['why']}")
+        elif event.what == "redelivered":
+            died[event.job] += (event.process, event.job) in worked  # it was not acknowledged
+        elif event.what == "heard 429":
+            sent[event.job] += 1
+    for body in bodies:
+        begun[body.job] += 1
+    for job, times in begun.items():
+        if times > sent[job] + died[job]:
+            broken.append(
+                f"job {job} ran {times} times; it was sent {sent[job]} times, {died[job]} processes died in its body"
+            )
+    for job in plan.jobs:
+        if not job.lost and not begun[job.id] and job.id not in refused and job.id not in world.waiting:
+            broken.append(f"job {job.id} did not run")
+    return broken
+
+
+# The third promise
+
+
+def broken_use(world: World, bodies: Sequence[Body]) -> list[str]:
+    """While jobs wait, their limit is used; from the start if there are no faults, else once the last one is over."""
+    found, least = use_of(world, bodies), LEAST_USE
+    if isinstance(world.plan.limits[0], Concurrency):
+        least = LEAST_USE_OF_SLOTS
+    if world.plan.style == "delays":
+        least = LEAST_USE_BY_DELAYS
+    if found is None or found[0] >= least:
+        return []
+    return [f"{found[0]:.3f} of {world.plan.limits[0]!r} was used {found[1]}, at least {least} is promised"]
+
+
+def broken_ends(world: World, bodies: Sequence[Body]) -> list[str]:
+    """All jobs end, the last one in time: nothing holds jobs up once the last fault is over."""
+    quiet_us, needed_us = quiet_from(world), needed_for_the_rest(world, bodies)
+    most_us = quiet_us + 2 * needed_us + PATIENCE_US[world.plan.style]
+    ended_us = max((body.ended_us or 0 for body in bodies), default=0)
+    broken = [f"job {each} never ended" for each in sorted(world.waiting)]
+    if ended_us <= most_us:
+        return broken
+    return [*broken, f"the last job ended at {ended_us / SECOND:.1f} s; all were to end by {most_us / SECOND:.1f} s"]
+
+
+def quiet_from(world: World) -> int:
+    """When nothing is left of the faults, and all jobs are there."""
+    lease_us = max(map(_lease_us, world.plan.limits))  # a slot that is lost is free again after it
+    begun = [fault.settles_us + lease_us for fault in world.plan.faults if fault.at_us <= world.now]
+    return max([0, *begun, *(job.sent_us for job in world.plan.jobs)])
+
+
+def needed_for_the_rest(world: World, bodies: Sequence[Body]) -> int:
+    """How long the limits need for the jobs that begin after that, one limit after the other."""
+    needed, quiet_us = 0.0, quiet_from(world)
+    for body in bodies:
+        if body.at_us >= quiet_us:
+            for limit in world.plan.limits:
+                body_us = max(1, (body.ended_us or body.at_us) - body.at_us)
+                needed += max(SECOND / rate_of(limit, body_us), body_us / world.plan.threads)
+    return round(needed)
+
+
+def use_of(world: World, bodies: Sequence[Body]) -> tuple[float, str] | None:
+    """How much of the run's only limit was used while enough jobs waited for it, and when that was."""
+    plan = world.plan
+    (limit, *others) = plan.limits
+    keeps_out = any(job.hears_429 or job.max_wait for job in plan.jobs) or limit.max_queue is not None
+    if others or keeps_out or (plan.style == "delays" and plan.faults):
+        return None
+    begin = max([SECOND, *(fault.settles_us + _lease_us(limit) for fault in plan.faults if fault.at_us <= world.now)])
+    asked = first_asks(world.history)
+    waiting = [body.at_us for body in bodies if asked.get(body.job, begin) < begin <= body.at_us]
+    enough = max(3, plan.processes * plan.threads)
+    if len(waiting) <= enough:
+        return None
+    end = sorted(waiting)[-enough]
+    if end - begin < 2 * SECOND:
+        return None
+    shown = f"from {begin / SECOND:.1f} to {end / SECOND:.1f} s"
+    if isinstance(limit, Concurrency):
+        if plan.threads < limit.amount:
+            return None  # the jobs that wait may all be in one process
+        held = sum(max(0, min(end, body.ended_us or end) - max(begin, body.at_us)) for body in bodies)
+        return held / (limit.amount * (end - begin)), shown
+    units = sum(each.cost for body in bodies for each in body.charged if begin < body.at_us <= end)
+    is_bucket = isinstance(limit, (TokenBucket, LeakyBucket))
+    edge = 1 if is_bucket else limit.amount  # units that came just before, or come just after
+    return (units + edge) / (limit.amount * (end - begin) / limit.period_us), shown
+
+
+def _lease_us(limit: Any) -> int:
+    return limit.lease_us if isinstance(limit, Concurrency) else 0
+
+
+def first_asks(history: Sequence[Event]) -> dict[str, int]:
+    """When each job first asked, in that order."""
+    asked: dict[str, int] = {}
+    for event in history:
+        if event.what in ("denied", "granted"):
+            asked.setdefault(event.job, event.at_us)
+    return asked
+
+
+def broken_order(world: World) -> list[str]:
+    found = out_of_order(world)
+    if found is None or found <= MOST_OUT_OF_ORDER:
+        return []
+    return [
+        f"{found:.0%} of the jobs began ahead of one that had asked before them, {MOST_OUT_OF_ORDER:.0%} are allowed"
+    ]
+
+
+def out_of_order(world: World) -> float | None:
+    """How many of the jobs began ahead of one that had asked before them, in a run without faults."""
+    plan = world.plan
+    if len(plan.limits) > 1 or plan.faults or plan.style == "delays" or plan.limits[0].share is not None:
+        return None
+    if any(job.hears_429 or job.max_wait for job in plan.jobs) or plan.limits[0].max_queue is not None:
+        return None
+    if plan.threads <= plan.limits[0].capacity:
+        return None  # the jobs of a process without a free thread wait, and others pass
+    asked, granted = first_asks(world.history), dict[str, int]()
+    for event in world.history:
+        if event.what == "granted":
+            granted.setdefault(event.job, event.at_us)
+    ahead = sum(
+        any(asked[each] < asked[job] - AT_ONCE_US and granted[each] > at_us + AT_ONCE_US for each in granted)
+        for job, at_us in granted.items()
+    )
+    return ahead / max(1, len(granted))
+
+
+def broken_shares(world: World, bodies: Sequence[Body]) -> list[str]:
+    found = units_apart(world, bodies)
+    if found is None or found <= MOST_APART:
+        return []
+    return [f"tenants of equal shares are {found} units apart, {MOST_APART} are allowed"]
+
+
+def units_apart(world: World, bodies: Sequence[Body]) -> int | None:
+    """
+    By how many units the tenants of a limit differ in what they got while all of them had jobs that waited, in a run
+    without faults.
+    """
+    plan, (limit, *others) = world.plan, world.plan.limits
+    if others or plan.faults or plan.style == "delays" or limit.share is None or limit.max_queue is not None:
+        return None
+    if plan.threads <= limit.capacity or any(job.hears_429 or job.max_wait for job in plan.jobs):
+        return None
+    begin = max(first_asks(world.history).values())
+    tenant_of = {job.id: job.kwargs["tenant"] for job in plan.jobs}
+    last = {tenant_of[body.job]: body.at_us for body in sorted(bodies, key=lambda each: each.at_us)}
+    units = dict.fromkeys(last, 0)
+    for body in bodies:
+        if begin < body.at_us < min(last.values()):
+            units[tenant_of[body.job]] += sum(each.cost for each in body.charged)
+    return max(units.values()) - min(units.values())

@@ -1,0 +1,164 @@
+"""
+Defects that are put into the shipped code, one at a time: each breaks a promise within a few hundred seeds.
+
+A check that finds none of them would be worth nothing. `test_simulation.py` runs each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
+
+from throttlekit._core import decide, late, waitlist
+from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
+from throttlekit._core.algorithms.fixed_window import FixedWindowAlgorithm
+from throttlekit._core.algorithms.gcra import GcraAlgorithm
+from throttlekit._core.slowdown import Pause
+from throttlekit._engine import pipeline, room, waker
+from throttlekit.stores import breaker, memory
+
+__all__ = ["DEFECTS", "Defect", "put_in"]
+
+
+@dataclass(frozen=True)
+class Defect:
+    """*names* of *where* are replaced by what *make* makes of them. *faults*: those that show it; None: any."""
+
+    what: str
+    where: Any
+    name: str
+    make: Callable[[Any], Any]
+    faults: str | None = ""
+
+
+@contextmanager
+def put_in(defect: Defect) -> Iterator[None]:
+    original = vars(defect.where)[defect.name]
+    setattr(defect.where, defect.name, defect.make(original))
+    try:
+        yield
+    finally:
+        setattr(defect.where, defect.name, original)
+
+
+def _returns_two_slots(original: Any) -> Any:
+    return lambda self, state: original(self, state)._replace(leases=original(self, state).leases[1:])
+
+
+def _charges_less(original: Any) -> Any:
+    def admit(self: Any, state: Any, now_us: int, begins_us: int | None = None) -> Any:
+        return original(replace(self, size=self.size * 9 // 10), state, now_us, begins_us)
+
+    return admit
+
+
+def _charges_denials(original: Any) -> Any:
+    def stored(found: Any) -> Any:
+        after = original(found)
+        is_denied = found.entry is None and after.waitlist is not None and found.passes_us > found.until_us
+        return after._replace(taken=found.claim.algorithm.admit(found.taken, found.passes_us)) if is_denied else after
+
+    return stored
+
+
+def _orders_by_id(original: Any) -> Any:
+    def position(found: Any, now_us: int, asker: Any, epoch: str) -> Any:
+        entry = original(found, now_us, asker, epoch)
+        entry.place = entry.place._replace(number=crc32(entry.id.encode()))
+        return entry
+
+    return position
+
+
+def _counts_in_the_window_before(original: Any) -> Any:
+    return lambda self, state, now_us: original(self, state, now_us - 200_000)
+
+
+def _takes_an_outage_for_a_grant(original: Any) -> Any:
+    def decide_without_store(*arguments: Any) -> Any:
+        outcome, decision = original(*arguments)
+        return outcome, replace(decision, allowed=True)
+
+    return decide_without_store
+
+
+def _rings_nobody(original: Any) -> Any:
+    def listen(self: Any, owner: str, heard: Any, missed: Any = None) -> Any:
+        return original(self, owner, lambda bucket, wakes: None, missed)
+
+    return listen
+
+
+def _renews_nothing(original: Any) -> Any:
+    return lambda self, state, now_us: (state, original(self, state, now_us)[1])
+
+
+def _forgets_tenants(original: Any) -> Any:
+    def new_place(self: Any, tenant: str, step: int, rank: int, *, first: bool) -> Any:
+        return original(self, "", step, rank, first=first)
+
+    return new_place
+
+
+def _returns_twice(original: Any) -> Any:
+    def return_units(charge: Any, number: int, state: Any, *arguments: Any) -> Any:
+        return original(charge, number, original(charge, number, state, *arguments), *arguments)
+
+    return return_units
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda _: value
+
+
+def _does(value: Any = None) -> Callable[[Any], Any]:
+    return lambda _: lambda *arguments, **options: value
+
+
+DEFECTS: dict[str, Defect] = {
+    "slot-counted-twice": Defect(
+        "the release of a slot gives back another one", ConcurrencyAlgorithm, "_without", _returns_two_slots
+    ),
+    "charge-too-small": Defect("a unit moves a bucket on too little", GcraAlgorithm, "admit", _charges_less),
+    "charge-on-denial": Defect("a denial charges", decide, "_stored", _charges_denials),
+    "order-by-id": Defect("jobs pass in the order of their ids", decide, "_position", _orders_by_id),
+    "window-of-before": Defect(
+        "a job at the begin of a window is counted in the one before", FixedWindowAlgorithm, "admit",
+        _counts_in_the_window_before,
+    ),
+    "too-early": Defect("a job is granted 100 ms before its unit comes", late, "EARLY_US", _always(100_000)),
+    "outage-is-grant": Defect(
+        "a time-out is taken for a grant", pipeline, "decide_without_store", _takes_an_outage_for_a_grant, "stall"
+    ),
+    "no-bells": Defect("no process hears of wakes", memory.MemoryStore, "listen", _rings_nobody),
+    "no-looks": Defect(
+        "a wake that was lost is never looked for", room, "_look_period_us", _does(10**15), "lose-bells,lose-answers"
+    ),
+    "endless-patience": Defect(
+        "others wait for a process that died", waitlist, "PATIENCE_US", _always(10**12), "kill,hang"
+    ),
+    "not-asked-anew": Defect("jobs that the store lost do not ask anew", room.Room, "_ask_anew", _does(), "flush"),
+    "lease-not-renewed": Defect("a renewal extends no lease", ConcurrencyAlgorithm, "renewed", _renews_nothing),
+    "pause-ignored": Defect("a pause is over at once", Pause, "at", _does(Pause())),
+    "wrong-clock-believed": Defect(
+        "what a wrong clock has written counts", GcraAlgorithm, "sanitized",
+        lambda _: lambda self, state, now_us: state, "clock-ahead",
+    ),
+    "wrong-wake-believed": Defect(
+        "a job that a wrong clock woke waits until then", decide, "_in_us",
+        lambda _: lambda at_us, now_us: max(0, at_us - now_us), "clock-ahead,lose-answers,stall",
+    ),
+    "outage-for-ever": Defect(
+        "a store that answers again is asked once a second", breaker.CircuitBreaker, "_answered", _does(), "stall"
+    ),
+    "shares-forgotten": Defect(
+        "all jobs count as one tenant's", waitlist.Waitlist, "new_place", _forgets_tenants
+    ),
+    "returned-twice": Defect(
+        "what another store denied is given back twice", memory, "return_units", _returns_twice
+    ),
+    "wake-forgotten": Defect("a woken job is dropped", waker.Waker, "_start_one", _does()),
+}  # fmt: skip
