@@ -26,6 +26,7 @@ from redis import Redis
 
 import throttlekit
 import throttlekit_celery
+import throttlekit_django._settings
 import throttlekit_dramatiq
 import throttlekit_requests  # noqa: F401  (below, another `requests` stands in)
 import throttlekit_rq
@@ -125,6 +126,7 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     before, settings._wrapped = settings._wrapped, django.utils.functional.empty
     with mock.patch.dict(os.environ, DJANGO_SETTINGS_MODULE="shop.settings"):
         yield tmp_path
+    throttlekit_django._settings.forget_limiter()
     settings._wrapped = before
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):

@@ -1,18 +1,16 @@
-"""The page of the API shows what users call."""
+"""The pages of the API show what users call."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import dataclass
 from types import FunctionType
 
 import throttlekit
 from support.markdown import ROOT
 
-_HIDDEN = re.search(r'"!\^\(([\w|]+)\)\$"', (ROOT / "docs" / "api.md").read_text("utf-8"))
-
-
-# What users call of each class. A new name is added here, or to the names that the page leaves out.
+# What users call of each class. A new name is added here, or to the names that its page leaves out.
 _SHOWN = {
     "Control": "clear_line close enforce history names pause reset resume rules scale set shadow tiers unset weight",
     "Decision": "final headers leases",
@@ -25,27 +23,55 @@ _SHOWN = {
 }
 
 
-def _classes() -> list[type]:
-    return [each for name in throttlekit.__all__ if inspect.isclass(each := getattr(throttlekit, name))]
+@dataclass(frozen=True)
+class _Part:
+    """What a page shows of the package `throttlekit`: the names, and the methods that it leaves out."""
+
+    names: frozenset[str]
+    hidden: frozenset[str]
+
+    @property
+    def classes(self) -> list[type]:
+        return [each for name in sorted(self.names) if inspect.isclass(each := getattr(throttlekit, name))]
 
 
-def test_what_adapters_use_is_not_on_the_page() -> None:
-    """A name whose docstrings all say so is left out; and each name that is left out exists."""
-    assert _HIDDEN is not None
-    hidden, of_adapters = set(_HIDDEN[1].split("|")), dict[str, bool]()
-    for each in _classes():
-        for name, member in inspect.getmembers(each, inspect.isfunction):
-            if not name.startswith("_"):
-                says_so = (inspect.getdoc(member) or "").startswith("For adapters")
-                of_adapters[name] = says_so and of_adapters.get(name, True)
-    assert {name for name, only in of_adapters.items() if only} <= hidden
-    assert {name for name in hidden if not any(hasattr(each, name) for each in _classes())} == set()
+def _parts() -> list[_Part]:
+    blocks = re.findall(
+        r"^::: throttlekit\n((?: {4}.*\n)+)",
+        "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("api-*.md"))),
+        re.MULTILINE,
+    )
+    return [
+        _Part(
+            frozenset(re.findall(r"^ {8}- (\w+)$", block, re.MULTILINE)),
+            frozenset("|".join(re.findall(r'"!\^\(([\w|]+)\)\$"', block)).split("|")) - {""},
+        )
+        for block in blocks
+    ]
 
 
-def test_the_page_shows_what_users_call() -> None:
-    """No name of the machinery is on it, and none that was added without a thought of the page."""
-    assert _HIDDEN is not None
-    hidden = set(_HIDDEN[1].split("|"))
+def test_each_public_name_is_on_one_page() -> None:
+    """The errors and `hookimpl` are on the pages of their modules, all others are listed once."""
+    listed = sorted(name for part in _parts() for name in part.names)
+    elsewhere = {*throttlekit.errors.__all__, "hookimpl"}
+    assert listed == sorted(set(throttlekit.__all__) - elsewhere)
+
+
+def test_what_adapters_use_is_not_on_the_pages() -> None:
+    """A method whose docstrings all say so is left out; and each method that is left out exists."""
+    for part in _parts():
+        of_adapters = dict[str, bool]()
+        for each in part.classes:
+            for name, member in inspect.getmembers(each, inspect.isfunction):
+                if not name.startswith("_"):
+                    says_so = (inspect.getdoc(member) or "").startswith("For adapters")
+                    of_adapters[name] = says_so and of_adapters.get(name, True)
+        assert {name for name, only in of_adapters.items() if only} <= part.hidden
+        assert {name for name in part.hidden if not any(hasattr(each, name) for each in part.classes)} == set()
+
+
+def test_the_pages_show_what_users_call() -> None:
+    """No name of the machinery is on them, and none that was added without a thought of its page."""
     shown = {
         each.__name__: " ".join(
             sorted(
@@ -53,10 +79,11 @@ def test_the_page_shows_what_users_call() -> None:
                 for name, member in vars(each).items()
                 if isinstance(member, (FunctionType, property, classmethod))
                 and member.__doc__
-                and not (name.startswith("_") or name.endswith("_us") or name in hidden)
+                and not (name.startswith("_") or name.endswith("_us") or name in part.hidden)
             )
         )
-        for each in _classes()
+        for part in _parts()
+        for each in part.classes
     }
     coroutines = f"{_SHOWN['Limiter']} in_memory".split()
     assert {name: names for name, names in shown.items() if names} == {

@@ -3,49 +3,61 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from support.markdown import ROOT, Page
+from support.markdown import FRAMEWORKS, ROOT, Page, all_pages
 
-_FRAMEWORKS = ("dramatiq", "rq", "celery", "taskiq", "huey")
-_SHARED = (
-    "where-limits-are-declared",
-    "what-happens-to-a-denied-job",
-    "maximum-wait",
-    "concurrency-limits",
-    "handle-429-responses",
-    "when-redis-is-unavailable",
-    "shutdown-and-killed-workers",
-    "errors",
-    "set-up",
-)
+_SHARED = [
+    "Set up",
+    "Where limits are declared",
+    "What happens to a denied job",
+    "Maximum wait",
+    "Concurrency limits",
+    "Handle 429 responses",
+    "When Redis is unavailable",
+    "Shutdown and killed workers",
+    "Errors",
+    "Known limitations",
+]
 _PATH = re.compile(r"`((?:throttlekit\w*|adapters|lua|tests|docs)/[\w/.]*)`")
 
 
-@pytest.mark.parametrize("framework", _FRAMEWORKS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_frameworks_have_the_same_headings(framework: str) -> None:
-    """A reader who knows the page of one framework finds the same subjects on the others."""
-    shared = set(_SHARED) - ({"set-up"} if framework == "rq" else set())  # RQ needs none: limits come with the job
-    assert shared <= Page(f"docs/{framework}.md").anchors()
+    """A reader who knows the page of one framework finds the same sections, in the same order, on the others."""
+    assert re.findall(r"^## (.+)$", Page(f"docs/{framework.lower()}.md").text, re.MULTILINE) == _SHARED
 
 
-@pytest.mark.parametrize("subject", ["concurrency-limits", "handle-429-responses", "when-redis-is-unavailable"])
-def test_a_subject_has_the_same_heading_on_every_page(subject: str) -> None:
-    """The reference and the guarantees name it as the frameworks do."""
-    for page in ("limits", "guarantees"):
-        assert subject in Page(f"docs/{page}.md").anchors()
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.path)
+def test_tabs_of_frameworks_are_in_one_order(page: Page) -> None:
+    """A reader finds a framework's tab in the same place on every page."""
+    for tabs in page.tab_sets():
+        if set(tabs) <= set(FRAMEWORKS):
+            assert tabs == [framework for framework in FRAMEWORKS if framework in tabs]
 
 
-def test_the_readme_is_short() -> None:
-    """A newcomer reads it in three minutes, and of the frameworks only one."""
-    assert len(Page("README.md").text.splitlines()) < 180
+@pytest.mark.parametrize(
+    ("subject", "page"),
+    [
+        ("concurrency-limits", "limit-concurrency"),
+        ("handle-429-responses", "limit-429"),
+        ("when-redis-is-unavailable", "store"),
+    ],
+)
+def test_a_subject_has_the_same_heading_on_every_page(subject: str, page: str) -> None:
+    """Its own page and the guarantees name it as the frameworks do."""
+    for each in (page, "guarantees"):
+        assert subject in Page(f"docs/{each}.md").anchors()
 
 
-def test_the_api_page_shows_public_names_only() -> None:
-    """No object of the page has a private module in its path."""
-    shown = re.findall(r"^::: (\S+)$", Page("docs/api.md").text, re.MULTILINE)
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("api-*.md")), ids=lambda path: path.stem)
+def test_the_api_pages_show_public_names_only(path: Path) -> None:
+    """No object of a page has a private module in its path, and the overview leads to the page."""
+    shown = re.findall(r"^::: (\S+)$", path.read_text("utf-8"), re.MULTILINE)
     assert shown
+    assert path.name in Page("docs/api.md").links()
     assert [name for name in shown if "._" in name] == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,12 +26,17 @@ def test_every_link_has_its_target(page: Page) -> None:
 
 
 def _pages(nav: list[dict[str, Any]]) -> Iterator[str]:
+    yield from (page for _, page in _titled(nav))
+
+
+def _titled(nav: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Each page of the navigation, with the title that it has there."""
     for entry in nav:
-        ((_, below),) = entry.items()
+        ((title, below),) = entry.items()
         if isinstance(below, str):
-            yield below
+            yield title, below
         else:
-            yield from _pages(below)
+            yield from _titled(below)
 
 
 def test_every_page_has_a_place_in_the_navigation() -> None:
@@ -39,13 +45,21 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
     assert sorted(_pages(site["nav"])) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
+def test_programs_that_read_find_every_page() -> None:
+    """docs/llms.txt has a line for each page: its title and place are those of the navigation."""
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+    text = (ROOT / "docs/llms.txt").read_text("utf-8")
+    assert re.findall(r"^- \[(.+?)\]\((.+?)\): .+$", text, re.MULTILINE) == list(_titled(site["nav"]))
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [title for section in site["nav"] for title in section]
+
+
 def test_the_first_page_leads_to_every_guide() -> None:
     """And to every page for operators: a reader finds a feature without opening the navigation."""
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
     linked = {link.partition("#")[0] for link in Page("docs/index.md").links()}
     for section in nav:
         ((name, _),) = section.items()
-        if name in ("Start", "Guides", "Operate"):
+        if name in ("Start", "Limits", "Guides", "Frameworks", "Migrate", "Operate"):
             assert set(_pages([section])) - linked == {"index.md"} & set(_pages([section])), name
 
 

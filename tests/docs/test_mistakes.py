@@ -1,7 +1,8 @@
-"""The likely mistakes of docs/mistakes.md: each is caught as the page says."""
+"""The common mistakes of docs/mistakes.md: each is caught as the page says."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -29,9 +30,11 @@ import throttlekit_rq
 import throttlekit_taskiq
 from support.markdown import ROOT
 from support.servers.processes import free_port, patient, redis_server
+from support.waiting import wait_until
 from throttlekit import ConfigurationError, CostExceedsLimit, Job, Limiter, TokenBucket
 from throttlekit_cli._commands import cli
 from throttlekit_dramatiq import Throttle
+from throttlekit_rq import ThrottledQueue
 
 PARTNER = TokenBucket("partner", "10/s", burst=5)
 
@@ -96,6 +99,50 @@ def _(site: Site) -> None:
         "--celery", "shop", app=celery_app("", "throttle=partner")
     )
 
+    app = celery_app("", "throttle=partner").replace("redis://localhost:1/0", site.url)
+    _warns(site, app, "celery -A shop worker --pool solo", "call throttlekit_celery.install(app, limiter)")
+
+
+@case("huey: `throttle=` without `install`")
+def _(site: Site) -> None:
+    app = _UNLIMITED.format(declared=f"from huey import RedisHuey\nqueue = RedisHuey(url={site.url!r})\n@queue.task")
+    _warns(site, app, "huey.bin.huey_consumer shop.queue", "call throttlekit_huey.install(huey, limiter)")
+    assert "not installed in this huey; 1 of its tasks name limits" in site.doctor("--huey", "shop.queue", app=app)
+
+
+@case("taskiq: `throttle=` without the middleware")
+def _(site: Site) -> None:
+    declared = f"from taskiq_redis import ListQueueBroker\nbroker = ListQueueBroker({site.url!r})\n@broker.task"
+    app = _UNLIMITED.format(declared=declared)
+    _warns(
+        site, app, "taskiq worker shop:broker --workers 1", "call broker.add_middlewares(throttlekit_taskiq.Throttle("
+    )
+    assert "has 0 Throttle middlewares" in site.doctor("--taskiq", "shop:broker", app=app)
+
+
+_UNLIMITED = """
+from throttlekit import TokenBucket
+partner = TokenBucket("partner", "10/s")
+{declared}(throttle=[partner])
+def call(): ...
+"""
+
+
+def _warns(site: Site, app: str, worker: str, remedy: str) -> None:
+    """A worker of *app* logs one warning, which says what to add."""
+    (site.folder / "shop.py").write_text(app)
+    path = os.pathsep.join([str(site.folder), *(each for each in sys.path if each)])
+    log = site.folder / "log"
+    with log.open("w") as output, subprocess.Popen(
+        [sys.executable, "-m", *worker.split()], cwd=site.folder, env={**os.environ, "PYTHONPATH": path},
+        stdout=output, stderr=output,
+    ) as process:  # fmt: skip
+        try:
+            wait_until(lambda: remedy in log.read_text(), description="the worker warns", timeout=60)
+        finally:
+            process.terminate()
+    assert log.read_text().count("Limits are not kept in this worker") == 1, log.read_text()
+
 
 @case("Celery: `@throttled(partner)` without `install`")
 def _(site: Site) -> None:
@@ -131,7 +178,7 @@ def _(site: Site) -> None:
         refuses("send a group of 'limited', or declare a task that takes the list, with a cost", call)
 
 
-@case("RQ, taskiq, huey: `throtle=`, with a queue, a task or a call")
+@case("RQ, taskiq, huey: `throtle=`")
 def _(site: Site) -> None:
     limiter, huey, broker = Limiter("memory://"), RedisHuey(url=site.url), InMemoryBroker()
     throttlekit_huey.install(huey, limiter)
@@ -185,7 +232,7 @@ def _(site: Site) -> None:
     refuses("limit '5/s': 'partner' is not a rate", lambda: TokenBucket("5/s", "partner"))
 
 
-@case('`"100/minute"` without a burst, and all 100 are expected at once')
+@case('`"100/minute"` without `burst=`, and 100 are expected at once')
 def _(site: Site) -> None:
     limiter = Limiter("memory://")
     limit = TokenBucket("p", "100/minute")
@@ -204,14 +251,49 @@ def _(site: Site) -> None:
     )  # fmt: skip
 
 
-@case("a cost that is more than the burst")
+@case("a cost above the burst")
 def _(site: Site) -> None:
     refuses("can never admit a cost of 6", lambda: TokenBucket("p", "10/s", burst=5, cost=6), CostExceedsLimit)
     computed = TokenBucket("p", "10/s", burst=5, cost=lambda job: 6)
     refuses("can never admit", lambda: Limiter("memory://").acquire(computed, job=Job()), CostExceedsLimit)
 
 
-@case("one limit twice in a list; `install` or the middleware twice")
+@case("a misspelt argument: `brust=3`")
+def _(site: Site) -> None:
+    refuses(
+        "TokenBucket() got an unexpected keyword argument 'brust': did you mean 'burst'?",
+        lambda: TokenBucket("partner", "5/s", brust=3),  # type: ignore[arg-type]
+        TypeError,
+    )
+
+
+@case("an adapter without its framework")
+def _(site: Site) -> None:
+    done = subprocess.run([sys.executable, "-c", _ADAPTERS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        f"{name} is not installed: pip install 'throttlekit-jobs[{name}]'" for name in _FRAMEWORKS
+    ]
+
+
+_FRAMEWORKS = ["celery", "django", "dramatiq", "fastapi", "flask", "httpx", "huey", "requests", "rq", "taskiq"]
+_ADAPTERS = f"""
+import importlib, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in {_FRAMEWORKS}:
+            raise ModuleNotFoundError(name=name)
+
+sys.meta_path.insert(0, Absent())
+for name in {_FRAMEWORKS}:
+    try:
+        importlib.import_module("throttlekit_" + name)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+
+
+@case("a limit, `install` or the middleware twice")
 def _(site: Site) -> None:
     limiter, app = Limiter("memory://"), Celery("shop", set_as_current=False)
     throttlekit_celery.install(app, limiter)
@@ -223,6 +305,22 @@ def _(site: Site) -> None:
 def _(site: Site) -> None:
     with contextlib.closing(redis.Redis.from_url(site.url)) as client:
         refuses("write Limiter(client=…)", lambda: Limiter(client))  # type: ignore[arg-type]
+
+
+@case('`Limiter("localhost:6379")`')
+def _(site: Site) -> None:
+    refuses("did you mean 'redis://localhost:6379'?", lambda: Limiter("localhost:6379"))
+
+
+@case("`limiter.acquire` in a coroutine")
+def _(site: Site) -> None:
+    async def main(limiter: Limiter) -> None:
+        with pytest.warns(RuntimeWarning, match=r"Write `await limiter\.acquire\(…\)` with an AsyncLimiter"):
+            limiter.acquire(PARTNER)
+        refuses("this would stop the event loop", lambda: limiter.wait(PARTNER))
+
+    with contextlib.closing(Limiter(patient(site.url))) as limiter:
+        asyncio.run(main(limiter))
 
 
 @case("`Limiter()` in a worker, without a store")
@@ -273,6 +371,19 @@ def _(site: Site) -> None:
         assert "Workers have counted in RQ's own database" in site.doctor("--url", site.url, "--rq", f"{rq}/0")
 
 
+@case("RQ: stock workers import throttlekit for each job")
+def _(site: Site) -> None:
+    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
+        queue = ThrottledQueue("work", connection=connection)
+        job = queue.enqueue(print, "ran", throttle=[PARTNER])
+        command = [sys.executable, "-m", "rq.cli", "worker", "work", "--burst", "--url", site.url]
+        environment = {**os.environ, "THROTTLEKIT_URL": site.url}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True)
+        assert job.is_finished, done.stderr
+        assert done.stdout.count("import throttlekit for each job") == 1
+        assert "has imported throttlekit for a job" in _printed_by_sound_doctor(site, "--rq", site.url)
+
+
 @case("RQ: no process brings denied jobs back")
 def _(site: Site) -> None:
     from datetime import timedelta
@@ -296,6 +407,22 @@ def _(site: Site) -> None:
     assert "'partner' is in use with several definitions" in site.doctor("--url", site.url)
     shown = CliRunner().invoke(cli, ["top", "--once", "--json", "--url", site.url]).stdout
     assert shown.count("another definition of this name is in use") == 2
+
+
+@case("workers use another rate than the code")
+def _(site: Site) -> None:
+    with contextlib.closing(Limiter(patient(site.url))) as limiter:
+        limiter.acquire(TokenBucket("partner", "10/s"))
+    app = "from throttlekit import TokenBucket\nLIMIT = TokenBucket('partner', '7/s')\n"
+    found = site.doctor("--url", site.url, "--app", "shop", app=app)
+    assert "the code declares token-bucket 7/s burst 7, and workers use token-bucket 10/s burst 10" in found
+
+
+@case("another package named `throttlekit` is installed")
+def _(site: Site) -> None:
+    site.environment.setattr("importlib.metadata.packages_distributions", lambda: {"throttlekit": ["throttlekit"]})
+    outcome = CliRunner().invoke(cli, ["doctor", "--url", site.url])
+    assert "The distribution 'throttlekit' installs a package named" in " ".join(outcome.output.split())
 
 
 @case("the store is down")

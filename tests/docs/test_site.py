@@ -11,12 +11,14 @@ import functools
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -60,7 +62,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("look", ["desktop", "phone", "dark"])
-@pytest.mark.parametrize("page", ["", "choosing/", "api/"])
+@pytest.mark.parametrize("page", ["", "tutorial/", "choosing/", "api-limiter/"])
 def test_a_page_fits_the_screen(site: str, browser: Any, page: str, look: str) -> None:
     """Nothing is wider than the screen, no picture is missing, no error is logged, no other host is asked."""
     size(browser, *_SIZES.get(look, _SIZES["desktop"]), phone=look == "phone", dark=look == "dark")
@@ -88,10 +90,19 @@ def test_a_chosen_framework_holds_on_every_page(site: str, browser: Any) -> None
     click = "[...document.querySelectorAll('.tabbed-labels > label')].find((each) => each.innerText === 'Celery')"
     wait_until(lambda: browser.execute_script(f"return Boolean({click})"), description="there are tabs")
     browser.execute_script(f"{click}.click()")
-    browser.get(site + "how-to-429/")
+    browser.get(site + "limit-429/")
     chosen = (
         "const set = document.querySelector('.tabbed-set'); if (!set) return ''; "
         "const at = [...set.querySelectorAll(':scope > input')].findIndex((each) => each.checked); "
         "return set.querySelectorAll(':scope > .tabbed-labels > label')[at].innerText"
     )
     wait_until(lambda: browser.execute_script(chosen) == "Celery", description="Celery is chosen there too")
+
+
+def test_each_page_is_there_as_markdown(site: str) -> None:
+    """Every path of llms.txt is on the site, and holds the source of its page."""
+    names = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "llms.txt").read_text("utf-8"))
+    assert len(set(names)) > 40
+    for name in names:
+        with urlopen(site + name) as answer:
+            assert answer.read() == (ROOT / "docs" / name).read_bytes()

