@@ -8,7 +8,7 @@ import secrets
 
 import click
 
-from throttlekit_cli._common import CommandFailed, require, store_errors, url_option
+from throttlekit_cli._common import CommandFailed, require, store_errors, title_option, url_option
 
 __all__ = ["web"]
 
@@ -34,9 +34,10 @@ __all__ = ["web"]
     help="A name under which browsers reach the page, beside localhost and addresses. Can be repeated.",
 )  # fmt: skip
 @click.option("--show-keys", is_flag=True, help="Show the keys themselves. They may contain arguments of jobs.")
+@title_option
 def web(
     url: str, host: str, port: int, allow_control: bool, token: str | None, names: tuple[str, ...],
-    show_keys: bool,
+    show_keys: bool, title: str,
 ) -> None:  # fmt: skip
     """
     Serve a web page of what the limits of the whole fleet do: their use, waiting jobs and denials over the last
@@ -61,7 +62,7 @@ def web(
     \b
     Examples:
       throttlekit web --url redis://localhost:6379/1
-      throttlekit web --url redis://localhost:6379/1 --allow-control
+      throttlekit web --url redis://localhost:6379/1 --allow-control --title production
       throttlekit web --url redis://localhost:6379/1 --host 0.0.0.0 --host-name ops.example.com
     """
     require(["redis"])
@@ -79,7 +80,9 @@ def web(
         click.echo(f"throttlekit web: http://{shown}:{port}/{fragment}")
 
     with store_errors():
-        site = Site(url, token=token, allow_control=allow_control, show_keys=show_keys, hosts=[*names, host])
+        site = Site(
+            url, token=token, allow_control=allow_control, show_keys=show_keys, title=title, hosts=[*names, host]
+        )
         serve(site, host, port, started)
 
 

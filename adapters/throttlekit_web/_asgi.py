@@ -24,13 +24,14 @@ def asgi_app(
     token: str | None,
     allow_control: bool = False,
     show_keys: bool = False,
+    title: str = "",
 ) -> _ASGIApp:
     """
     The page as an ASGI app, to be mounted below a path of another app. The arguments are those of `Site`.
 
     A request is answered in a thread of the event loop's executor.
     """
-    site = Site(store, token=token, allow_control=allow_control, show_keys=show_keys)
+    site = Site(store, token=token, allow_control=allow_control, show_keys=show_keys, title=title)
 
     async def app(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
         if scope["type"] == "lifespan":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from throttlekit import ConfigurationError, Control
-from throttlekit._core.limit.with_rate import altered, scaled
+from throttlekit._core.limit.base import altered, scaled
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import definition_of, why_ignored
 from throttlekit.fleet.rules import Rule, checked_factor, thousandths
@@ -55,8 +55,8 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
     key = form.get("key") or None
     if key is not None and not isinstance(key, str):
         raise Refused(400, "key must be text")
-    for_ = _seconds(form.get("for"))
-    how_long = "until it is ended" if for_ is None else f"for {format_duration(for_)}"
+    duration = _seconds(form.get("for"))
+    how_long = "until it is ended" if duration is None else f"for {format_duration(duration)}"
     whose = f"limit {limit.name!r}" if key is None else f"key {key!r} of limit {limit.name!r}"
     name = limit.name
     if verb == "pause":
@@ -65,7 +65,7 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
             f"Pause {whose} in the whole fleet, {how_long}. None of its jobs starts meanwhile. "
             "They wait, lose no retry and keep their positions."
         )
-        return Plan(effect, by, lambda control: control.pause(name, key=key, for_=for_))
+        return Plan(effect, by, lambda control: control.pause(name, key=key, duration=duration))
     if verb == "reset":
         effect = (
             f"Delete the counts of {whose}: full buckets, empty waitlists, no held slots, no pause after a 429. "
@@ -79,15 +79,15 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
             f"Put {whose} into shadow mode in the whole fleet, {how_long}. It denies no job any more: "
             "every waiting job can start at once."
         )
-        return Plan(effect, by, lambda control: control.shadow(name, for_=for_))
+        return Plan(effect, by, lambda control: control.shadow(name, duration=duration))
     if verb == "set":
-        return _set(known, form, for_, how_long, by)
+        return _set(known, form, duration, how_long, by)
     if verb == "scale":
-        return _scale(known, form, for_, how_long, by)
+        return _scale(known, form, duration, how_long, by)
     raise Refused(400, "verb must be pause, set, scale, shadow, reset, end or release")
 
 
-def _set(known: Known, form: Mapping[str, Any], for_: float | None, how_long: str, by: str) -> Plan:
+def _set(known: Known, form: Mapping[str, Any], duration: float | None, how_long: str, by: str) -> Plan:
     rate, burst = text_in(form, "rate", "a rate like 50/s, or a number of slots").strip(), form.get("burst")
     if burst is not None and (type(burst) is not int or burst < 1):
         raise Refused(400, "burst must be a whole number of at least 1")
@@ -101,10 +101,10 @@ def _set(known: Known, form: Mapping[str, Any], for_: float | None, how_long: st
         "Jobs that hold slots go on." if not limit.period_us else _COUNTS_ON if counts_on
         else "It counts by itself: a full burst can start at once, and jobs that wait join a new waitlist."
     )  # fmt: skip
-    return Plan(effect, by, lambda control: control.set(name, rate, burst=burst, tier=tier, for_=for_))
+    return Plan(effect, by, lambda control: control.set(name, rate, burst=burst, tier=tier, duration=duration))
 
 
-def _scale(known: Known, form: Mapping[str, Any], for_: float | None, how_long: str, by: str) -> Plan:
+def _scale(known: Known, form: Mapping[str, Any], duration: float | None, how_long: str, by: str) -> Plan:
     try:
         factor = checked_factor(form.get("factor"))
     except ConfigurationError as error:
@@ -118,7 +118,7 @@ def _scale(known: Known, form: Mapping[str, Any], for_: float | None, how_long: 
         f"Give limit {name!r} {factor:g} of its rate in the whole fleet, for all its keys and tiers, {how_long}: "
         f"from {format_limit(limit)} to {format_limit(new)}. "
     ) + (_COUNTS_ON if limit.period_us else "Jobs that hold slots go on.")
-    return Plan(effect, by, lambda control: control.scale(name, factor, for_=for_))
+    return Plan(effect, by, lambda control: control.scale(name, factor, duration=duration))
 
 
 def _end(control: Control, id: str, by: str, *, show_keys: bool) -> Plan:
@@ -182,9 +182,9 @@ def text_in(form: Mapping[str, Any], name: str, what: str) -> str:
     return text
 
 
-def _seconds(for_: object) -> float | None:
-    if for_ is None:
+def _seconds(duration: object) -> float | None:
+    if duration is None:
         return None
-    if isinstance(for_, bool) or not isinstance(for_, (int, float)) or not 1 <= for_ <= _MAX_FOR_S:
+    if isinstance(duration, bool) or not isinstance(duration, (int, float)) or not 1 <= duration <= _MAX_FOR_S:
         raise Refused(400, "for must be a number of seconds from 1 to a year, or null: until it is ended")
-    return float(for_)
+    return float(duration)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from throttlekit._core.storage_keys import bucket_name, parts_of
 from throttlekit.fleet.browse import Holder, Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
-from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, share_of_minute, why_ignored
-from throttlekit.fleet.downstream import STEP_S, total
+from throttlekit.fleet.definitions import has_keys, has_share, reported_within, share_of_minute, why_ignored
+from throttlekit.fleet.downstream import total
+from throttlekit.fleet.history import Bar, Range
 from throttlekit.fleet.list_now import SlowNow
+from throttlekit.fleet.outlook import outlook_of
 from throttlekit.fleet.rules import Rule, field_of
-from throttlekit.fleet.snapshot import Fleet, Key, Known, Waiting
+from throttlekit.fleet.snapshot import Fleet, Key, Known
+from throttlekit.fleet.waiting_job import Found
 from throttlekit_cli.formatting import format_key, format_limit, format_pace
+from throttlekit_cli.top.explain import job_data as explained
 
 __all__ = [
     "ORDERS",
+    "bars_data",
     "change_data",
     "fleet_data",
     "holder_data",
@@ -35,16 +41,16 @@ _Data = dict[str, Any]
 _MAX_TENANTS = 30
 
 ORDERS: Mapping[str, Callable[[_Data], Any]] = {
-    "wait": lambda row: (-max(row["starts"] or 0, row["paused"] or 0), -row["wait"], -row["denials"]),
-    "use": lambda row: (-(row["used"] or 0) / (row["capacity"] or 1), -row["units"]),
-    "denied": lambda row: -row["denials"],
+    "wait": lambda row: (-max(row["starts"] or 0, row["paused"] or 0), -row["wait"], -(row["denials"] or 0)),
+    "use": lambda row: (-(row["used"] or 0) / (row["capacity"] or 1), -(row["units"] or 0)),
+    "denied": lambda row: -(row["denials"] or 0),
     "name": lambda row: 0,
 }
 """What comes first, for each order. Limits without decisions come last."""
 
 
 def fleet_data(fleet: Fleet) -> _Data:
-    """The store's clock, and the processes that were heard of."""
+    """The store's clock, and the processes that were reported."""
     kinds = [each.framework for each in fleet.processes]
     return {
         "now": fleet.now,
@@ -63,7 +69,7 @@ def limits_data(fleet: Fleet, *, order: str, show_keys: bool) -> list[_Data]:
             known,
             keys.get(known.id, []),
             _rules_for(known, fleet.rules),
-            fleet.heard.get(known.id, {}),
+            fleet.partner_429s.get(known.id, {}),
             show_keys=show_keys,
         )
         for known in fleet.limits
@@ -73,28 +79,30 @@ def limits_data(fleet: Fleet, *, order: str, show_keys: bool) -> list[_Data]:
 
 
 def limit_data(
-    known: Known, keys: Sequence[Key], rules: Iterable[Rule], heard: Mapping[int, int], *, show_keys: bool
+    known: Known, keys: Sequence[Key], rules: Iterable[Rule], partner_429s: Mapping[int, int], *, show_keys: bool
 ) -> _Data:
     """
     One limit: what it decided in the last minute, and what its most pressing keys count now. Of several keys the
     fullest is shown, and the sum of those that wait.
 
     Args:
-        heard: The limit's 429s of the last 15 minutes, by step.
+        partner_429s: The limit's 429s of the last 15 minutes, by step of 20 s.
     """
     limit, minute = known.limit, known.minute
+    clear = show_keys or limit.show_key
     keyed = has_keys(known)
     fullest = max(keys, key=lambda key: (key.used / (key.capacity or 1), key.waiting), default=None)
     waiting, units = sum(key.waiting for key in keys), sum(key.waiting_units for key in keys)
-    share = None if keyed else share_of_minute(limit, minute.used)
+    share = None if keyed else share_of_minute(limit, minute)
     in_use = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
     return {
         "id": known.id,
         "name": limit.name,
         "definition": format_limit(limit),
         "keyed": keyed,
+        "digests": (known.keyed or bool(known.shared)) and not clear,
         "slots": not limit.period_us,
-        "per_step": None if share is None else per_minute(limit) * STEP_S / 60,
+        "comparable": has_share(limit) and not keyed,
         "used": None if fullest is None else fullest.used,
         "capacity": limit.capacity if fullest is None else fullest.capacity,
         "waiting": units,
@@ -104,22 +112,40 @@ def limit_data(
         "slowed": _slowed(min((key.slowed for key in keys if key.slowed is not None), default=None)),
         "mean_hold": None if fullest is None else fullest.mean_hold,
         "oldest_hold": _most(key.oldest_hold for key in keys),
-        "allowed": minute.allowed,
-        "units": minute.used,
+        "allowed": minute.allowed if minute.is_known else None,
+        "units": minute.used if minute.is_known else None,
         "share": share,
         "denied": dict(minute.denied or {}),
-        "denials": minute.denials,
-        "downstream_429": total(heard),
-        "steps_429": sorted(heard.items()),
+        "denials": minute.denials if minute.is_known else None,
+        "downstream_429": total(partner_429s),
         "wait": max([minute.longest_wait, *(key.oldest_wait or 0.0 for key in keys)]),
         "idle": not in_use,
-        "rules": [rule_data(rule, [known], show_keys=show_keys) for rule in rules],
+        "outlook": None if (outlook := outlook_of(known, keys)) is None else {**asdict(outlook), "text": str(outlook)},
+        "rules": [rule_data(rule, [known], show_keys=clear) for rule in rules],
     }
+
+
+def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[float | None]]:
+    """
+    The bars of a chart, each as a row: its begin, units, denied, paused, longest wait, waiting jobs, the units that the
+    rate allowed in its time, arrivals, grants, and 429s. None: not known; of the rate also that it changed.
+
+    Args:
+        comparable: Whether the units of a minute can be compared with the rate.
+    """
+    return [
+        [
+            bar.at, bar.units, bar.denied, bar.paused, bar.longest_wait, bar.waiting,
+            bar.rate / 1000 * of.bar_s / 60 if comparable and bar.rate else None,
+            bar.arrived, bar.granted, bar.partner_429s,
+        ]
+        for bar in bars
+    ]  # fmt: skip
 
 
 def key_data(key: Key, *, show_keys: bool) -> _Data:
     return {
-        "key": format_key(key.key, key.part, clear=show_keys),
+        "key": format_key(key.key, key.part, clear=show_keys or key.limit.show_key),
         "used": key.used,
         "capacity": key.capacity,
         "waiting": key.waiting_units,
@@ -129,8 +155,8 @@ def key_data(key: Key, *, show_keys: bool) -> _Data:
         "slowed": _slowed(key.slowed),
         "mean_hold": key.mean_hold,
         "oldest_hold": key.oldest_hold,
-        "units": key.minute.units,
-        "denials": key.minute.denials,
+        "units": key.minute.units if key.minute.is_known else None,
+        "denials": key.minute.denials if key.minute.is_known else None,
     }
 
 
@@ -197,34 +223,14 @@ def change_data(change: Change, *, show_keys: bool) -> _Data:
     }
 
 
-def job_data(job: Waiting, key: Key | None, rules: Iterable[Rule], now: float, *, show_keys: bool) -> _Data:
-    """Why a job waits, or that it waits no more."""
-    data: _Data = {
-        "now": now,
-        "state": "allowed" if job.reason == "allowed" else "unused" if key is None else "waiting",
-        "reason": job.reason,
-        "since": job.since,
-        "deferrals": job.deferrals,
-        "decided": job.decided,
-    }
-    if key is None or job.reason == "allowed":
+def job_data(job_id: str, found: Found, *, show_keys: bool) -> _Data:
+    """Why a job waits, as `throttlekit explain --json` says it; the pace and the rules as this page has them."""
+    data, key = explained(job_id, found, show_keys=show_keys), found.key
+    if key is None:
         return data
-    ahead = job.due - now
-    before = None if job.place is None else job.place.before
-    if before is None and ahead > 0 and key.waiting and key.last_starts:
-        before = max(0, round(key.waiting * ahead / max(ahead, key.last_starts)) - 1)
-    return {
-        **data,
-        "limit": key.limit.name,
-        "id": key.id,
-        "definition": format_limit(key.limit),
-        "due": job.due or None,
-        "before": before,
-        "place": None if job.place is None else job.place.state,
-        "unanswered": job.place is not None and not job.place.is_heard,
-        **key_data(key, show_keys=show_keys),
-        "rules": [rule_data(rule, show_keys=show_keys) for rule in rules],
-    }
+    clear = show_keys or key.limit.show_key
+    rules = [rule_data(rule, show_keys=clear) for rule in found.rules]
+    return {**data, "id": key.id, "slowed": _slowed(key.slowed), "rules": rules}
 
 
 def shown_part(part: str | None, *, is_key: bool, show_keys: bool) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -20,12 +21,15 @@ from throttlekit.fleet.browse import (
 )
 from throttlekit.fleet.definitions import definition_of
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
+from throttlekit.fleet.history import RANGES, Moment, bars_of, report_history
 from throttlekit.fleet.last_minute import minute_of, recent_steps
 from throttlekit.fleet.replies import pairs, time_of
-from throttlekit.fleet.snapshot import Known, look, look_up, rules_of
+from throttlekit.fleet.snapshot import Known, look, rules_of
+from throttlekit.fleet.waiting_job import look_up
 from throttlekit_cli.formatting import format_key
 from throttlekit_web._data import (
     ORDERS,
+    bars_data,
     change_data,
     fleet_data,
     holder_data,
@@ -36,7 +40,6 @@ from throttlekit_web._data import (
     rule_data,
     tenants_data,
 )
-from throttlekit_web._history import History
 from throttlekit_web._http import Refused
 
 __all__ = ["Reader"]
@@ -49,6 +52,12 @@ _MAX_LIMITS = 100
 _PRESSING = 20
 _HOLDERS_OF = 3
 _MAX_CHANGES = 200
+_MAX_MARKS = 20
+_LATELY = "15m"
+_SEEN_EVERY_S = 9.0
+_MAX_SEEN = 200
+_MAX_NAMES = 50_000
+"""So many names are searched for a job at most: an open page asks every few seconds."""
 
 
 class Reader:
@@ -66,7 +75,7 @@ class Reader:
 
     def __init__(self, store: Any, *, show_keys: bool) -> None:
         self._store, self._show_keys = store, show_keys
-        self._history = History()
+        self._seen_at = 0.0
         self._readings: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
         self._lock = threading.Lock()
         renew_lock_after_fork(self, "_lock")
@@ -80,7 +89,7 @@ class Reader:
 
     def record(self) -> None:
         """
-        Read the last minutes into the history.
+        Record how many jobs wait; see `Site.record`.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -96,17 +105,19 @@ class Reader:
         order = query.get("order", "wait")
         if order not in ORDERS:
             raise Refused(400, f"order must be one of {', '.join(ORDERS)}")
-        first, text = _whole(query, "since"), query.get("filter", "").casefold()
+        text = query.get("filter", "").casefold()
         head, rows = self._overview(order)
         rows = [row for row in rows if text in row["name"].casefold()]
-        shown = rows[:_MAX_LIMITS]
+        shown, of = rows[:_MAX_LIMITS], RANGES[_LATELY]
+        ids = tuple(row["id"] for row in shown)
+        bars = self._fresh(("bars", ids), lambda: bars_of(self._store, ids, head["now"], of))
         return {
             **head,
-            "limits": [{**row, "steps": self._history.since(row["id"], first)} for row in shown],
+            "limits": [{**row, "bars": bars_data(bars[row["id"]], of, comparable=row["comparable"])} for row in shown],
             "of": len(rows),
             "waiting": sum(row["jobs"] for row in rows),
             "oldest": max((row["wait"] for row in rows), default=0.0),
-            "denials": sum(row["denials"] for row in rows),
+            "denials": _sum(row["denials"] for row in rows),
             "downstream_429": sum(row["downstream_429"] for row in rows),
             "slowed": sum(row["slowed"] is not None for row in rows),
             "paused": sum(row["paused"] is not None or any(r["what"] == "pause" for r in row["rules"]) for row in rows),
@@ -116,29 +127,42 @@ class Reader:
         def read() -> tuple[Any, list[Any]]:
             fleet = look(self._store, order=order)
             rows = limits_data(fleet, order=order, show_keys=self._show_keys)
-            self._history.add(fleet.steps, {row["id"]: row["jobs"] for row in rows})
+            self._record(rows)
             return fleet_data(fleet), rows
 
         return self._fresh(("fleet", order), read)
 
-    def _limit(self, query: dict[str, str]) -> Any:
-        id, first = query.get("id", ""), _whole(query, "since")
-        data = self._fresh(("limit", id), lambda: self._read_limit(id))
-        return {**data, "limit": {**data["limit"], "steps": self._history.since(id, first)}}
+    def _record(self, rows: list[Any]) -> None:
+        """Add to the history how many jobs wait, once in a while: no worker knows it."""
+        if time.monotonic() < self._seen_at + _SEEN_EVERY_S:
+            return
+        self._seen_at = time.monotonic()
+        seen = {row["id"]: Moment(waiting=row["jobs"]) for row in rows[:_MAX_SEEN]}
+        with suppress(StoreUnavailable):  # like one that this user may only read
+            self._store.commands(report_history(seen, by_reader=True))
 
-    def _read_limit(self, id: str) -> Any:
+    def _limit(self, query: dict[str, str]) -> Any:
+        id, name = query.get("id", ""), query.get("range", _LATELY)
+        if name not in RANGES:
+            raise Refused(400, f"range must be one of {', '.join(RANGES)}")
+        return self._fresh(("limit", id, name), lambda: self._read_limit(id, name))
+
+    def _read_limit(self, id: str, name: str) -> Any:
         known = self._known(id)
         now, rules = rules_of(self._store, known.limit)
         steps = recent_steps(self._store, [id], now)
         known = replace(known, minute=minute_of(steps[id], now))
         keys = pressing_keys(self._store, known, _PRESSING)
-        heard = counts_429(pairs(self._store.commands([("HGETALL", DOWNSTREAM_429S)])[0]), now).get(id, {})
-        row = limit_data(known, keys, rules, heard, show_keys=self._show_keys)
-        self._history.add(steps, {id: row["jobs"]})
+        partner_429s = counts_429(pairs(self._store.commands([("HGETALL", DOWNSTREAM_429S)])[0]), now).get(id, {})
+        row = limit_data(known, keys, rules, partner_429s, show_keys=self._show_keys)
+        of = RANGES[name]
+        bars = bars_data(bars_of(self._store, [id], now, of)[id], of, comparable=row["comparable"])
+        begin, history = now - of.bars * of.bar_s, Control(self._store, by="reader").history(known.limit.name)
+        clear = self._show_keys or known.limit.show_key
         holders = [
             {
-                "key": format_key(key.key, key.part, clear=self._show_keys),
-                "holders": [holder_data(each, now, show_keys=self._show_keys) for each in holders_of(self._store, key)],
+                "key": format_key(key.key, key.part, clear=clear),
+                "holders": [holder_data(each, now, show_keys=clear) for each in holders_of(self._store, key)],
             }
             for key in (keys if row["slots"] else ())[:_HOLDERS_OF]
         ]
@@ -147,9 +171,13 @@ class Reader:
         return {
             "now": now,
             "limit": row,
+            "range": {"name": name, "bar": of.bar_s, "bars": bars},
+            "changes": [
+                change_data(each, show_keys=self._show_keys) for each in history[:_MAX_MARKS] if each.at > begin
+            ],
             "keys": shown,
             "holders": holders,
-            "tenants": tenants_data(tenants, show_keys=self._show_keys),
+            "tenants": tenants_data(tenants, show_keys=clear),
         }
 
     def _keys(self, query: dict[str, str]) -> Any:
@@ -157,10 +185,10 @@ class Reader:
         cursor, sought = query.get("cursor", ""), query.get("search", "")
         if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
             raise Refused(400, "cursor must be that of the page before")
-        text = sought.casefold()
+        text, clear = sought.casefold(), self._show_keys or known.limit.show_key
 
         def wanted(key: str, part: str | None) -> bool:
-            return text in format_key(key, part, clear=self._show_keys).casefold()
+            return text in format_key(key, part, clear=clear).casefold()
 
         page = browse_keys(self._store, known, cursor, wanted) if text else browse_keys(self._store, known, cursor)
         keys = list(page.keys)
@@ -179,11 +207,11 @@ class Reader:
         id = query.get("id", "").strip()
         if not id:
             raise Refused(400, "id must be the framework's own id of a job")
-        job, key = look_up(self._store, id)
-        if job is None:
-            return {"state": "unknown"}
-        now, rules = (time_of(self._store), ()) if key is None else rules_of(self._store, key.limit)
-        return job_data(job, key, rules, now, show_keys=self._show_keys)
+
+        def read() -> Any:
+            return job_data(id, look_up(self._store, id, max_names=_MAX_NAMES), show_keys=self._show_keys)
+
+        return self._fresh(("job", id), read)
 
     def _changes(self, query: dict[str, str]) -> Any:
         def read() -> Any:
@@ -227,8 +255,7 @@ class Reader:
         return cast(_T, value)
 
 
-def _whole(query: dict[str, str], name: str) -> int:
-    text = query.get(name, "0")
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise Refused(400, f"{name} must be a whole number")
-    return int(text)
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None: none is."""
+    known = [each for each in numbers if each is not None]
+    return sum(known) if known else None

@@ -20,7 +20,7 @@ _RECORDED_EVERY_S = 10.0
 
 def serve(site: Site, host: str, port: int, started: Callable[[int], None]) -> None:
     """
-    Serve *site* until Ctrl-C. Meanwhile its last minutes are read every 10 s, so that the charts have no gaps.
+    Serve *site* until Ctrl-C. Meanwhile it records every 10 s how many jobs wait, so that this chart has no gaps.
 
     Args:
         port: 0: a free one.

@@ -2,8 +2,8 @@
 The page and its JSON: from a request to a response, by plain functions. WSGI and ASGI are thin layers above.
 
 Rule 1: it reads the store in bounded pieces, and once a second, however many browsers look.
-Rule 2: it changes nothing unless control is allowed, and then only with the token, from its own origin, and for a
-confirmed text that names the effect.
+Rule 2: it changes no limit unless control is allowed, and then only with the token, from its own origin, and for a
+confirmed text that names the effect. It writes how many jobs it saw waiting.
 Rule 3: text of the store is data: it goes out as JSON, and the page puts it in as text.
 """
 
@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 from throttlekit import ConfigurationError, Control, Limiter, StoreUnavailable
 from throttlekit.stores.base import Store
 from throttlekit_cli.formatting import format_change, printable
-from throttlekit_cli.store import open_store
+from throttlekit_cli.store import name_store, open_store
 from throttlekit_web._changes import plan_change
 from throttlekit_web._http import MAX_BODY, Refused, Request, Response, json_response, refusal
 from throttlekit_web._reader import Reader
@@ -60,6 +60,7 @@ class Site:
             so the app that mounts the page must admit operators only.
         allow_control: Whether the page can pause limits, set rates, and so on. That needs a token.
         show_keys: Whether keys are shown as they are, and not as digests. They may contain arguments of jobs.
+        title: A name for the store, like "production", on the page and in its tab, before its hosts and its database.
         hosts: Names under which the page is reached; an IP address and localhost always are. It is for a server of its
             own: a foreign page whose name leads here cannot read this one. None: the app in front checks that.
 
@@ -74,6 +75,7 @@ class Site:
         token: str | None,
         allow_control: bool = False,
         show_keys: bool = False,
+        title: str = "",
         hosts: Collection[str] | None = None,
     ) -> None:
         if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
@@ -81,7 +83,7 @@ class Site:
         if allow_control and token is None:
             raise ConfigurationError("allow_control needs a token: without one every visitor could stop the fleet")
         self._store = open_store(store)
-        self._own = isinstance(store, str)
+        self._own, self._name = isinstance(store, str), name_store(store, title)
         self._token, self._allow_control, self._show_keys = token, allow_control, show_keys
         self._hosts = None if hosts is None else {"localhost", *(name.lower() for name in hosts)}
         self._reader = Reader(self._store, show_keys=show_keys)
@@ -104,7 +106,8 @@ class Site:
 
     def record(self) -> None:
         """
-        Read the last minutes now, so that the charts have no gap while no browser looks. Once in 60 s is enough.
+        Add to the history in the store how many jobs wait now, which no worker knows. Once in 60 s is enough; while a
+        browser looks it happens by itself.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -132,7 +135,7 @@ class Site:
             return Response(200, {"Content-Type": kind, "Cache-Control": "no-cache"}, body)
         if path == "/api/about":
             about = {"control": self._allow_control, "token": self._token is not None, "keys": self._show_keys}
-            return json_response(about)
+            return json_response({**about, "store": self._name} if self._has_token(request) else about)
         self._check_token(request)
         return json_response(self._reader.addresses[path](_query(request.query)))
 
@@ -147,13 +150,14 @@ class Site:
         _check_origin(request)
         form = _form(request)
         plan = plan_change(self._store, Control(self._store, by="reader"), form, show_keys=self._show_keys)
+        effect = f"{plan.effect} Store: {self._name}."
         if "confirm" not in form:
-            return {"confirm": plan.effect}
-        if form["confirm"] != plan.effect:
+            return {"confirm": effect}
+        if form["confirm"] != effect:
             raise Refused(409, "what was confirmed is not what would be done now: look again")
         changes = plan.run(Control(self._store, by=f"{plan.by} (web)"))
         self._reader.forget()
-        _log.info("%s", printable(f"{plan.by}: {plan.effect}"))
+        _log.info("%s", printable(f"{plan.by}: {effect}"))
         return {"done": [each if isinstance(each, str) else format_change(each) for each in changes]}
 
     # Who may ask.
@@ -167,12 +171,15 @@ class Site:
         raise Refused(421, f"this page is not reached as {name!r}: name it with --host-name")
 
     def _check_token(self, request: Request) -> None:
+        if not self._has_token(request):
+            raise Refused(401, "the token is missing or wrong")
+
+    def _has_token(self, request: Request) -> bool:
         if self._token is None:
-            return
+            return True
         scheme, _, brought = request.headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(brought.strip().encode("utf-8", "replace"), self._token.encode())
-        if scheme.lower() != "bearer" or not same:
-            raise Refused(401, "the token is missing or wrong")
+        return scheme.lower() == "bearer" and same
 
 
 def _query(text: str) -> dict[str, str]:

@@ -22,9 +22,10 @@ def wsgi_app(
     token: str | None,
     allow_control: bool = False,
     show_keys: bool = False,
+    title: str = "",
 ) -> _WSGIApp:
     """The page as a WSGI app, to be mounted below a path of another app. The arguments are those of `Site`."""
-    return serve_wsgi(Site(store, token=token, allow_control=allow_control, show_keys=show_keys))
+    return serve_wsgi(Site(store, token=token, allow_control=allow_control, show_keys=show_keys, title=title))
 
 
 def serve_wsgi(site: Site) -> _WSGIApp:

@@ -1,5 +1,5 @@
 --[[
-  Count the 429s of downstream that paused limits. Decides nothing.
+  Count the 429s from partners that paused limits. Decides nothing.
 
   KEYS[1]  hash of each count, by "step limit"; a step is 20 seconds
 
@@ -7,7 +7,8 @@
 
   Returns  nothing
 
-  Writes   KEYS[1], of the last 15 minutes and with 2000 fields at most, expiring after 15 minutes without a 429
+  Writes   KEYS[1], of the last 15 minutes and with 2000 fields at most. It expires once no step of it is read any more:
+           15 minutes and two steps after the last 429
 ]]
 local STEP, LASTS, MOST = 20, 900, 2000
 local function whole(x) return string.format('%.0f', x) end
@@ -28,4 +29,4 @@ for _, each in ipairs(cjson.decode(ARGV[1])) do
     fields = fields + 1
   end
 end
-redis.call('EXPIRE', KEYS[1], whole(LASTS))
+redis.call('EXPIRE', KEYS[1], whole(LASTS + 2 * STEP))

@@ -5,21 +5,22 @@
   KEYS[2]    keys for which jobs wait, by when the last of them should pass; sorted set, microseconds; kept for an hour
              after that, as jobs on a waitlist may wait for longer
   KEYS[3]    hash of each limit: "seconds definition": when it was last reported, and what it is
-  KEYS[4]    processes, by when last heard of; sorted set, seconds
+  KEYS[4]    processes, by when each last reported; sorted set, seconds
   KEYS[5]    jobs that were denied, by when that was reported; sorted set, seconds
   KEYS[6]    hash of the last decision on each of them
   KEYS[i+1]  of these 20 seconds: units that passed, by key; sorted set
   KEYS[i+2]  of these 20 seconds: denials, by key; sorted set
-  KEYS[i+3]  of these 20 seconds: hash of counts, by "code limit" and "code key"; of code w the longest wait
+  KEYS[i+3]  of these 20 seconds: hash of counts, by "code limit" and "code key"; of code w the longest wait, of code r
+             the rate of the limit, -1 if it changed; field "step": the number of the step, which marks it as known
 
   ARGV[1]    the report, as JSON: see throttlekit/fleet/activity.py
 
   Returns  nothing
 
   Writes   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] and KEYS[6], trimmed to the newest, or the longest, and expiring
-           after an hour without a report; KEYS[i+1], KEYS[i+2] and KEYS[i+3], gone before the ring comes round to them
+           after an hour without a report; KEYS[i+1], KEYS[i+2] and KEYS[i+3], which expire before the ring reuses them
 ]]
-local STEP, STEPS, HOUR, HEARD = 20, 5, 3600, 15
+local STEP, STEPS, HOUR, ALIVE = 20, 5, 3600, 15
 local MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = 100000, 10000, 100000, 1000, 10000
 local AT_ONCE, max = 1000, math.max
 local function whole(x) return string.format('%.0f', x) end
@@ -31,7 +32,7 @@ local report = cjson.decode(ARGV[1])
 
 if report.process[1] then redis.call('ZREM', KEYS[4], report.process[1]) end
 if report.process[2] then redis.call('ZADD', KEYS[4], whole(now), report.process[2]) end
-redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', whole(now - HEARD))
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', whole(now - ALIVE))
 
 if #report.limits > 0 and redis.call('HLEN', KEYS[3]) >= MOST_LIMITS then
   local known = redis.call('HGETALL', KEYS[3])
@@ -52,6 +53,7 @@ for _, each in ipairs(report.keys) do
   if each[3] > 0 then redis.call('ZINCRBY', KEYS[at + 2], whole(each[3]), each[1]) end
   if each[4] > 0 then redis.call('ZADD', KEYS[2], 'GT', whole(each[4]), each[1]) end
 end
+redis.call('HSET', KEYS[at + 3], 'step', whole(step))
 local room = MOST_COUNTS - redis.call('HLEN', KEYS[at + 3])
 for _, each in ipairs(report.counts) do
   if room > 0 or redis.call('HEXISTS', KEYS[at + 3], each[1]) == 1 then
@@ -62,6 +64,15 @@ end
 for _, each in ipairs(report.waits) do
   local known = tonumber(redis.call('HGET', KEYS[at + 3], each[1]) or nil) or 0
   if each[2] > known and (room > 0 or known > 0) then
+    redis.call('HSET', KEYS[at + 3], each[1], whole(each[2]))
+    room = room - 1
+  end
+end
+for _, each in ipairs(report.rates) do
+  local known = redis.call('HGET', KEYS[at + 3], each[1])
+  if known and known ~= whole(each[2]) then
+    redis.call('HSET', KEYS[at + 3], each[1], '-1')
+  elseif not known and room > 0 then
     redis.call('HSET', KEYS[at + 3], each[1], whole(each[2]))
     room = room - 1
   end

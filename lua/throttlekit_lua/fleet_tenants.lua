@@ -8,7 +8,7 @@
 
   Returns  nothing
 
-  Writes   KEYS[i], gone before the ring comes round to it
+  Writes   KEYS[i], which expires before the ring reuses it
 ]]
 local STEP, STEPS, MOST = 20, 5, 2000
 local function whole(x) return string.format('%.0f', x) end

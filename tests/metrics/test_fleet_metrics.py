@@ -50,7 +50,7 @@ def test_jobs_on_waitlists_and_jobs_in_lines_are_counted_together(redis_url: str
         for number in range(4):
             limiter.acquire(API, job=Job(id=f"old-{number}"))
             ask(limiter, waker, API, job=Job(id=f"job-{number}"))
-        limiter.fleet.activity.beat()  # type: ignore[union-attr]
+        limiter.fleet.activity.report()  # type: ignore[union-attr]
         found = scraped(registry)
         waker.close()
     assert found["waiting_jobs{limit=api}"] == 6
@@ -66,8 +66,8 @@ def test_what_downstream_leaves_of_a_limit_is_that_of_its_slowest_key(redis_url:
         for tenant in "ab":
             limiter.acquire(adapts, job=Job(id=tenant, kwargs={"tenant": tenant}))
         limiter.acquire(slots, job=Job(id="s"))
-        limiter.overloaded(adapts, key="b")
-        limiter.fleet.activity.beat()  # type: ignore[union-attr]
+        limiter.report_overload(adapts, key="b")
+        limiter.fleet.activity.report()  # type: ignore[union-attr]
         found = scraped(registry)
     assert 0.7 < found["slowed_to_ratio{limit=adapts}"] < 1
     assert found["slowed_to_ratio{limit=adaptive}"] == 0.25
@@ -88,7 +88,7 @@ def test_a_thousand_tenants_are_one_series_of_the_worst(redis_url: str) -> None:
         ask(range(1, 1_000))
         for _ in range(2):
             ask(range(1))
-        limiter.fleet.activity.beat()  # type: ignore[union-attr]
+        limiter.fleet.activity.report()  # type: ignore[union-attr]
         found = scraped(registry)
     of_denials = {"decisions_total{limit=tenants,outcome=denied,reason=exhausted}"}
     assert {name for name in found if "tenants" in name and "bucket" not in name and "_created" not in name} <= {

@@ -29,7 +29,7 @@ def report(limiter: Limiter) -> Callable[[], None]:
 
     def beat() -> None:
         assert limiter.fleet is not None
-        limiter.fleet.activity.beat()
+        limiter.fleet.activity.report()
 
     return beat
 

@@ -7,6 +7,7 @@ THROTTLEKIT_SCREENSHOTS=docs/images writes the pictures of the documentation.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import subprocess
@@ -23,6 +24,11 @@ from support.browser import PICTURES, chromium, picture, size
 from support.servers.processes import patient, redis_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
+from throttlekit._core.storage_keys import limit_id
+from throttlekit.fleet.definitions import per_minute
+from throttlekit.fleet.history import Moment, report_history
+from throttlekit.fleet.replies import time_of
+from throttlekit.stores.redis import RedisStore
 
 pytest.importorskip("waitress")
 webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: it is in the group test")
@@ -32,6 +38,8 @@ pytestmark = pytest.mark.workers
 HOSTILE = TokenBucket("<img src=x onerror=document.title='evil'>", "60/minute", burst=5, key="{key}")
 EXPORT = TokenBucket("nightly-export", "1/hour", burst=2)
 QUOTA = TokenBucket("daily-quota", "100/minute", burst=50)
+PARTNER = TokenBucket("partner-api", "20/s", burst=20)
+ACCOUNT = TokenBucket("partner-api:account", "4/s", burst=4, key="{account}")
 RENDER = Concurrency("render-farm", 2, lease=3600)
 
 
@@ -41,6 +49,11 @@ class _Flood:
     """The store."""
     address: str
     """The page, with its token."""
+
+    @property
+    def store(self) -> str:
+        """What the page calls the store."""
+        return f"production ({self.url.partition('://')[2]})"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +68,7 @@ def flood(redis_base: str) -> Iterator[_Flood]:
         store, broker, queues = f"{base}/0", f"{base}/1", f"{base}/2"
         environment = {"TK_TOP_STORE": patient(store), "TK_TOP_BROKER": broker}
         send = [sys.executable, "-c", f"import top_capture; top_capture._JOBS = 3000; top_capture.flood({queues!r})"]
+        _write_the_past(store)
         tests = Path(__file__).parents[1]
         path = os.pathsep.join(filter(None, (str(tests / "benchmarks"), os.environ.get("PYTHONPATH", ""))))
         subprocess.run(send, env={**os.environ, **environment, "PYTHONPATH": path}, check=True)
@@ -67,15 +81,46 @@ def flood(redis_base: str) -> Iterator[_Flood]:
                 limiter.acquire(EXPORT, job=Job(id=f"export-{number}"))
             limiter.acquire(RENDER, job=Job(id="render-1"))
             assert limiter.fleet is not None
-            limiter.fleet.activity.beat()
-        serve = [sys.executable, "-m", "throttlekit_cli", "web", "--url", patient(store), "--port", "0"]
-        serve += ["--allow-control", "--show-keys"]
-        page = running.enter_context(subprocess.Popen(serve, env=dict(os.environ), stdout=subprocess.PIPE, text=True))
-        running.callback(page.kill)
-        assert page.stdout is not None
-        line = page.stdout.readline()
-        assert "#token=" in line, line
-        yield _Flood(store, line.split()[-1])
+            limiter.fleet.activity.report()
+        address = running.enter_context(_served(store, "--allow-control", "--show-keys", "--title", "production"))
+        assert "#token=" in address
+        yield _Flood(store, address)
+
+
+def _write_the_past(url: str) -> None:
+    """A day that is made up, of which an hour is not known: by the script, with virtual times."""
+    limits = {limit_id(each.name, each.fingerprint): per_minute(each) for each in (PARTNER, ACCOUNT)}
+    with contextlib.closing(RedisStore(url, timeout=30)) as store:
+        now = int(time_of(store)) // 60
+        commands: list[tuple[str | int, ...]] = []
+        for minute in range(now - 1_400, now - 1):
+            if now - 500 < minute < now - 440 or now - 9 < minute < now - 6:
+                continue
+            day = max(0.0, math.sin((now - minute) / 1_440 * 2 * math.pi)) ** 2
+            for id, rate in limits.items():
+                granted = round(rate * min(1.0, 0.15 + 1.1 * day) * (1 - minute % 5 / 50))
+                late = max(0, round(900 * (day - 0.75)))
+                moment = Moment(
+                    granted, granted, granted + (minute % 7 - 3) * 5, late // 3, 0, int(minute % 97 == 0),
+                    round(rate * 1000), late * 2, late,
+                )  # fmt: skip
+                ((verb, script, *rest),) = report_history({id: moment})
+                script = str(script).replace("redis.call('TIME')[1]", "ARGV[3]")
+                commands.append((verb, script, *rest, minute * 60 + 5))
+        for first in range(0, len(commands), 500):
+            store.commands(commands[first : first + 500])
+
+
+@contextlib.contextmanager
+def _served(store: str, *options: str) -> Iterator[str]:
+    """The address of a page of *store*, as the command prints it."""
+    serve = [sys.executable, "-m", "throttlekit_cli", "web", "--url", patient(store), "--port", "0", *options]
+    with subprocess.Popen(serve, env=dict(os.environ), stdout=subprocess.PIPE, text=True) as page:
+        try:
+            assert page.stdout is not None
+            yield page.stdout.readline().split()[-1]
+        finally:
+            page.kill()
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +141,7 @@ def page(browser: Any, flood: _Flood) -> Iterator[Any]:
     )
     yield browser
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-    assert browser.title == "throttlekit"
+    assert browser.title == f"{flood.store} · throttlekit"
 
 
 def _texts(browser: Any, selector: str) -> list[str]:
@@ -148,13 +193,45 @@ def test_the_page_shows_a_flood_on_two_frameworks(page: Any) -> None:
     picture(page, "web")
 
 
-def test_one_limit_has_charts_keys_and_a_search(page: Any) -> None:
-    """The limit of each account: four charts, the most pressing keys, and all keys, searched."""
+def test_the_page_names_its_store(page: Any, flood: _Flood) -> None:
+    """In the head, in the tab's title, and in each dialog, before and after the change."""
+    assert _texts(page, "#store") == [flood.store]
+    _open(page, RENDER.name)
+    _click(page, "[data-verb=set]")
+    assert _see(page, "dialog p", "Store: ") == f"Store: {flood.store}"
+    fill = "[...document.querySelectorAll('dialog input')].forEach((input, at) => { input.value = ['3', 'ann'][at] })"
+    page.execute_script(fill)
+    _click(page, "dialog [type=submit]")
+    assert _see(page, ".effect", "Change limit").endswith(f"Store: {flood.store}.")
+    _click(page, "dialog [type=submit]")
+    _see(page, "dialog p", "Done.")
+    assert f"Store: {flood.store}" in _texts(page, "dialog p")
+    with Control(patient(flood.url)) as control:
+        control.unset(RENDER)
+
+
+def test_digests_are_explained(page: Any, flood: _Flood) -> None:
+    """Where keys are not shown by their names, how to see them; not where they are."""
     _open(page, "partner-api:account")
-    wait_until(lambda: len(_texts(page, "svg.chart")) == 4, description="there are four charts")
     _see(page, "table .name", "account-0")
-    size(page, 1200, 780)
-    picture(page, "web-limit")
+    assert _texts(page, "#digests") == []
+    with _served(flood.url) as address:
+        page.get(address)
+        _open(page, "partner-api:account")
+        assert "--show-keys" in _see(page, "#digests", "show_key=True")
+        _see(page, "table .name", "#")
+        page.get("about:blank")
+        page.get(flood.address)
+        _see(page, "#store", flood.store)
+
+
+def test_one_limit_has_charts_keys_and_a_search(page: Any) -> None:
+    """The limit of each account: its charts, the most pressing keys, and all keys, searched."""
+    _open(page, "partner-api:account")
+    wait_until(lambda: len(_texts(page, "svg.chart")) == 5, description="there are five charts")
+    wait_until(lambda: _texts(page, "svg.chart .unknown"), description="the minutes before the flood are hatched")
+    assert "not known" in _texts(page, ".key")
+    _see(page, "table .name", "account-0")
     page.execute_script("document.querySelector('#search').focus()")
     _press(page, "a", "c", "c", "o", "u", "n", "t", "-", "1", "\ue007")
     found = "main > section:last-of-type tbody .name"
@@ -162,6 +239,45 @@ def test_one_limit_has_charts_keys_and_a_search(page: Any) -> None:
         lambda: {*_texts(page, found)} and all("account-1" in name for name in _texts(page, found)),
         description="only keys with the text are found",
     )
+
+
+def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _Flood) -> None:
+    """From 15 minutes to 30 days, which is kept; what an operator changed is a mark; a bar says what it shows."""
+    with Control(patient(flood.url), by="ann") as control:
+        control.set("partner-api", "30/s")
+        control.unset("partner-api")
+    _open(page, "partner-api")
+    for name, bars, tick in (("1h", 60, ":"), ("30d", 180, " "), ("24h", 144, ":00")):
+        _click(page, f"[data-range='{name}']")
+        wait_until(
+            lambda bars=bars: len(_texts(page, "figure:first-child .hit")) == bars, description=f"{name} is shown"
+        )
+        assert any(tick in text for text in _texts(page, "figure:first-child .tick:not(.end)"))
+        assert len(_texts(page, "figure:first-child .tick.end")) >= 2
+    assert {"passed", "the rate allows", "not known", "changed by an operator"} <= {*_texts(page, ".key")}
+    assert len(_texts(page, "figure:first-child .unknown")) >= 4
+    assert len(_texts(page, "figure:first-child svg.chart .mark")) >= 2
+    assert "ann: 30/s" in "".join(_texts(page, ".marks li"))
+    size(page, 1200, 860)
+    box = page.execute_script(
+        "const box = document.querySelectorAll('figure:first-child .hit')[100].getBoundingClientRect();"
+        "return [box.x + box.width / 2, box.y + 20]"
+    )
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": box[0], "y": box[1]})
+    assert re.search(r"UTC.*passed: [\d,]+.*the rate allows: ", _see(page, "#tip:not([hidden])", "passed"))
+    picture(page, "web-limit")
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1})
+    wait_until(lambda: _texts(page, "#tip[hidden]"), description="the tooltip is gone")
+    page.refresh()
+    wait_until(lambda: len(_texts(page, "figure:first-child .hit")) == 144, description="the range is kept")
+    _click(page, "[data-range='15m']")
+
+
+def test_a_flood_says_whether_it_clears(page: Any) -> None:
+    """By the arrivals and the grants of the last minute: at which time none waits, or that it grows."""
+    _open(page, "partner-api")
+    text = _see(page, "dl.tiles div", "Clears in")
+    assert re.search(r"empty at \d\d:\d\d UTC at this rate|not at this rate|if no other job arrives", text)
 
 
 def test_who_holds_slots_is_shown(page: Any) -> None:
@@ -175,13 +291,13 @@ def test_a_limit_that_is_slowed_down_says_so(page: Any, flood: _Flood) -> None:
     """Among all limits and on its own page: to which pace, why, and for how long yet."""
     with contextlib.closing(Limiter(patient(flood.url))) as limiter:
         limiter.acquire(QUOTA)
-        limiter.heard(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), QUOTA)
+        limiter.apply_response(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), QUOTA)
         limiter.acquire(QUOTA, job=Job(id="waits"))
     _see(page, "tbody .tag", "slow")
     _see(page, "tbody .quiet", "slowed down to 3/hour")
     assert "1 slowed down" in _see(page, "dl.tiles dd", "slowed down")
     _open(page, QUOTA.name)
-    _see(page, "main p", "It is slowed down to 3/hour by what downstream said is left, for ")
+    _see(page, "main p", "It is slowed down to 3/hour by what the partner said is left, for another ")
     page.execute_script("location.hash = '#/job/waits'")
     _see(page, "dd", "slowed down to 3/hour")
 
@@ -249,6 +365,8 @@ def test_it_fits_a_phone_and_the_dark(page: Any, look: str) -> None:
         assert page.execute_script(wide) <= 0
         if hash == "#/":
             _see(page, "tbody .name", "partner-api")
+            row = "return document.querySelector('tbody tr svg.spark').getBoundingClientRect().bottom - innerHeight"
+            assert page.execute_script(row) < 0  # the first limit is seen without scrolling
             picture(page, f"web-{look}")
 
 

@@ -56,15 +56,19 @@ def test_the_page_is_served_until_ctrl_c(redis_url: str) -> None:
         assert token == ""
         assert b"<title>throttlekit</title>" in _get(address)
         assert json.loads(_get(f"{address}api/limits"))["limits"] == []
-        assert json.loads(_get(f"{address}api/about")) == {"control": False, "token": False, "keys": False}
+        place = redis_url.partition("://")[2].partition("?")[0]
+        about = {"control": False, "token": False, "keys": False, "store": place}
+        assert json.loads(_get(f"{address}api/about")) == about
         with pytest.raises(urllib.error.HTTPError, match="421"):
             _get(address, Host="evil.example")
 
 
 def test_control_brings_a_token(redis_url: str) -> None:
     """The command makes one and prints it in the address; without it there is no data."""
-    with _serving(redis_url, "--allow-control") as (address, token):
+    with _serving(redis_url, "--allow-control", "--title", "production") as (address, token):
         assert len(token) >= 32
+        about = json.loads(_get(f"{address}api/about", Authorization=f"Bearer {token}"))
+        assert about["store"].startswith("production (")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             _get(f"{address}api/limits")
         assert json.loads(_get(f"{address}api/limits", Authorization=f"Bearer {token}"))["limits"] == []

@@ -49,6 +49,7 @@ def test_a_change_is_made_once_its_effect_is_confirmed(redis_url: str, control: 
     """The first answer names the effect and changes nothing; the same text, sent back, makes the change."""
     form = {"verb": "pause", "limit": limit_id, "for": 600, "by": "ann"}
     effect = _send(control, form).data["confirm"]
+    assert effect.endswith(f" Store: {redis_url.partition('://')[2].partition('?')[0]}.")
     assert effect.startswith("Pause limit 'partner-api' in the whole fleet, for 10 m 00 s. None of its jobs starts")
     assert _history(redis_url) == []
     other = _send(control, {**form, "for": 6000, "confirm": effect})
@@ -222,6 +223,8 @@ def test_with_a_token_all_data_needs_it(make_site: Callable[..., _Page], path: s
     assert page(path).status == 401
     assert page(path, authorization=f"Bearer {TOKEN}").status in (200, 404)
     assert page("/").status == page("/api/about").status == 200
+    assert "store" not in page("/api/about").data
+    assert page("/api/about", authorization=f"Bearer {TOKEN}").data["store"]
 
 
 @pytest.mark.parametrize(

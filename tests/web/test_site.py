@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 from support.servers.processes import patient
 from support.waiting import wait_until
 from support.waitlists import ask, held
-from support.web import Answer
+from support.web import Answer, call_wsgi
 from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, Share, TokenBucket
 from throttlekit._core.storage_keys import digest_of
 from throttlekit_web import Site
+from throttlekit_web._wsgi import serve_wsgi
 
 API = TokenBucket("partner-api", "2/minute", burst=2)
 TENANTS = TokenBucket("tenants", "2/minute", burst=2, key="{tenant}")
@@ -44,9 +46,7 @@ def test_limits_are_shown_from_the_store_alone(limiter: Limiter, page: _Page) ->
     assert (row["definition"], row["used"], row["capacity"]) == ("token-bucket 2/minute burst 2", 2, 2)
     assert (row["jobs"], row["units"], row["share"], row["denied"]) == (3, 2, 1.0, {"exhausted": 3})
     assert row["starts"] > 60
-    assert sum(step[1] for step in row["steps"]) == 2
-    assert sum(step[2] for step in row["steps"]) == 3
-    assert row["steps"][-1][5] == 3
+    assert [sum(bar[at] or 0 for bar in row["bars"]) for at in (1, 2, 7, 8)] == [2, 3, 5, 2]
     assert page("/api/limits").data["denials"] == 3
 
 
@@ -63,7 +63,6 @@ def test_limits_can_be_sorted_and_filtered(limiter: Limiter, report: Callable[[]
     assert names("filter=TENA") == ["tenants"]
     assert names("filter=nothing") == []
     assert page("/api/limits?order=nonsense").status == 400
-    assert page("/api/limits?since=now").status == 400
 
 
 def test_jobs_and_units_are_not_confused(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
@@ -83,7 +82,7 @@ def test_what_was_settled_counts(limiter: Limiter, report: Callable[[], None], p
     limiter.settle(limiter.acquire(tokens, job=Job(id="a")), actual=40)
     report()
     row = _limit(page, "tokens")
-    assert (row["units"], sum(step[1] for step in row["steps"])) == (40, 40)
+    assert (row["units"], sum(bar[1] or 0 for bar in row["bars"])) == (40, 40)
 
 
 def test_429s_of_downstream_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
@@ -94,14 +93,14 @@ def test_429s_of_downstream_are_shown(limiter: Limiter, report: Callable[[], Non
     report()
     row = _limit(page, API.name)
     assert page("/api/limits").data["downstream_429"] == row["downstream_429"] == 3
-    one = page(f"/api/limit?id={row['id']}").data["limit"]
-    assert (one["downstream_429"], sum(count for _, count in one["steps_429"])) == (3, 3)
+    data = page(f"/api/limit?id={row['id']}").data
+    assert (data["limit"]["downstream_429"], sum(bar[9] or 0 for bar in data["range"]["bars"])) == (3, 3)
 
 
 def test_a_limit_that_is_slowed_down_shows_its_pace(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
     """Why, at which pace, and for how long yet: of all limits, of one and its keys, and of a job that waits."""
     limiter.acquire(API, job=Job(id="first"))
-    limiter.heard(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), API)
+    limiter.apply_response(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), API)
     limiter.acquire(API, job=Job(id="second"))
     report()
     row = _limit(page, API.name)
@@ -121,7 +120,7 @@ def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[]
     assert [(key["used"], key["units"], key["denials"]) for key in data["keys"]] == [(2, 2, 4), (1, 1, 0)]
     assert all(key["key"].startswith("#") for key in data["keys"])
     assert (data["limit"]["units"], data["limit"]["denials"], data["limit"]["used"]) == (3, 4, 2)
-    assert sum(step[1] for step in data["limit"]["steps"]) == 3
+    assert sum(bar[1] or 0 for bar in data["range"]["bars"]) == 3
     assert page("/api/limit?id=unheard-of").status == 404
 
 
@@ -199,8 +198,8 @@ def test_a_page_says_why_a_job_waits(limiter: Limiter, report: Callable[[], None
     job = page("/api/job?id=job-4").data
     assert (job["state"], job["limit"], job["deferrals"], job["reason"]) == ("waiting", "partner-api", 1, "exhausted")
     assert (job["before"], job["waiting"], job["used"], job["capacity"]) == (2, 4, 2, 2)
-    assert job["due"] - job["now"] > 60
-    assert page("/api/job?id=another").data == {"state": "unknown"}
+    assert job["starts_at"] - job["now"] > 60
+    assert page("/api/job?id=another").data["state"] == "unknown"
     assert page("/api/job").status == 400
 
 
@@ -211,7 +210,7 @@ def test_rules_and_their_history_are_shown(
     limiter.acquire(TENANTS, key="ann smith")
     report()
     with Control(patient(redis_url), by="ann") as control:
-        control.pause(TENANTS, key="ann smith", for_=600)
+        control.pause(TENANTS, key="ann smith", duration=600)
         control.set("partner-api", "5/s")
     data = page("/api/changes").data
     rate, pause = sorted(data["rules"], key=lambda rule: rule["name"])
@@ -249,18 +248,69 @@ def test_many_browsers_cost_the_store_what_one_does(redis_url: str, page: _Page)
     assert stats.get("cmdstat_eval", {"calls": 0})["calls"] <= 10
 
 
-def test_the_last_minutes_are_kept_while_the_page_is_read(
-    limiter: Limiter, report: Callable[[], None], page: _Page
+@pytest.mark.parametrize(
+    ("name", "bars", "bar_s"), [("15m", 15, 60), ("1h", 60, 60), ("24h", 144, 600), ("30d", 180, 14_400)]
+)
+def test_a_chart_has_a_range(
+    limiter: Limiter, report: Callable[[], None], page: _Page, name: str, bars: int, bar_s: int
 ) -> None:
-    """Only steps that the browser has not seen are sent again."""
+    """From 15 minutes to 30 days: what is not known is null, and what an operator changed in this time is there."""
     _flood(limiter)
     report()
-    data = page("/api/limits").data
-    (row,) = data["limits"]
-    assert len(row["steps"]) == 4
-    last = row["steps"][-1][0]
-    (later,) = page(f"/api/limits?since={last}").data["limits"]
-    assert later["steps"][0][0] == last
+    id = _limit(page, "partner-api")["id"]
+    with Control(limiter) as control:
+        control.set("partner-api", "4/minute")
+    data = page(f"/api/limit?id={id}&range={name}").data
+    found = data["range"]
+    assert (found["name"], found["bar"], len(found["bars"])) == (name, bar_s, bars)
+    assert {begin % bar_s for begin, *_ in found["bars"]} == {0}
+    assert sum(bar[1] or 0 for bar in found["bars"]) == 2
+    assert found["bars"][0][1] is None
+    assert found["bars"][-1][6] in (2 * bar_s / 60, None)  # not known in the first seconds of a step
+    assert [(each["verb"], each["after"]["rate"]) for each in data["changes"]] == [("set", "4/minute")]
+    assert page(f"/api/limit?id={id}&range=1y").status == 400
+
+
+def test_two_pages_show_the_same_history(
+    limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
+) -> None:
+    """A page that was started later shows what happened before, and what the other one saw waiting."""
+    _flood(limiter)
+    report()
+    first = make_site()
+    before = _limit(first, "partner-api")
+    later = _limit(make_site(), "partner-api")
+    assert before["bars"][:-1] == later["bars"][:-1]
+    assert {bar[5] for bar in later["bars"]} == {None, 3}
+
+
+def test_a_user_who_may_only_read_sees_the_page(redis_url: str, limiter: Limiter, report: Callable[[], None]) -> None:
+    """But for the number of waiting jobs in the charts, which the page could not write."""
+    import redis
+
+    _flood(limiter)
+    report()
+    rights = ("~tk1:*", "+@read", "+@connection", "-@dangerous", "+select", "+eval", "+evalsha", "+time", "+info")
+    with redis.Redis.from_url(redis_url) as client:
+        client.execute_command("ACL", "SETUSER", "looks", "on", ">word", *rights)
+        site = Site(patient(redis_url.replace("redis://", "redis://looks:word@")), token=None)
+        try:
+            page = partial(call_wsgi, serve_wsgi(site))
+            for _ in range(2):
+                row = _limit(page, "partner-api")
+                assert (row["jobs"], row["bars"][-1][5]) == (3, None)
+        finally:
+            site.close()
+            client.execute_command("ACL", "DELUSER", "looks")
+
+
+def test_a_limit_says_whether_its_jobs_get_fewer(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """More arrived than were granted: it grows, and is not empty at any time."""
+    _flood(limiter)
+    report()
+    outlook = _limit(page, "partner-api")["outlook"]
+    assert (outlook["arrived"], outlook["granted"], outlook["trend"], outlook["clears_in"]) == (5, 2, "grows", None)
+    assert outlook["text"].startswith("grows: ")
 
 
 @pytest.mark.parametrize(
@@ -318,6 +368,31 @@ def test_a_wrong_set_up_is_refused_at_once(store: Any, options: Any, message: st
         Site(store, **options)
 
 
+def test_the_page_names_its_store(make_site: Callable[..., _Page], redis_url: str) -> None:
+    """By its host and database, behind the title that the operator gave it."""
+    place = redis_url.partition("://")[2].partition("?")[0]
+    assert make_site()("/api/about").data["store"] == place
+    assert make_site(title="staging")("/api/about").data["store"] == f"staging ({place})"
+
+
+def test_a_limit_can_show_its_keys(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """With show_key=True its keys and tenants have names. Those of others are digests, and the page says so."""
+    named = TokenBucket("named", "2/minute", burst=2, key="{tenant}", share=Share("{tenant}"), show_key=True)
+    for limit in (named, TENANTS):
+        for number in range(3):
+            limiter.acquire(limit, job=Job(id=f"{limit.name}-{number}", kwargs={"tenant": "acme"}))
+    report()
+    shown = page(f"/api/limit?id={_limit(page, 'named')['id']}").data
+    assert [each["key"] for each in shown["keys"]] == ["acme"]
+    assert [each["tenant"] for each in shown["tenants"]] == ["acme"]
+    assert shown["limit"]["digests"] is False
+    assert [each["key"] for each in page(f"/api/keys?id={shown['limit']['id']}&search=cm").data["keys"]] == ["acme"]
+    assert page("/api/job?id=named-2").data["key"] == "acme"
+    hidden = page(f"/api/limit?id={_limit(page, 'tenants')['id']}").data
+    assert [each["key"] for each in hidden["keys"]] == [digest_of("acme")]
+    assert hidden["limit"]["digests"] is True
+
+
 def test_a_limiter_is_a_store(limiter: Limiter) -> None:
     """An app that has a limiter gives it, and its connections stay the limiter's."""
     from throttlekit_web import Request
@@ -360,10 +435,10 @@ def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None
     )[0]
     assert (row["jobs"], row["waiting"]) == (5, 5)
     job = page("/api/job?id=job-2").data
-    assert (job["state"], job["before"], job["place"], job["unanswered"]) == ("waiting", 4, "waiting", False)
+    assert (job["state"], job["before"], job["owner_answers"]) == ("waiting", 4, True)
     limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
     ask(limiter, waker, API, job=Job(id="unreported"))
     limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
     job = page("/api/job?id=unreported").data
-    assert (job["limit"], job["before"], job["decided"]) == ("partner-api", 5, 0.0)
+    assert (job["limit"], job["before"], job["decided_at"]) == ("partner-api", 5, None)
     waker.close()

@@ -1,11 +1,11 @@
 """
-Count what this process decides, and report it to the fleet with each beat: what `throttlekit top` shows.
+Count what this process decides, and report it to the fleet once a second: what `throttlekit top` shows.
 
-Rule 1: a decision costs one count in memory. Reports are sent beside it, in one round trip a beat.
+Rule 1: a decision costs one count in memory. Reports are sent beside it, in one round trip each.
 Rule 2: everything is bounded, here and there: of many keys the most pressing are reported one by one, all of them in
 their limit's sum.
-Rule 3: what cannot be sent is dropped. A report that got no answer may have been counted: to send it again could
-count it twice.
+Rule 3: counts that cannot be sent are dropped. A report that got no answer may have been counted: to send it again
+could count it twice. Definitions are sent again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,9 +30,10 @@ from throttlekit._core.storage_keys import fleet_name, limit_id
 from throttlekit._engine.claims import Claim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
+from throttlekit.fleet.history import Moment, report_history
 from throttlekit.fleet.tenants import TenantCounts, report_tenants
 
-__all__ = ["JOBS_KNOWN", "KEYS", "REASON_CODES", "Activity", "Counts", "SharedCommands", "reported_id"]
+__all__ = ["JOBS_KNOWN", "KEYS", "REASON_CODES", "Activity", "Counts", "SharedCommands", "reported_id", "reported_rate"]
 
 _STEPS = 5
 JOBS_KNOWN = fleet_name("jobs:known")
@@ -75,6 +76,8 @@ class _Seen:
     limit: Limit
     bucket: str
     allowed: int = 0
+    arrived: int = 0
+    """Jobs that asked for the first time."""
     units: int = 0
     settled: int = 0
     denied: dict[str, int] = field(default_factory=dict[str, int])
@@ -87,6 +90,7 @@ class _Seen:
 
     def add(self, other: _Seen) -> None:
         self.allowed += other.allowed
+        self.arrived += other.arrived
         self.units += other.units
         self.settled += other.settled
         for reason, count in other.denied.items():
@@ -110,7 +114,7 @@ class Counts:
         self.tenants = TenantCounts()
         self._seen: dict[str, _Seen] = {}
         self._jobs: dict[str, tuple[str, str, int, int, int, int]] = {}
-        self._heard: dict[str, int] = {}
+        self._partner_429s: dict[str, int] = {}
 
     def decided(
         self, decision: Decision, claims: Sequence[Claim], answer: Answer, waited: Waited, job: Job | None
@@ -132,6 +136,8 @@ class Counts:
                 for each in decision.charged:
                     seen = self._seen.get(each.bucket) or self._meet(each.bucket, each.limit)
                     seen.allowed += 1
+                    # Where a job waited it arrived by its first denial, and at its other limits it does now.
+                    seen.arrived += not waited.denials or (held_by is not None and each.bucket != held_by)
                     seen.units += each.cost
                     if each.bucket == held_by:
                         seen.wait_us = max(seen.wait_us, waited.for_us)
@@ -144,6 +150,7 @@ class Counts:
                 seen.denied[reason] = seen.denied.get(reason, 0) + 1
                 if job is None or reason == "queue full":
                     return
+                seen.arrived += waited.denials == 1
                 due_us = answer.retry_us
                 if due_us > seen.due_us:
                     seen.due_us = due_us
@@ -157,6 +164,7 @@ class Counts:
         with self._lock:
             seen = self._seen.get(bucket) or self._meet(bucket, limit)
             seen.allowed += jobs
+            seen.arrived += jobs
             seen.units += units
 
     def settled(self, limit: Limit, bucket: str, extra: int) -> None:
@@ -166,20 +174,20 @@ class Counts:
             seen.settled += extra
 
     def downstream_429(self, limit: Limit) -> None:
-        """Count a 429 of downstream that paused *limit*, or one of its keys."""
+        """Count a 429 from the partner that paused *limit*, or one of its keys."""
         id = limit_id(limit.name, limit.fingerprint)
         with self._lock:
-            if limit.scope != "process" and (id in self._heard or len(self._heard) < _MOST_REPORTED):
-                self._heard[id] = self._heard.get(id, 0) + 1
+            if limit.scope != "process" and (id in self._partner_429s or len(self._partner_429s) < _MOST_REPORTED):
+                self._partner_429s[id] = self._partner_429s.get(id, 0) + 1
 
     def take_429s(self) -> list[tuple[str, int]]:
-        """The 429s since the last report, by limit; they begin anew."""
+        """The 429s since the last report, by limit. Counting starts again at 0."""
         with self._lock:
-            heard, self._heard = self._heard, {}
-        return list(heard.items())
+            partner_429s, self._partner_429s = self._partner_429s, {}
+        return list(partner_429s.items())
 
     def take(self) -> tuple[list[_Seen], list[list[str]]]:
-        """What was counted, and what is known of jobs; both begin anew."""
+        """What was counted, and what is known of jobs. Both are empty afterwards."""
         with self._lock:
             seen, self._seen = self._seen, {}
             jobs, self._jobs = self._jobs, {}
@@ -196,7 +204,7 @@ class Counts:
 
 @dataclass(slots=True, eq=False)
 class _Here:
-    """What is of this process: a forked child begins anew."""
+    """What is of this process: a forked child begins with a new one."""
 
     counts: Counts = field(default_factory=Counts)
     began: float = 0.0
@@ -204,6 +212,7 @@ class _Here:
     took_us: int = 0
     known_as: str = ""
     defined: dict[str, tuple[object, float]] = field(default_factory=dict[str, "tuple[object, float]"])
+    to_define: dict[str, str] = field(default_factory=dict[str, str])
     spoke: bool = False
 
 
@@ -225,39 +234,44 @@ class Activity:
         """Where to count."""
         return self._here.counts
 
-    def beat(self) -> None:
+    def report(self) -> None:
         """
-        Report what is new. The first beat of a process reports nothing: it comes before its first decision.
+        Report what is new. The first call in a process reports nothing: it comes before its first decision.
 
         Raises:
-            StoreUnavailable: The store did not answer. What was new is dropped.
+            StoreUnavailable: The store did not answer. What was new is dropped, but for the definitions of limits.
         """
         here, now = self._here, time.monotonic()
         here.began = here.began or now
         seen, jobs = here.counts.take()
-        heard = here.counts.take_429s()
+        partner_429s = here.counts.take_429s()
         # One that ends at once, like a work-horse, is no process that anybody could look for.
         lives = now - here.began > _SHORT_LIFE
-        if not (seen or heard) and not (lives and now - here.told_at > _ALIVE_EVERY):
+        if not (seen or partner_429s or here.to_define) and not (lives and now - here.told_at > _ALIVE_EVERY):
             return
         name = f"{socket.gethostname()}:{os.getpid()} {_framework()} {here.took_us}" if lives else ""
+        definitions = here.to_define = self._definitions(here, seen, now)
+        sums = _sums(seen)
         report = {
             "process": [here.known_as, name] if name else [here.known_as],
-            "limits": self._definitions(here, seen, now),
+            "limits": [[limit, text] for limit, text in definitions.items()],
             "jobs": jobs,
-            **_numbers(seen),
+            **_numbers(seen, sums),
         }
         began = time.perf_counter()
         tenants = here.counts.tenants.take()
         beside = [report_tenants(tenants)] if tenants else []
-        beside += [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json(heard))] if heard else []
+        beside += [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json(partner_429s))] if partner_429s else []
+        beside += report_history(_moments(sums, dict(partner_429s)))
         self._store.commands([*beside, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
+        if here.to_define is definitions:  # else another thread reports them, too
+            here.to_define = {}
         here.took_us, here.known_as = round((time.perf_counter() - began) * 1_000_000), name
         here.told_at = now if lives else here.told_at
 
     def last_word(self) -> None:
         """
-        As `beat`, if the process may be one that ends before its next: it is young, or this is its first job.
+        As `report`, if the process may be one that ends before its next: it is young, or this is its first job.
 
         Raises:
             StoreUnavailable: The store did not answer. What was new is dropped.
@@ -265,11 +279,11 @@ class Activity:
         here = self._here
         first, here.spoke = not here.spoke, True
         if first or time.monotonic() - here.began < _SHORT_LIFE:
-            self.beat()
+            self.report()
 
-    def _definitions(self, here: _Here, seen: Sequence[_Seen], now: float) -> list[list[str]]:
-        """The definitions that were not reported within a minute."""
-        texts: dict[str, str] = {}
+    def _definitions(self, here: _Here, seen: Sequence[_Seen], now: float) -> dict[str, str]:
+        """The definitions that were not reported within a minute, and those of reports that got no answer."""
+        texts = dict(here.to_define)
         for each in seen:
             limit = each.limit
             if limit.scope == "process" or len(texts) == _MOST_REPORTED:
@@ -281,7 +295,7 @@ class Activity:
                 here.defined[name] = (limit.definition, now)
         if len(here.defined) > _MOST_KEPT:
             here.defined.clear()
-        return [[name, text] for name, text in texts.items()]
+        return texts
 
 
 def _beside(limit: Limit) -> dict[str, Any]:
@@ -290,24 +304,51 @@ def _beside(limit: Limit) -> dict[str, Any]:
     return fixed if limit.share is None else {**fixed, "shared": "strict" if limit.share.strict else "weighted"}
 
 
-def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
-    """The counts of a report: each limit's sum, and of the keys the most pressing."""
-    shared = [each for each in seen if each.limit.scope != "process"]
+def _sums(seen: Sequence[_Seen]) -> dict[str, _Seen]:
+    """The sum of each limit that the fleet shares, by its id."""
     sums: dict[str, _Seen] = {}
-    for each in shared:
-        name = limit_id(each.limit.name, each.limit.fingerprint)
-        sums.setdefault(name, _Seen(each.limit, name)).add(each)
-    keys = [each for each in shared if each.bucket not in sums]
+    for each in seen:
+        if each.limit.scope != "process":
+            name = limit_id(each.limit.name, each.limit.fingerprint)
+            sums.setdefault(name, _Seen(each.limit, name)).add(each)
+    return sums
+
+
+def _numbers(seen: Sequence[_Seen], sums: Mapping[str, _Seen]) -> dict[str, list[Any]]:
+    """The counts of a report: each limit's sum, and of the keys the most pressing."""
+    keys = [each for each in seen if each.limit.scope != "process" and each.bucket not in sums]
     keys.sort(key=lambda each: (each.due_us, each.denials, each.units), reverse=True)
     limits, keys = list(sums.values())[:_MOST_REPORTED], keys[:_MOST_REPORTED]
-    passed = [(f"{code} {each.bucket}", n) for each in limits for code, n in (("a", each.allowed), ("u", each.units))]
+    passed = [
+        (f"{code} {each.bucket}", n)
+        for each in limits
+        for code, n in (("a", each.allowed), ("n", each.arrived), ("u", each.units))
+    ]
     reported = [*limits, *keys]
     passed += [(f"s {each.bucket}", each.settled) for each in reported if each.settled]
     return {
         "keys": [[each.bucket, each.units, each.denials, each.due_us] for each in keys],
         "counts": [*passed, *(pair for each in reported for pair in each.reasons())],
+        "rates": [[f"r {each.bucket}", rate] for each in limits if (rate := reported_rate(each.limit))],
         "waits": [[f"w {each.bucket}", each.wait_us] for each in reported if each.wait_us],
     }
+
+
+def _moments(sums: Mapping[str, _Seen], partner_429s: Mapping[str, int]) -> dict[str, Moment]:
+    """What is added to the history of each limit, at most 100."""
+    found = {id: Moment(partner_429s=count) for id, count in partner_429s.items()}
+    for each in list(sums.values())[:_MOST_REPORTED]:
+        paused = each.denied.get("paused", 0)
+        found[each.bucket] = Moment(
+            each.units + each.settled, each.allowed, each.arrived, each.denials - paused, paused,
+            partner_429s.get(each.bucket, 0), reported_rate(each.limit), -(-each.wait_us // 100_000),
+        )  # fmt: skip
+    return dict(list(found.items())[:_MOST_REPORTED])
+
+
+def reported_rate(limit: Limit) -> int:
+    """The rate as it is reported: thousandths of a unit per minute; 0 for a concurrency limit, which has no rate."""
+    return round(limit.amount * 60_000_000_000 / limit.period_us) if limit.period_us else 0
 
 
 def _written(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:

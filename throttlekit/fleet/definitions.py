@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.with_rate import altered, scaled
+from throttlekit._core.limit.base import Limit, altered, scaled
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.activity import reported_rate
+from throttlekit.fleet.last_minute import Minute
 from throttlekit.fleet.replies import pairs
 from throttlekit.fleet.rules import Rule, data_of, thousandths
 from throttlekit.fleet.snapshot import FleetStore, Known, known_of
 
 __all__ = [
-    "check_rule", "definition_of", "definitions_of", "has_keys", "names_of", "per_minute", "reported_within",
-    "share_of_minute", "tiers_of", "why_ignored",
+    "check_rule", "definition_of", "definitions_of", "has_keys", "has_share", "is_steady", "names_of",
+    "per_minute", "reported_within", "share_of_minute", "tiers_of", "why_ignored",
 ]  # fmt: skip
 
 
@@ -142,11 +143,25 @@ def _is_of_another_tier(rule: Rule, known: Known) -> bool:
     return rule.what == "set" and rule.part is not None and known.limit.of_tier not in (None, rule.part)
 
 
-def share_of_minute(limit: Limit, used: int) -> float | None:
+def has_share(limit: Limit) -> bool:
     """
-    *used* units of a minute, as a share of what the rate lets pass in one. None where that says nothing: there is no
-    rate, it is less than a unit a minute, or it is that of a window which is longer than a minute.
+    Whether the units of a minute can be compared with the rate. They cannot if there is no rate, if it is less than a
+    unit per minute, or if it is that of a window which is longer than a minute.
     """
-    rate = per_minute(limit) if limit.period_us else 0.0
     is_window = limit.algorithm in ("fixed-window", "sliding-window", "sliding-log")
-    return None if rate < 1 or (is_window and limit.period_us > _MINUTE_US) else used / rate
+    return per_minute(limit) >= 1 and not (is_window and limit.period_us > _MINUTE_US)
+
+
+def share_of_minute(limit: Limit, minute: Minute) -> float | None:
+    """
+    The units of *minute*, as a share of what the rate allows in a minute. None if they cannot be compared, if the rate
+    changed within the minute, or if the minute is not known.
+    """
+    if not minute.is_known or not is_steady(limit, minute) or not has_share(limit):
+        return None
+    return minute.used / per_minute(limit)
+
+
+def is_steady(limit: Limit, minute: Minute) -> bool:
+    """Whether *limit* had its rate throughout *minute*, as far as that is known."""
+    return minute.rates <= {reported_rate(limit)}

@@ -11,11 +11,11 @@ from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.claims import Claim
-from throttlekit._engine.store_access import StoreAccess
 from throttlekit.fleet.activity import Activity
 from throttlekit.fleet.overrides import Overrides
-from throttlekit.fleet.pulse import Pulse
+from throttlekit.fleet.reporter import Reporter
 from throttlekit.fleet.rule_follower import RuleFollower
+from throttlekit.stores.access import StoreAccess
 
 __all__ = ["Fleet"]
 
@@ -26,7 +26,7 @@ class Fleet:
 
     Args:
         store: One that takes commands; see `StoreAccess.shared`.
-        owner: The limiter. When it is garbage nothing beats any more, so no beat may refer to it.
+        owner: The limiter. When it is collected the reporter ends, so no task may refer to it.
 
     Attributes:
         passed: Called before each report for what was counted elsewhere: limit, bucket, jobs, units.
@@ -37,13 +37,13 @@ class Fleet:
         self._follower = RuleFollower(store)
         self.overrides = Overrides(self._follower)
         self.activity = Activity(store)
-        self._pulse = Pulse([self._follower.follow, self._count, lambda: self.activity.beat()])
-        weakref.finalize(owner, self._pulse.abandon)
+        self._reporter = Reporter([self._follower.follow, self._count, lambda: self.activity.report()])
+        weakref.finalize(owner, self._reporter.abandon)
 
     @property
     def begun(self) -> bool:
         """Whether `has_overrides` needs no round trip in this process."""
-        return self._pulse.beats
+        return self._reporter.is_running
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call *listener*, a method, after each change of the rules, for as long as its object lives."""
@@ -51,8 +51,8 @@ class Fleet:
 
     def has_overrides(self) -> bool:
         """Whether a rule is in force, of any limit. Only the first call in a process asks the store."""
-        if not self._pulse.beats:
-            self._pulse.felt()
+        if not self._reporter.is_running:
+            self._reporter.ensure_started()
         return bool(self._follower.rules)
 
     def follow(self) -> None:
@@ -77,17 +77,17 @@ class Fleet:
                 self.activity.counts.settled(old.limit, old.bucket, new.cost - old.cost)
 
     def count_429(self, limit: Limit) -> None:
-        """Count a 429 of downstream that paused *limit*, or one of its keys."""
+        """Count a 429 from the partner that paused *limit*, or one of its keys."""
         self.activity.counts.downstream_429(limit)
 
     def flush(self) -> None:
-        """Report now what was decided, if this process may end before its next beat; see `Activity.last_word`."""
+        """Report now what was decided, if this process may end before its next report; see `Activity.last_word`."""
         with suppress(Exception):  # no job fails because of a report about it
             self._count()
             self.activity.last_word()
 
     def close(self) -> None:
-        self._pulse.stop()
+        self._reporter.stop()
 
     def _count(self) -> None:
         if self.passed is not None:

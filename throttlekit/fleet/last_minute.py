@@ -1,6 +1,10 @@
 """
 What the fleet decided in the last minute, by limit and by key: the ring of steps that fleet_report.lua writes.
 
+Rule 1: a step that has ended never changes. A report counts in the step in which the store receives it.
+Rule 2: a step is known if a process reported in it. Otherwise its counts are not known, which is not the same as 0: no
+process was at work, or the store lost its data.
+
 Each function sends short commands only: however many limits and keys there are, none holds the server for long.
 """
 
@@ -32,10 +36,11 @@ _PASSED, _DENIED, _COUNTS = KEYS[_FIRST::3], KEYS[_FIRST + 1 :: 3], KEYS[_FIRST 
 _STEPS = len(_COUNTS)
 READ_STEPS = 60 // STEP_S + 1
 """How many steps reach into the last minute. Of the ring's five the oldest is not read: it may have expired."""
-_CODES = ("a", "u", "s", "w", *REASON_CODES.values())
+_CODES = ("a", "n", "u", "s", "w", "r", *REASON_CODES.values())
 _IDS_AT_ONCE = 25
-"""By one command: 225 fields, which take the server .15 ms; of 100 ids, 5 ms were seen on a busy machine."""
+"""By one command: 251 fields, which take the server .15 ms; of 100 ids, 5 ms were seen on a busy machine."""
 _OTHER_REASONS = "any"
+_MARK = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,12 @@ class Minute:
     """The longest wait of a job that asked, in seconds, from its first denial on. Jobs ask in the order of waiting."""
     settled: int = 0
     """Units that `settle` charged besides; fewer than 0: gave back."""
+    is_known: bool = True
+    """Whether a process reported in the last minute. If not, no number here says anything."""
+    rates: frozenset[int] = frozenset()
+    """The rates of the limit in the last minute; see `Step.rate`."""
+    arrived: int = 0
+    """Jobs that asked for the first time; 0 of a key."""
 
     @property
     def used(self) -> int:
@@ -71,7 +82,10 @@ class Step:
     Attributes:
         number: Seconds since 1970 at its begin, divided by 20. The last step is still running.
         denied: Denials by reason.
+        arrived: Jobs that asked for the first time; 0 of a key.
         longest_wait, settled: As in `Minute`.
+        is_known: Whether a process reported in these 20 seconds. If not, no other number says anything.
+        rate: The rate that was in force, as `reported_rate` returns it; -1: it changed; 0: not known, or a key's.
     """
 
     number: int
@@ -80,12 +94,14 @@ class Step:
     denied: Mapping[str, int]
     longest_wait: float
     settled: int = 0
+    is_known: bool = True
+    rate: int = 0
+    arrived: int = 0
 
 
 def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[str, tuple[Step, ...]]:
     """
-    The last 60 to 80 seconds of each of *ids*, of limits or of keys, the oldest step first. A step that has ended does
-    not change.
+    The last 60 to 80 seconds of each of *ids*, of limits or of keys, the oldest step first.
 
     Args:
         now: The store's clock, seconds since 1970.
@@ -96,7 +112,7 @@ def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[
     pages = [ids[at : at + _IDS_AT_ONCE] for at in range(0, len(ids), _IDS_AT_ONCE)]
     numbers = _numbers(now)
     questions = [
-        ("HMGET", _COUNTS[number % _STEPS], *(f"{code} {id}" for id in page for code in _CODES))
+        ("HMGET", _COUNTS[number % _STEPS], _MARK, *(f"{code} {id}" for id in page for code in _CODES))
         for page in pages
         for number in numbers
     ]
@@ -105,8 +121,8 @@ def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[
     for page in pages:
         counts = [(number, next(answers)) for number in numbers]
         for place, id in enumerate(page):
-            begin = place * len(_CODES)
-            found[id] = tuple(_step(number, texts[begin : begin + len(_CODES)]) for number, texts in counts)
+            begin = 1 + place * len(_CODES)
+            found[id] = tuple(_step(number, texts[0], texts[begin : begin + len(_CODES)]) for number, texts in counts)
     return found
 
 
@@ -124,6 +140,9 @@ def minute_of(steps: Sequence[Step], now: float) -> Minute:
         denied={reason: total((weight, step.denied.get(reason, 0)) for weight, step in weighted) for reason in reasons},
         longest_wait=max((step.longest_wait for _, step in weighted), default=0.0),
         settled=total((weight, step.settled) for weight, step in weighted),
+        is_known=any(step.is_known for _, step in weighted),
+        rates=frozenset(step.rate for _, step in weighted if step.rate),
+        arrived=total((weight, step.arrived) for weight, step in weighted),
     )
 
 
@@ -205,10 +224,14 @@ def _numbers(now: float) -> range:
     return range(running - READ_STEPS + 1, running + 1)
 
 
-def _step(number: int, texts: Sequence[bytes | None]) -> Step:
+def _step(number: int, mark: bytes | None, texts: Sequence[bytes | None]) -> Step:
+    if mark is None or int(mark) != number:
+        return Step(number, 0, 0, {}, 0.0, is_known=False)
     count = dict(zip(_CODES, (int(text or 0) for text in texts), strict=True))
     denied = {reason: count[code] for reason, code in REASON_CODES.items() if count[code]}
-    return Step(number, count["a"], count["u"], denied, count["w"] / 1e6, count["s"])
+    return Step(
+        number, count["a"], count["u"], denied, count["w"] / 1e6, count["s"], rate=count["r"], arrived=count["n"]
+    )
 
 
 def _ranked(numbers: Iterable[int], steps: Iterable[Any], now: float) -> list[str]:

@@ -149,6 +149,6 @@ def _slow_now(fields: Sequence[bytes], mark: int, now_us: int) -> SlowNow | None
         return None
     if pace is None:
         return None
-    heard = now_us < slow.heard_us and pace.each == slow.each_ns
-    ends_us = slow.heard_us if heard else slow.back_us
+    heard = now_us < slow.reported_until_us and pace.each == slow.each_ns
+    ends_us = slow.reported_until_us if heard else slow.back_us
     return SlowNow(1e9 / pace.each, "headers" if heard else "adapt", (ends_us - now_us) / 1e6)

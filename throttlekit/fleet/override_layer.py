@@ -9,9 +9,8 @@ from dataclasses import replace
 from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.attempt import Attempt, Decider
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Claim, decision_from
+from throttlekit._engine.claims import Attempt, Claim, Decider, decision_from
 from throttlekit._engine.pipeline import Pipeline
 from throttlekit.errors import CostExceedsLimit
 from throttlekit.fleet.fleet import Fleet

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from throttlekit._core.answer import Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.base import Limit, altered, scaled
 from throttlekit._core.limit.template import safe_repr
-from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver
 from throttlekit._util.log_limiter import Every
@@ -188,7 +187,7 @@ class Overrides:
                 new = scaled(new, thousandths(each.factor)) if each.factor else altered(new, each.rate, each.burst)
             except ConfigurationError as error:
                 self._refuse(limit.name, each, str(error))
-        if not limit.by_value:  # those are made anew for each job
+        if not limit.by_value:  # those are made again for each job
             self._made[limit.name, limit.of_tier] = limit, rule, scale, new
         return new
 

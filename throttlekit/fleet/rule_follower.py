@@ -8,11 +8,11 @@ import time
 import weakref
 from collections.abc import Callable
 
-from throttlekit._engine.store_access import StoreAccess
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
 from throttlekit.fleet.rules import RULES, Rule, Rules, as_text, data_of, plain, rule_of, rules_of
+from throttlekit.stores.access import StoreAccess
 
 __all__ = ["KEPT_MS", "RuleFollower", "read_rules"]
 
@@ -126,8 +126,8 @@ class RuleFollower:
         for field, value in zip(self._kept[::2], self._kept[1::2], strict=True):
             rule = rule_of(data_of(field), data_of(value))
             if rule is not None and rule.since_us > now_us:
-                anew = as_text(plain(rule.at(now_us)))
-                commands.append(("EVAL", _REPLACE, 1, RULES, field.decode(), value.decode(), anew))
+                dated = as_text(plain(rule.at(now_us)))
+                commands.append(("EVAL", _REPLACE, 1, RULES, field.decode(), value.decode(), dated))
         self._store.commands(commands)
 
     def _take(self, rules: list[Rule]) -> None:

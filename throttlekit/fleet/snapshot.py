@@ -14,17 +14,16 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.answer import Answer, Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import load_in_force
-from throttlekit._core.storage_keys import bucket_name, fleet_name, is_encodable, limit_id, parts_of
-from throttlekit._core.waitlist import State
+from throttlekit._core.storage_keys import limit_id, parts_of
 from throttlekit.errors import ConfigurationError
-from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, reported_id
+from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.last_minute import Minute, Step, minute_of, minutes_of_keys, pressing_names, recent_steps
 from throttlekit.fleet.list_now import (
@@ -34,13 +33,11 @@ from throttlekit.fleet.list_now import (
     entry_from,
     list_from,
     list_questions,
-    listens,
-    owner_question,
 )
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.fleet.slots import slot_questions, slots_from
-from throttlekit.stores.base import Request, Store, SupportsBatch
+from throttlekit.stores.base import Request, SupportsBatch
 
 __all__ = [
     "ORDERS",
@@ -48,13 +45,10 @@ __all__ = [
     "FleetStore",
     "Key",
     "Known",
-    "Place",
     "Process",
-    "Waiting",
     "known_of",
     "look",
     "look_at",
-    "look_up",
     "rules_of",
 ]
 
@@ -62,10 +56,9 @@ ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
 """Which keys come first, for each order in which they may be shown; see `pressing_names`."""
 
 _AT_ONCE = 100
-_SEARCHED_AT_ONCE = 500
 _FILTERED_DEPTH = 1_000
 """How many keys of all limits are looked at for those whose limit has a given name."""
-_PROCESS_HEARD_S = 15
+_PROCESS_ALIVE_S = 15
 _LIMIT_REPORTED_S = 3_600
 
 
@@ -138,7 +131,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One that has decided, and was heard of in the last 15 s."""
+    """One that has decided, and reported in the last 15 s."""
 
     name: str
     framework: str
@@ -154,7 +147,7 @@ class Fleet:
     Attributes:
         now: The store's clock.
         rules: The rules of live control that are in force.
-        heard: 429s of the last 15 minutes, see `counts_429`.
+        partner_429s: 429s of the last 15 minutes, see `counts_429`.
         steps: The steps of each limit, by its id; see `recent_steps`.
         took: How long it took to read all this.
     """
@@ -165,53 +158,13 @@ class Fleet:
     keys: tuple[Key, ...]
     rules: tuple[Rule, ...]
     took: float
-    heard: Mapping[str, Mapping[int, int]]
+    partner_429s: Mapping[str, Mapping[int, int]]
     steps: Mapping[str, tuple[Step, ...]]
 
     @property
     def latency(self) -> float | None:
         """What the store takes for a report, by the median of the processes."""
         return statistics.median(each.latency for each in self.processes) if self.processes else None
-
-
-class Place(NamedTuple):
-    """
-    Where a job is on a waitlist.
-
-    Attributes:
-        state: "waiting"; "woken": it may ask, and has not; "kept": something else holds it back, like another limit or
-            an operator's pause, and it keeps its position.
-        before: How many jobs wait before it.
-        owner: The worker process that has its message.
-        is_heard: Whether the owner was listening when it was last called. If not, its jobs are passed over.
-    """
-
-    state: str
-    before: int
-    owner: str
-    is_heard: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """
-    What is known of a job that was denied.
-
-    Attributes:
-        bucket: Under which name the binding limit counts it; "" once it was allowed.
-        reason: That of its last decision.
-        since, due, decided: Its first denial, the estimated time of its turn (0: it keeps no position), and its last
-            decision (0: not reported); seconds of the store's clock.
-        place: Where it is on the waitlist of its key; None: it is not on it.
-    """
-
-    bucket: str
-    reason: str
-    since: float
-    deferrals: int
-    due: float
-    decided: float
-    place: Place | None = None
 
 
 def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
@@ -227,7 +180,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         StoreUnavailable: The store did not answer.
     """
     began = time.perf_counter()
-    clock, processes, definitions, ruled, heard = store.commands(
+    clock, processes, definitions, ruled, partner_429s = store.commands(
         [
             TIME,
             ("ZRANGE", KEYS[3], 0, -1, "WITHSCORES"),
@@ -246,104 +199,11 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     minutes = minutes_of_keys(store, names, now)
     found = [_key(bucket, limits, minutes[bucket]) for bucket in names]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
-    alive = [_process(text_of(each)) for each, heard_s in pairs(processes) if float(heard_s) >= now - _PROCESS_HEARD_S]
+    alive = [_process(text_of(each)) for each, alive_s in pairs(processes) if float(alive_s) >= now - _PROCESS_ALIVE_S]
     living = {each.name: each for each in alive}  # of several limiters one
     rules = tuple(rule for rule in _rules(ruled) if not rule.over(round(now * 1_000_000)))
-    took, by_limit = time.perf_counter() - began, counts_429(pairs(heard), now)
+    took, by_limit = time.perf_counter() - began, counts_429(pairs(partner_429s), now)
     return Fleet(now, tuple(living.values()), tuple(limits.values()), keys, rules, took, by_limit, steps)
-
-
-def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]:
-    """
-    What is known of the job, and of the key that it waits for. None: nothing.
-
-    A job that waits on a waitlist is found there, also if its denial was not reported.
-
-    Raises:
-        StoreUnavailable: The store did not answer.
-    """
-    job = _reported(store, job_id)
-    bucket, known = "", dict[str, Known]()
-    if job is None:
-        known = _definitions(store)
-        bucket = _find_job(store, known, job_id)
-        if not bucket:
-            return None, None
-        job = Waiting(bucket, "", 0.0, 0, 0.0, 0.0)
-    parts = parts_of(job.bucket)
-    if parts is None:
-        return job, None
-    if not known:
-        (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
-        found = known_of(parts[0].encode(), text or b"")
-        known = {} if found is None else {found.id: found}
-    key = _key(job.bucket, known, Minute())
-    if key is None:
-        return job, None
-    (key,) = _looked_at(store, [key])
-    return _on_list(store, job, key, job_id), key
-
-
-def _reported(store: FleetStore, job_id: str) -> Waiting | None:
-    """What a worker reported of the job's last decision; None: nothing that is of use."""
-    (text,) = store.commands([("HGET", JOBS_KNOWN, reported_id(job_id))])
-    try:
-        bucket, reason, since_us, deferrals, due_us, decided_us = json.loads(text or b"null")
-        return Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, decided_us / 1e6)
-    except (TypeError, ValueError):
-        return None
-
-
-def _on_list(store: FleetStore, job: Waiting, key: Key, job_id: str) -> Waiting:
-    """*job* with its entry on the waitlist of *key*, if it has one there."""
-    (answer,) = store.commands([entries_question(key.bucket, (job_id,))]) if is_encodable(job_id) else ([None],)
-    entry = entry_from(answer[0])
-    if entry is None:
-        return job
-    now = time_of(store)
-    cost = max(1, min(entry.cost, key.limit.most))
-    claim = StoreClaim(key.bucket, key.limit.bind(cost, round(now * 1_000_000)), cost)
-    found = cast(Store, store).where([claim], job_id)
-    if found is None:  # it has left meanwhile
-        return job
-    is_kept = found.state is State.KEPT
-    (listening,) = store.commands([owner_question(key.bucket, entry.owner)])
-    return replace(
-        job,
-        reason=job.reason or ("paused" if key.paused else "in line" if key.used < key.capacity else "exhausted"),
-        since=entry.since or job.since,
-        deferrals=entry.denials,
-        due=job.due if is_kept else now + found.in_us / 1e6,
-        place=Place(found.state.value, found.position, entry.owner, listens(listening)),
-    )
-
-
-def _definitions(store: FleetStore) -> dict[str, Known]:
-    (kept,) = store.commands([("HGETALL", KEYS[2])])
-    known = [known_of(id, text) for id, text in pairs(kept)]
-    return {each.id: each for each in known if each is not None}
-
-
-def _find_job(store: FleetStore, known: Mapping[str, Known], job_id: str) -> str:
-    """The bucket of the waitlist on which the job waits; "": it is on none of a key that the fleet knows."""
-    if not is_encodable(job_id):
-        return ""
-    (kept,) = store.commands([("ZREVRANGE", KEYS[1], 0, -1)])
-    alone = [
-        bucket_name(each.limit.name, "", each.limit.fingerprint)
-        for each in known.values()
-        if not each.keyed and each.limit.scope == "global"
-    ]
-    buckets, found = list(dict.fromkeys([*alone, *map(text_of, kept)])), ""
-    for at in range(0, len(buckets), _SEARCHED_AT_ONCE):
-        some = buckets[at : at + _SEARCHED_AT_ONCE]
-        answers = store.commands([entries_question(bucket, (job_id,)) for bucket in some])
-        for bucket, (text,) in zip(some, answers, strict=True):
-            entry = entry_from(text)
-            if entry is not None and entry.state is not State.KEPT:
-                return bucket
-            found = found or (bucket if entry is not None else "")
-    return found
 
 
 def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
@@ -390,6 +250,7 @@ def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None
     known = None if parts is None else limits.get(parts[0])
     if parts is None or known is None:
         return None
+    minute = replace(minute, rates=known.minute.rates)
     return Key(bucket, known.id, known.limit, parts[1], parts[2], minute, 0, known.limit.capacity)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.fleet.browse import keys_by_limit
-from throttlekit.fleet.definitions import has_keys, per_minute
+from throttlekit.fleet.definitions import has_keys, is_steady, per_minute
 from throttlekit.fleet.snapshot import Fleet, Key, Known, look
 from throttlekit.limiter import Limiter
 from throttlekit.metrics._tally import MAX_LIMITS, require_module
@@ -96,6 +96,8 @@ class _Families:
             self._used.add_metric(labels, max(key.used / (key.capacity or 1) for key in keys))
             self._slowed.add_metric(labels, min(map(_slowed_to, keys)))
         if limit.period_us:
+            if not is_steady(limit, known.minute):
+                return  # it changed within the minute: no ratio is true
             units = max((key.minute.used for key in keys), default=0) if has_keys(known) else known.minute.used
             self._rate.add_metric(labels, units / per_minute(limit))
 

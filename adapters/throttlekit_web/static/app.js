@@ -1,13 +1,15 @@
 "use strict";
 // One page, no build. Text from the store is set as text, never as HTML: the server's CSP forbids the latter as well.
 
-const EVERY_MS = 2000, STEPS = 45, FEWEST_STEPS = 9, STEP_S = 20;
+const EVERY_MS = 2000;
+// The fields of a bar; see bars_data in _data.py. null: not known.
+const AT = 0, UNITS = 1, DENIED = 2, PAUSED = 3, WAIT = 4, WAITING = 5, RATE = 6, ARRIVED = 7, GRANTED = 8, PARTNER_429S = 9;
+const RANGES = [["15m", "15 min", 300], ["1h", "1 h", 900], ["24h", "24 h", 14400], ["30d", "30 d", 432000]];
 const view = document.getElementById("view"), dialog = document.getElementById("dialog");
 const store = { get: (name) => { try { return sessionStorage.getItem(name); } catch { return null; } },
                 set: (name, value) => { try { sessionStorage.setItem(name, value); } catch { /* private mode */ } } };
 let about = { control: false, token: false, keys: false };
 let shown = { refresh: async () => {} }, turn = 0, held = false;
-const series = new Map();  // id -> Map(step number -> row)
 
 // --- building elements -----------------------------------------------------------------------------------------
 
@@ -36,19 +38,21 @@ function duration(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor(whole % 86400 / 3600)} h`;
 }
 const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
-const count = (number) => Number(number).toLocaleString("en", { maximumFractionDigits: 1 });
-const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString();
-const when = (seconds) => new Date(seconds * 1000).toLocaleString();
+const UNKNOWN = "not known";
+const count = (number) => number === null ? UNKNOWN : Number(number).toLocaleString("en", { maximumFractionDigits: 1 });
+// In UTC, as all tools of throttlekit show times.
+const when = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+const clock = (seconds) => when(seconds).slice(11);
 const waiting = (row) => !row.waiting ? "" : row.jobs === row.waiting ? `about ${count(row.jobs)}`
   : `about ${count(row.jobs)} (${count(row.waiting)} units)`;
-const slowedText = (slowed) => `slowed down to ${slowed.to} by ${slowed.by === "adapt" ? "its adapt=" : "what downstream said is left"}, for ${duration(slowed.ends)} yet`;
+const slowedText = (slowed) => `slowed down to ${slowed.to} by ${slowed.by === "adapt" ? "its adapt=" : "what the partner said is left"}, for another ${duration(slowed.ends)}`;
 const reasons = (denied) => Object.entries(denied).filter(([, number]) => number).map(([why, number]) => `${why} ${count(number)}`).join(", ");
 
 function ruleText(rule, now) {
   const part = rule.part === null ? "" : ` of ${{ set: "tier", weight: "tenant" }[rule.what] ?? "key"} ${rule.part}`;
   const what = { set: `${part ? `rate${part} ` : ""}set to ${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}`,
                  pause: `paused${part}`, shadow: "shadow mode: denies no job", weight: `weight${part} set to ${rule.weight}`, scale: `${rule.name.includes("*") ? `${rule.name} ` : ""}scaled to ${rule.factor}` }[rule.what];
-  const left = rule.until === null || now === undefined ? "" : `, for ${duration(Math.max(0, rule.until - now))} yet`;
+  const left = rule.until === null || now === undefined ? "" : `, for another ${duration(Math.max(0, rule.until - now))}`;
   return `${what} by ${rule.by}${left}`;
 }
 
@@ -65,65 +69,103 @@ async function ask(path, options = {}) {
 const read = (path, query) => ask(`${path}?${new URLSearchParams(query)}`);
 const send = (form) => ask("api/control", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(form) });
 
-function remember(id, steps) {
-  const known = series.get(id) ?? series.set(id, new Map()).get(id);
-  for (const step of steps) known.set(step[0], step);
-  for (const number of [...known.keys()].sort((a, b) => a - b).slice(0, -STEPS)) known.delete(number);
-  return known;
-}
-/** From which step on all limits need their steps: the last two are read again, since they still grew. */
-const since = (ids) => Math.max(0, Math.min(...ids.map((id) => Math.max(0, ...(series.get(id)?.keys() ?? [])) - 1)));
-
 // --- charts ----------------------------------------------------------------------------------------------------
 
-/** How many steps the charts show: as many as are known, up to 15 minutes. */
-const stepsShown = (last) => Math.min(STEPS, Math.max(FEWEST_STEPS, ...[...series.values()].flatMap((rows) => [...rows.keys()].map((number) => last - number + 1))));
+const short = (seconds) => seconds % 86400 === 0 && seconds ? `${seconds / 86400} d` : seconds % 3600 === 0 && seconds ? `${seconds / 3600} h` : seconds % 60 === 0 && seconds ? `${seconds / 60} min` : `${seconds} s`;
+const compact = (number) => Number(number).toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
+/** Where the lines of a vertical axis are: at most four, at round numbers. */
+function ticks(top, isTime) {
+  const power = 10 ** Math.floor(Math.log10(top / 3));
+  const rounds = isTime ? [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800, 1209600] : [1, 2, 5, 10].map((each) => Math.max(1, each * power));
+  const step = rounds.find((each) => top / each <= 3) ?? rounds.at(-1);
+  return Array.from({ length: Math.floor(top / step) + 1 }, (_, at) => at * step);
+}
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const day = (seconds) => `${new Date(seconds * 1000).getUTCDate()} ${MONTHS[new Date(seconds * 1000).getUTCMonth()]}`;
+const span = (at, bar) => `${bar >= 3600 ? `${day(at)}, ` : ""}${clock(at).slice(0, 5)}–${clock(at + bar).slice(0, 5)} UTC`;
 
-/** Bars of the last minutes. `parts`: [class, value of a row, its name] from the bottom up. A step that was not read is empty. */
-function chart(rows, last, { parts, line = null, size = [450, 100], label, unit = count, spark = false, length = stepsShown(last) }) {
-  const [width, height] = size, each = width / length, minutes = plural(length * STEP_S / 60, "minute", "minutes");
-  const steps = Array.from({ length }, (_, at) => rows.get(last - length + 1 + at));
-  const sums = steps.map((row) => row ? parts.reduce((sum, [, value]) => sum + Math.max(0, value(row)), 0) : 0);
-  const gap = each * .06, top = Math.max(line ?? 0, ...sums) || 1, y = (value) => height - value / top * (height - 4);
-  const paths = parts.map(([style, value], index) => {
-    const d = steps.map((row, at) => {
-      if (!row) return "";
-      const below = parts.slice(0, index).reduce((sum, [, other]) => sum + Math.max(0, other(row)), 0);
-      const high = Math.max(0, value(row));
-      return high ? `M${at * each + gap} ${y(below)}h${each - 2 * gap}V${y(below + high)}h${2 * gap - each}z` : "";
-    }).join("");
-    return svg("path", { d, class: style });
-  });
-  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
-                             class: spark ? "spark" : "chart", "aria-label": `${label}, in the last ${minutes}: highest ${unit(Math.max(...sums))}, now ${unit(sums.at(-1))}` },
-    ...paths, line !== null && svg("line", { x1: 0, x2: width, y1: y(line), y2: y(line), class: "rate" }));
-  if (spark) return drawn;
-  drawn.append(...steps.map((row, at) => row && svg("rect", { x: at * each, width: each, y: 0, height, class: "hit" },
-    svg("title", {}, `${clock(row[0] * STEP_S)}: ${parts.map(([, value, name]) => `${name} ${unit(Math.max(0, value(row)))}`).join(", ")}`))).filter(Boolean));
-  return h("figure", {},
-    h("figcaption", {}, h("span", {}, label), h("span", { class: "quiet" }, `highest ${unit(Math.max(...sums))}`)),
-    drawn, h("div", { class: "axis", "aria-hidden": "true" }, h("span", {}, `${minutes} ago`), h("span", {}, "now")));
+/** A chart of bars. `parts`: [class, field, name] from the bottom up; `lines`: [class, field, name]. A bar whose first field is null is hatched. */
+function chart(data, { parts, lines = [], label, unit = count, isTime = false, marked = false }) {
+  const { bars, bar } = data.range, [width, height, left, right, top, bottom] = [data.width, 170, 46, 8, 12, 20];
+  const each = (width - left - right) / bars.length, gap = each > 4 ? 1 : each * .1, low = height - bottom, x = (at) => left + at * each;
+  const isKnown = (row) => row[parts[0][1]] !== null, sum = (row) => isKnown(row) ? parts.reduce((all, [, field]) => all + Math.max(0, row[field]), 0) : 0;
+  const drawn = lines.filter(([, field]) => bars.some((row) => row[field])), highest = Math.max(...bars.map(sum), ...drawn.flatMap(([, field]) => bars.map((row) => row[field] ?? 0)));
+  const full = highest * 1.04 || 1, y = (value) => low - value / full * (low - top), last = bars.at(-1);
+  const paths = parts.flatMap(([style, field], index) => [[bars.slice(0, -1), 0, style], [[last], bars.length - 1, `${style} running`]].map(([some, from, name]) => svg("path", { class: name, d: some.map((row, at) => {
+    const below = parts.slice(0, index).reduce((all, [, other]) => all + Math.max(0, row[other]), 0), high = Math.max(0, row[field]);
+    return isKnown(row) && high ? `M${x(from + at) + gap / 2} ${y(below)}h${each - gap}V${y(below + high)}h${gap - each}z` : "";
+  }).join("") })));
+  const value = (row, field) => row && isKnown(row) ? row[field] : null;
+  const line = ([style, field]) => svg("path", { class: style, d: bars.map((row, at) => value(row, field) === null ? "" : `${value(bars[at - 1], field) === null ? `M${x(at)} ` : "V"}${y(row[field])}h${each}`).join("") });
+  const every = RANGES.find(([name]) => name === data.range.name)[2];
+  const told = (row) => [span(row[AT], bar) + (row === last ? ", still running" : ""),
+    ...(isKnown(row) ? [...parts, ...lines].map(([, field, name]) => `${name}: ${row[field] === null ? UNKNOWN : unit(row[field])}`) : [UNKNOWN]),
+    ...(row[PARTNER_429S] && marked ? [`429s from the partner: ${count(row[PARTNER_429S])}`] : []), ...data.marks.filter((mark) => mark.at >= row[AT] && mark.at < row[AT] + bar).map((mark) => mark.text)];
+  const hits = bars.map((row, at) => svg("rect", { x: x(at), width: each, y: top, height: low - top, class: "hit", onpointerenter: (event) => tip(event, told(row)), onpointermove: (event) => tip(event, told(row)), onpointerleave: () => tip(null) }));
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart", "aria-label": `${label}, last ${RANGES.find(([name]) => name === data.range.name)[1]}: highest ${unit(Math.max(...bars.map(sum)))}, now ${isKnown(last) ? unit(sum(last)) : UNKNOWN}` },
+    ...ticks(full, isTime).map((value) => svg("g", { "aria-hidden": "true" }, svg("path", { d: `M${left} ${y(value)}H${width - right}`, class: "grid" }), svg("text", { x: left - 6, y: y(value) + 4, class: "tick end" }, isTime ? short(value) : compact(value)))),
+    ...bars.map((row, at) => row[AT] % every === 0 && svg("text", { x: Math.max(left + 14, Math.min(width - 20, x(at))), y: height - 4, class: "tick", "aria-hidden": "true" }, data.range.name === "30d" ? day(row[AT]) : clock(row[AT]).slice(0, 5))),
+    ...bars.map((row, at) => !isKnown(row) && svg("rect", { x: x(at), width: each, y: top, height: low - top, fill: "url(#unknown)", class: "unknown" })),
+    ...paths, ...drawn.map(line),
+    ...data.marks.filter((mark) => mark.at >= bars[0][AT]).map((mark) => svg("path", { d: `M${x((mark.at - bars[0][AT]) / bar)} ${top - 8}V${low}`, class: "mark" })),
+    ...(marked ? bars.map((row, at) => row[PARTNER_429S] ? svg("circle", { cx: x(at + .5), cy: top - 6, r: 3.5, class: "f-short partner-429" }) : null) : []), ...hits);
+  const legend = [...parts, ...drawn].map(([style, , name]) => h("span", { class: "key" }, svg("svg", { viewBox: "0 0 14 8", class: "swatch", "aria-hidden": "true" }, drawn.some(([other]) => other === style) ? svg("path", { d: "M0 4H14", class: style }) : svg("rect", { width: 14, height: 8, class: style })), name));
+  const sign = (shape, name) => h("span", { class: "key" }, svg("svg", { viewBox: "0 0 14 8", class: "swatch", "aria-hidden": "true" }, shape), name);
+  if (!bars.every(isKnown)) legend.push(sign(svg("rect", { width: 14, height: 8, fill: "url(#unknown)" }), UNKNOWN));
+  if (marked && bars.some((row) => row[PARTNER_429S])) legend.push(sign(svg("circle", { cx: 7, cy: 4, r: 3.5, class: "f-short" }), "429 from the partner"));
+  if (marked && data.marks.length) legend.push(sign(svg("path", { d: "M7 0V8", class: "mark" }), "changed by an operator"));
+  return h("figure", {}, h("figcaption", {}, h("span", {}, label), h("span", { class: "quiet" }, `highest ${unit(Math.max(...bars.map(sum)))}`)), picture, h("div", { class: "legend" }, ...legend));
 }
-function sparkline(row, last) {
-  const short = (step) => step[2] + step[3] > 0;
-  return chart(remember(row.id, row.steps), last, { spark: true, size: [180, 36], label: "Units passed in 20 s", line: row.per_step,
-    parts: [["f-bar", (step) => short(step) ? 0 : step[1]], ["f-short", (step) => short(step) ? step[1] : 0]] });
+/** What a bar says, beside the pointer; it stays there while the chart is drawn again. */
+function tip(event, lines) {
+  const box = document.getElementById("tip");
+  box.hidden = event === null;
+  if (event === null) return;
+  box.replaceChildren(...lines.map((text, at) => h(at ? "div" : "b", { class: "data" }, text)));
+  box.style.left = `${Math.max(4, Math.min(innerWidth - box.offsetWidth - 4, event.clientX + 12))}px`;
+  box.style.top = `${Math.max(4, event.clientY - box.offsetHeight - 12)}px`;
 }
-function charts(row, last) {
-  const rows = series.get(row.id) ?? new Map(), show = (options) => chart(rows, last, options);
-  return h("div", { class: "charts" },
-    show({ label: row.slots ? "Slots given in 20 s" : "Units passed in 20 s", line: row.per_step, parts: [["f-bar", (step) => step[1], "passed"]] }),
-    show({ label: "Jobs that wait", parts: [["f-short", (step) => step[5], "about"]] }),
-    show({ label: "Longest wait", unit: duration, parts: [["f-short", (step) => step[4], "waited"]] }),
-    show({ label: "Denials in 20 s", parts: [["f-short", (step) => step[2], "denied"], ["f-paused", (step) => step[3], "paused"]] }),
-    row.downstream_429 ? chart(new Map(row.steps_429.map((step) => [step[0], step])), last, { length: STEPS, label: "429s of downstream in 20 s", parts: [["f-short", (step) => step[1], "429s"]] }) : null);
+const perBar = (bar) => bar === 60 ? "a minute" : `in ${short(bar)}`;
+/** The last 15 minutes of a limit in its row: a bar a minute, and the rate as a dashed line. */
+function sparkline(row) {
+  const [width, height, each] = [180, 36, 180 / row.bars.length], lines = row.bars.map((bar) => bar[UNITS] === null ? 0 : bar[RATE] ?? 0);
+  const top = Math.max(1, ...row.bars.map((bar) => bar[UNITS] ?? 0), ...lines), y = (value) => height - value / top * (height - 4), last = row.bars.at(-1);
+  const title = `Units passed a minute, last 15 minutes: highest ${count(Math.max(0, ...row.bars.map((bar) => bar[UNITS] ?? 0)))}, now ${count(last[UNITS])}. Dashed: what the rate allows. Hatched: ${UNKNOWN}.`;
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", class: "spark", "aria-label": title }, svg("title", {}, title),
+    ...row.bars.map((bar, at) => bar[UNITS] === null && svg("rect", { x: at * each, width: each, y: 0, height, fill: "url(#unknown)", class: "unknown" })),
+    ...row.bars.map((bar, at) => bar[UNITS] > 0 && svg("path", { d: `M${at * each + .8} ${height}h${each - 1.6}V${y(bar[UNITS])}h${1.6 - each}z`, class: bar === last ? "f-bar running" : "f-bar" })),
+    svg("path", { class: "rate", d: lines.map((value, at) => value ? `${lines[at - 1] ? "V" : `M${at * each} `}${y(value)}h${each}` : "").join("") }));
+}
+function charts(row, data) {
+  const per = perBar(data.range.bar), available = document.documentElement.clientWidth - (innerWidth > 760 ? 40 : 26), columns = available > 900 ? 2 : 1;
+  data.width = Math.floor(Math.min(1360, available) / columns - 44);
+  data.marks = data.changes.map((each) => ({ at: each.at, text: `${each.by}: ${effectOf(each.before)} → ${effectOf(each.after)}` }));
+  const show = (options) => chart(data, options);
+  const chosen = (name) => () => { store.set("range", name); refreshNow(); };
+  return h("section", {}, h("div", { class: "bar ranges", role: "group", "aria-label": "How long the charts are" },
+    ...RANGES.map(([name, text]) => h("button", { type: "button", "data-range": name, "aria-pressed": String(name === data.range.name), onclick: chosen(name) }, text))),
+    h("div", { class: "charts" },
+      show({ label: `${row.slots ? "Slots given" : "Units passed"} ${per}`, marked: true, parts: [["f-bar", UNITS, "passed"]], lines: [["rate", RATE, "the rate allows"]] }),
+      show({ label: "Jobs that wait", parts: [["f-bar", WAITING, "most that waited"]] }),
+      show({ label: `Jobs that arrive, and jobs that are granted, ${per}`, parts: [["f-calm", GRANTED, "granted"]], lines: [["arrive", ARRIVED, "arrived"]] }),
+      show({ label: "Longest wait", unit: duration, isTime: true, parts: [["f-bar", WAIT, "waited"]] }),
+      data.range.bars.some((bar) => bar[DENIED] || bar[PAUSED]) ? show({ label: `Denials ${per}`, parts: [["f-calm", DENIED, "denied"], ["f-paused", PAUSED, "paused"]] }) : null),
+    data.marks.length ? h("ul", { class: "quiet marks" }, ...data.changes.map((each, at) => h("li", { class: "data" }, `${when(each.at)} · ${data.marks[at].text}`))) : null);
+}
+/** When no job waits any more, as a tile: seen from the last minute, else by the rate alone. */
+function clears(row, now) {
+  const seen = row.outlook;
+  if (!row.jobs) return tile("Clears in", "–", "no job waits");
+  if (seen?.trend === "grows") return tile("Clears in", h("span", { class: "short" }, "not at this rate"), `${count(seen.arrived)} arrived in the last minute, ${count(seen.granted)} granted`);
+  if (seen?.clears_in) return tile("Clears in", duration(seen.clears_in), `empty at ${clock(now + seen.clears_in).slice(0, 5)} UTC at this rate`);
+  return tile("Clears in", duration(row.starts) || "–", "if no other job arrives");
 }
 function use(row) {
   if (row.used === null) return "";
-  const part = Math.min(1, row.used / (row.capacity || 1)), full = part >= .9;
-  return [h("span", { class: full ? "short" : "" }, `${count(row.used)}/${count(row.capacity)}`),
+  const part = Math.min(1, row.used / (row.capacity || 1));
+  return [h("span", {}, `${count(row.used)}/${count(row.capacity)}`),
     svg("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", class: "use", "aria-hidden": "true" },
-      svg("rect", { width: 100, height: 6, class: "fill" }), svg("rect", { width: part * 100, height: 6, class: full ? "f-short" : "f-bar" }))];
+      svg("rect", { width: 100, height: 6, class: "fill" }), svg("rect", { width: part * 100, height: 6, class: "f-bar" }))];
 }
 
 // --- the views -------------------------------------------------------------------------------------------------
@@ -132,28 +174,24 @@ const tile = (name, value, note) => h("div", {}, h("dt", {}, name), h("dd", {}, 
 const state = { order: "wait", filter: "" };
 
 function limitsView() {
-  const tiles = h("dl", { class: "tiles" }), body = h("tbody", {}), note = h("p", { class: "quiet", "aria-live": "polite" });
+  const tiles = h("dl", { class: "tiles summary" }), body = h("tbody", {}), note = h("p", { class: "quiet", "aria-live": "polite" });
   const filter = h("input", { type: "search", id: "filter", placeholder: "Filter by name  /", "aria-label": "Filter limits by name", value: state.filter,
                               oninput: () => { state.filter = filter.value; refresh(); } });
   const order = h("select", { onchange: () => { state.order = order.value; refresh(); } },
     ...[["wait", "longest waits"], ["use", "fullest"], ["denied", "most denied"], ["name", "name"]].map(([value, text]) => h("option", { value, selected: value === state.order }, text)));
-  const heads = [["Limit"], ["Now", "n"], ["Passed lately"], ["Last minute", "n"], ["Waiting", "n"], ["Last starts in", "n"], ["Oldest wait", "n"], ["Denied in the last minute"]];
+  const heads = [["Limit"], ["Now", "n"], ["Last 15 minutes"], ["Last minute", "n"], ["Waiting", "n"], ["Clears in", "n"], ["Oldest wait", "n"], ["Denied in the last minute"]];
   view.replaceChildren(h("h2", { class: "skip" }, "Limits"), tiles,
-    h("div", { class: "bar" }, filter, h("label", {}, "First: ", order)),
+    h("div", { class: "bar" }, filter, h("label", {}, "Sort by ", order)),
     h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))), body)), note);
-  const known = new Set();
   async function refresh() {
     const mine = ++turn, asked = { ...state };
-    const data = await read("api/limits", { order: asked.order, filter: asked.filter, since: known.size ? since([...known]) : 0 });
+    const data = await read("api/limits", { order: asked.order, filter: asked.filter });
     if (mine !== turn) return;
-    const fresh = data.limits.filter((row) => !known.has(row.id));
-    if (known.size && fresh.length) { known.clear(); return refresh(); }  // with all the steps of the new ones
-    known.clear();
     head(data);
     tiles.replaceChildren(tile("Waiting", data.waiting ? `about ${count(data.waiting)}` : "none", "in all lines: a job may be in several"), tile("Oldest wait", duration(data.oldest || null) || "none", "in the last minute"),
-      tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "of downstream, in the last 15 minutes"), tile("Paused limits", count(data.paused), data.slowed ? `${count(data.slowed)} slowed down` : null));
-    const last = Math.floor(data.now / STEP_S), focused = document.activeElement?.dataset?.id;
-    body.replaceChildren(...data.limits.map((row) => { known.add(row.id); return limitRow(row, data.now, last); }));
+      tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "from the partner, in the last 15 minutes"), tile("Paused limits", count(data.paused), data.slowed ? `${count(data.slowed)} slowed down` : null));
+    const focused = document.activeElement?.dataset?.id;
+    body.replaceChildren(...data.limits.map((row) => limitRow(row, data.now)));
     if (focused) body.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     note.textContent = data.of === 0 ? (asked.filter ? "No limit has this in its name." : "Nothing was decided in the last hour: no worker has used a limit with this store.")
       : data.of > data.limits.length ? `${data.limits.length} of ${data.of} limits are shown: filter by name to see others.` : "";
@@ -164,23 +202,25 @@ function tags(row) {
   return [row.rules.some((rule) => rule.what === "pause" && rule.part === null) && h("span", { class: "tag paused" }, "paused by an operator"),
     row.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(row.paused)}`),
     row.slowed !== null && h("span", { class: "tag short" }, row.keyed ? "a key is slow" : "slow"),
-    row.used !== null && row.used >= row.capacity && h("span", { class: "tag short" }, row.keyed ? "a key is full" : "full"),
-    row.downstream_429 > 0 && h("span", { class: "tag short", title: "Answers of downstream in the last 15 minutes that paused it" }, `${plural(row.downstream_429, "429", "429s")}`),
+    row.used !== null && row.used >= row.capacity && h("span", { class: "tag quiet" }, row.keyed ? "a key is full" : "full"),
+    row.outlook?.limit_has_room && h("span", { class: "tag short", title: row.outlook.text }, "the limit has room"), row.outlook?.trend === "grows" && h("span", { class: "tag short", title: row.outlook.text }, "grows"),
+    row.downstream_429 > 0 && h("span", { class: "tag short", title: "Answers of the partner in the last 15 minutes that paused it" }, `${plural(row.downstream_429, "429", "429s")}`),
     row.idle && h("span", { class: "tag quiet" }, "not used")];
 }
 function ruleLines(row, now) {
   return row.rules.map((rule) => h("div", { class: "quiet" }, h("span", { class: "paused data" }, ruleText(rule, now)),
     rule.refused && h("span", { class: "bad data" }, ` Workers do not follow: ${rule.refused}`)));
 }
-function limitRow(row, now, last) {
+const clearsText = (row) => !row.jobs ? "" : row.outlook?.trend === "grows" ? h("span", { class: "short" }, "not at this rate") : duration(row.outlook?.clears_in ?? row.starts);
+function limitRow(row, now) {
   return h("tr", { class: row.idle ? "idle" : null },
     h("td", {}, h("a", { href: `#/limit/${encodeURIComponent(row.id)}`, "data-id": row.id, class: "name" }, row.name), " ", ...tags(row),
       h("div", { class: "quiet data" }, row.definition), row.slowed !== null && h("div", { class: "quiet" }, `${row.keyed ? "the slowest key: " : ""}${slowedText(row.slowed)}`), ...ruleLines(row, now)),
     cell(row.keyed ? "Now, fullest key" : "Now", { class: "n" }, use(row)),
-    cell("Passed lately", { class: "wide" }, sparkline(row, last)),
+    cell("Last 15 minutes", { class: "wide" }, sparkline(row)),
     cell("Last minute", { class: "n" }, count(row.units), row.share !== null && h("div", { class: "quiet" }, `${Math.round(row.share * 100)} %`)),
     cell("Waiting", { class: "n" }, waiting(row)),
-    cell("Last starts in", { class: "n" }, duration(row.starts)),
+    cell("Clears in", { class: "n" }, clearsText(row)),
     cell("Oldest wait", { class: "n" }, duration(row.wait || null)),
     cell("Denied", { class: "quiet wide" }, reasons(row.denied)));
 }
@@ -190,51 +230,53 @@ function limitView(id) {
   view.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← All limits")), top, keys.element);
   async function refresh() {
     const mine = ++turn;
-    const data = await read("api/limit", { id, since: since([id]) });
+    const data = await read("api/limit", { id, range: RANGES.some(([name]) => name === store.get("range")) ? store.get("range") : "15m" });
     if (mine !== turn) return;
-    const row = data.limit, last = Math.floor(data.now / STEP_S), pressed = document.activeElement?.dataset?.verb;
-    remember(id, row.steps);
+    const row = data.limit, { verb: pressed, range } = document.activeElement?.dataset ?? {};
     keys.show(row);
     const act = (verb, text) => h("button", { type: "button", "data-verb": verb, onclick: () => change(verb, row) }, text);
     top.replaceChildren(
       h("h2", {}, h("span", { class: "data" }, row.name), " ", ...tags(row)), h("p", { class: "quiet data" }, row.definition),
       row.slowed === null ? "" : h("p", { class: "short" }, `${row.keyed ? "The slowest key is " : "It is "}${slowedText(row.slowed)}.`),
+      row.outlook?.limit_has_room ? h("p", { class: "short", id: "room" }, "The limit has room while jobs wait: workers are the bottleneck, not this limit, or another limit of these jobs holds them back.") : "",
       h("dl", { class: "tiles" },
         tile(row.keyed ? "Now, fullest key" : "Now", row.used === null ? "–" : `${count(row.used)} / ${count(row.capacity)}`), tile("Last minute", `${count(row.units)} ${row.slots ? "slots" : "units"}`, row.share === null ? null : `${Math.round(row.share * 100)} % of the rate`),
-        tile("Waiting", waiting(row) || "none", row.keyed ? "of the keys below" : null), tile("Last starts in", duration(row.starts) || "–"), tile("Oldest wait", duration(row.wait || null) || "none", "in the last minute"),
-        tile("Denials", count(row.denials), reasons(row.denied)), tile("429s", count(row.downstream_429), "of downstream, in the last 15 minutes"),
+        tile("Waiting", waiting(row) || "none", row.keyed ? "of the keys below" : null), clears(row, data.now), tile("Oldest wait", duration(row.wait || null) || "none", "in the last minute"),
+        tile("Denials", count(row.denials), reasons(row.denied)), tile("429s", count(row.downstream_429), "from the partner, in the last 15 minutes"),
         row.mean_hold !== null && tile("A slot is held", duration(row.mean_hold), "on average"), row.oldest_hold !== null && tile("Oldest holder", duration(row.oldest_hold))),
       row.rules.length ? h("div", {}, h("h3", {}, "Rules in force"), rulesTable(row.rules, data.now)) : "",
       about.control ? h("div", { class: "bar" }, act("pause", "Pause…"), act("set", "Change the rate…"), act("scale", "Scale…"), act("shadow", "Shadow mode…"), act("reset", "Reset…")) : "",
-      charts(row, last),
+      charts(row, data),
+      row.digests ? h("p", { class: "quiet", id: "digests" }, "Keys and tenants are shown as digests. To see their names, start this server with --show-keys, or mount the page with show_keys=True; or, if the names of this limit are harmless, write show_key=True on it.") : "",
       row.keyed ? h("div", {}, h("h3", {}, "Most pressing keys"), keyTable(data.keys)) : "",
       data.tenants.length ? h("div", {}, h("h3", {}, "Tenants, last minute"), tenantTable(data.tenants)) : "",
       ...data.holders.filter((each) => each.holders.length).map((each) => h("div", {}, h("h3", {}, "Holders", each.key && h("span", { class: "data" }, ` of ${each.key}`)),
         h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Job"), h("th", { scope: "col", class: "n" }, "Slots"), h("th", { scope: "col", class: "n" }, "Held for"))),
           h("tbody", {}, ...each.holders.map((holder) => h("tr", {}, h("td", { class: "data" }, holder.job || "(not a job)"), h("td", { class: "n" }, String(holder.slots)), h("td", { class: "n" }, duration(holder.held))))))))));
+    if (range) top.querySelector(`[data-range="${CSS.escape(range)}"]`)?.focus({ preventScroll: true });
     if (pressed) top.querySelector(`[data-verb="${CSS.escape(pressed)}"]`)?.focus({ preventScroll: true });
   }
   return { refresh };
 }
 function tenantTable(tenants) {
-  const heads = [["Tenant"], ["Weight", "n"], ["Units", "n"], ["Part", "n"], ["Longest wait", "n"]];
+  const heads = [["Tenant"], ["Weight", "n"], ["Units", "n"], ["Share", "n"], ["Longest wait", "n"]];
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))),
     h("tbody", {}, ...tenants.map((each) => h("tr", {}, h("td", {}, h("span", { class: "name" }, each.tenant || "(no name)")),
-      cell("Weight", { class: "n" }, `${each.weight}`), cell("Units", { class: "n" }, count(each.units)), cell("Part", { class: "n" }, `${Math.round(each.part * 100)} %`),
+      cell("Weight", { class: "n" }, `${each.weight}`), cell("Units", { class: "n" }, count(each.units)), cell("Share", { class: "n" }, `${Math.round(each.part * 100)} %`),
       cell("Longest wait", { class: "n" }, duration(each.wait || null) || "none"))))));
 }
 function keyTable(keys) {
   if (!keys.length) return h("p", { class: "quiet" }, "None.");
-  const heads = [["Key"], ["Now", "n"], ["Waiting", "n"], ["Last starts in", "n"], ["Units, last minute", "n"], ["Denials, last minute", "n"]];
+  const heads = [["Key"], ["Now", "n"], ["Waiting", "n"], ["Clears in", "n"], ["Units, last minute", "n"], ["Denials, last minute", "n"]];
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))),
     h("tbody", {}, ...keys.map((key) => h("tr", {}, h("td", {}, h("span", { class: "name" }, key.key || "(empty)"), key.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(key.paused)}`), key.slowed !== null && h("span", { class: "tag short" }, slowedText(key.slowed))),
-      cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Last starts in", { class: "n" }, duration(key.starts)),
+      cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Clears in", { class: "n" }, duration(key.starts)),
       cell("Units, last minute", { class: "n" }, count(key.units)), cell("Denials, last minute", { class: "n" }, count(key.denials)))))));
 }
 /** All keys of a limit in pages. A search goes on by itself, in bounded requests, until a page is full. */
 function keysPane(id) {
   const element = h("section", { hidden: true }), list = h("div", {}), note = h("p", { class: "quiet", "aria-live": "polite" });
-  const search = h("input", { type: "search", id: "search", "aria-label": "Search a key", placeholder: about.keys ? "Part of a key  /" : "A whole key, or part of its digest  /" });
+  const search = h("input", { type: "search", id: "search", "aria-label": "Search a key", size: 34 });
   const next = h("button", { type: "button", onclick: () => load(cursors.at(-1)) }, "Next page"), back = h("button", { type: "button", onclick: () => { cursors.splice(-2); load(cursors.at(-1) ?? ""); } }, "Previous page");
   let cursors = [], run = 0, begun = false;
   element.append(h("h3", {}, "All keys"), h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); cursors = []; load(""); } }, search, h("button", { type: "submit" }, "Search"), back, next), list, note);
@@ -258,13 +300,13 @@ function keysPane(id) {
     back.disabled = cursors.length < 2;
     note.textContent = `Page ${cursors.length}, ${found.size} keys${cursor ? "" : ": the last one"}. Kept are keys that were decided on in the last hour, 100,000 of the whole fleet.`;
   }
-  return { element, show: (row) => { element.hidden = !row.keyed; if (row.keyed && !begun) { begun = true; load(""); } } };
+  return { element, show: (row) => { search.placeholder = row.digests ? "A whole key, or part of its digest  /" : "Part of a key  /"; element.hidden = !row.keyed; if (row.keyed && !begun) { begun = true; load(""); } } };
 }
 
 function jobView(id) {
   const answer = h("div", { "aria-live": "polite" });
   const input = h("input", { type: "search", id: "job", "aria-label": "Job id", placeholder: "Job id  /", value: id, size: 40 });
-  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. With taskiq and Dramatiq every job that waits is known; of others the last 10,000 that were denied, for an hour."),
+  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. Every job that waits for a limit is known. How the last 10,000 jobs that had waited ended is known for an hour."),
     h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); location.hash = `#/job/${encodeURIComponent(input.value.trim())}`; } }, input, h("button", { type: "submit", class: "strong" }, "Explain")), answer);
   async function refresh() {
     if (!id) return input.focus();
@@ -275,19 +317,22 @@ function jobView(id) {
 }
 function explained(id, job) {
   const name = h("b", { class: "data" }, id), fact = (what, ...text) => [h("dt", {}, what), h("dd", { class: "data" }, ...text)];
-  if (job.state === "unknown") return [h("p", {}, "Job ", name, " is not known: it was not denied in the last hour, or too many others were.")];
+  const list = job.searched_all === false ? "on none of the waitlists that were searched" : "on no waitlist of this store";
+  if (job.state === "unknown") return [h("p", {}, "Job ", name, ` is not known: it is ${list}, and no worker has reported it.`), h("p", { class: "quiet" }, "Either it does not wait for a limit: it runs, has ended, or no worker has taken it yet. Or its limits are in another store, or it has another id.")];
   const times = job.deferrals === 1 ? "once" : `${count(job.deferrals)} times`, ago = (at) => `${duration(Math.max(0, job.now - at))} ago`;
-  if (job.state === "allowed") return [h("p", {}, "Job ", name, ` does not wait any more: it was allowed to run ${ago(job.decided)}.`), h("dl", { class: "facts" }, ...fact("It had waited", `${duration(Math.max(0, job.decided - job.since))}, deferred ${times}`))];
-  if (job.state === "unused") return [h("p", {}, "Job ", name, ` was denied ${ago(job.decided)}, by a limit that no worker uses any more.`)];
-  const ahead = (job.due ?? 0) - job.now, held = job.reason === "paused" && job.rules.some((rule) => rule.what === "pause");
+  if (job.state === "allowed") return [h("p", {}, "Job ", name, ` does not wait any more: it was allowed to run ${ago(job.decided_at)}.`), h("dl", { class: "facts" }, ...fact("It had waited", `${duration(Math.max(0, job.decided_at - job.since))}, deferred ${times}`))];
+  if (job.state === "left") return [h("p", {}, "Job ", name, ` was denied by limit ${job.limit} ${ago(job.decided_at)} (${job.reason}), and is ${list} now: it was allowed to run since, or was removed, or its worker asks again soon.`)];
+  const past = [...fact("Since", job.since === null ? "not known" : `${clock(job.since)}, ${ago(job.since)}`), ...fact("Deferred", `${times}${job.decided_at === null ? "" : `, the last time ${ago(job.decided_at)}`}${job.reason && `: ${job.reason}`}`)];
+  if (job.definition === undefined) return [h("p", {}, "Job ", name, ` waits for ${job.limit}, whose definition no worker has reported in the last hour.`), h("dl", { class: "facts" }, ...past, ...fact("Its turn", "not known without the definition; it keeps its position"))];
+  const ahead = (job.starts_at ?? 0) - job.now, held = job.reason === "paused" && job.rules.some((rule) => rule.what === "pause"), before = fact("Before it", `${count(job.before)} of the ${count(job.waiting)} that wait`);
   return [h("p", {}, "Job ", name, " waits for ", h("a", { href: `#/limit/${encodeURIComponent(job.id)}`, class: "name" }, job.limit), job.key && h("span", { class: "data" }, `, key ${job.key}`), `: ${job.definition}.`),
-    h("dl", { class: "facts" }, ...fact("Since", `${clock(job.since)}, ${ago(job.since)}`), ...fact("Deferred", `${times}${job.decided ? `, the last time ${ago(job.decided)}` : ""}: ${job.reason}`),
-      ...(job.place === "woken" ? fact("Its turn", "now: it is on its way to a worker, or waits for a free one") : held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : "now"}; it keeps its position`)
-        : job.place === "kept" ? fact("Its turn", "not known: another of its limits holds it back; it keeps its position")
-        : ahead > 0 ? [...fact("Its turn", `in about ${duration(ahead)}, at ${clock(job.due)}`), ...fact("Before it", job.before === null ? "not known" : `about ${count(job.before)} of the ${count(job.waiting)} that wait`)]
-        : fact("Its turn", `was ${duration(-ahead)} ago: it is on its way to a worker, or waits for a free one`)),
-      ...(job.unanswered ? fact("Its worker", "does not answer: jobs of other workers pass before it") : []),
-      ...fact("The limit now", `${count(job.used)} of ${count(job.capacity)} used`), ...(job.paused === null ? [] : fact("Paused", `for ${duration(job.paused)} yet`)), ...(job.slowed === null ? [] : fact("The pace", slowedText(job.slowed))),
+    h("dl", { class: "facts" }, ...past,
+      ...(job.state === "woken" ? fact("Its turn", "now: it is on its way to a worker, or waits for a free one")
+        : held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : job.starts_at === null ? "when the pause ends" : "now"}; it keeps its position`)
+        : job.state === "kept" ? fact("Its turn", "not known: another of its limits holds it back; it keeps its position")
+        : [...fact("Its turn", ahead > 0 ? `in about ${duration(ahead)}, at ${clock(job.starts_at)}` : "now: it is next, and is woken as soon as its worker has a free thread"), ...before]),
+      ...(job.owner_answers ? [] : fact("Its worker", "does not answer: jobs of other workers pass before it")),
+      ...fact("The limit now", `${count(job.used)} of ${count(job.capacity)} used`), ...(job.paused_for === null ? [] : fact("Paused", `for another ${duration(job.paused_for)}`)), ...(job.slowed === null ? [] : fact("The pace", slowedText(job.slowed))),
       ...job.rules.flatMap((rule) => fact("An operator", ruleText(rule, job.now))))];
 }
 
@@ -325,7 +370,7 @@ const LASTS = [["", "until it is ended"], [300, "5 minutes"], [600, "10 minutes"
 function change(verb, row) {
   const fields = {}, field = (name, label, input) => { fields[name] = input; return h("label", {}, label, input); };
   const lasts = () => h("select", {}, ...LASTS.map(([value, text]) => h("option", { value, selected: value === 600 }, text)));
-  const title = h("h3", { id: "dialog-title" }, `${VERBS[verb]}: ${row.name}`), effect = h("p", { class: "effect", hidden: true }), wrong = h("p", { class: "bad", role: "alert" });
+  const title = h("h3", { id: "dialog-title" }, `${VERBS[verb]}: ${row.name}`), where = h("p", { class: "quiet data" }, `Store: ${about.store ?? UNKNOWN}`), effect = h("p", { class: "effect", hidden: true }), wrong = h("p", { class: "bad", role: "alert" });
   const go = h("button", { type: "submit", class: "strong" }, "Continue"), no = h("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
   const inputs = h("div", {},
     verb === "set" && field("rate", row.slots ? "Slots" : "Rate, like 50/s or 100/minute", h("input", { required: true })),
@@ -346,13 +391,14 @@ function change(verb, row) {
     try {
       const answer = await send(body);
       if (answer.done) {
-        dialog.replaceChildren(title, h("p", {}, answer.done.length ? "Done. Running workers follow within 2 seconds." : "There was nothing to change."), ...answer.done.map((text) => h("p", { class: "data quiet" }, text)), h("button", { type: "button", class: "strong", id: "close", onclick: () => dialog.close() }, "Close"));
+        where.hidden = false;
+        dialog.replaceChildren(title, where, h("p", {}, answer.done.length ? "Done. Running workers follow within 2 seconds." : "There was nothing to change."), ...answer.done.map((text) => h("p", { class: "data quiet" }, text)), h("button", { type: "button", class: "strong", id: "close", onclick: () => dialog.close() }, "Close"));
         refreshNow();
         return document.getElementById("close").focus();
       }
       confirm = effect.textContent = answer.confirm;
       effect.hidden = false;
-      inputs.hidden = true;
+      where.hidden = inputs.hidden = true;
       go.textContent = "Confirm";
     } catch (error) {
       wrong.textContent = error.message;
@@ -360,7 +406,7 @@ function change(verb, row) {
     }
     go.disabled = false;
   } }, inputs, effect, wrong, h("div", { class: "bar" }, go, no));
-  dialog.replaceChildren(title, form);
+  dialog.replaceChildren(title, where, form);
   dialog.showModal();
 }
 function askToken() {
@@ -376,7 +422,7 @@ function askToken() {
 function help() {
   const key = (name, text) => [h("dt", {}, h("kbd", {}, name)), h("dd", {}, text)];
   dialog.replaceChildren(h("h3", { id: "dialog-title" }, "Keys"), h("dl", { class: "facts" }, ...key("1 2 3", "limits, job, rules and history"), ...key("/", "filter or search"), ...key("j k", "next or previous limit; Enter opens it"),
-    ...key("Esc", "back to all limits"), ...key("space", "hold the updates, or go on"), ...key("?", "this list")), h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
+    ...key("Esc", "back to all limits"), ...key("space", "freeze the page, or go on"), ...key("?", "this list")), h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
   dialog.showModal();
 }
 
@@ -386,6 +432,12 @@ function head(data) {
   const kinds = Object.entries(data.frameworks).map(([kind, number]) => `${number} ${kind}`).join(", ");
   document.getElementById("head").textContent = `${clock(data.now)} · ${plural(data.processes, "process", "processes")}${kinds ? ` (${kinds})` : ""}${data.latency === null ? "" : ` · store ${(data.latency * 1000).toFixed(1)} ms`}`;
 }
+/** What the server may do, and which store it shows: on the page and in the tab's title. */
+async function learn() {
+  about = await ask("api/about");
+  document.getElementById("store").textContent = about.store ?? "";
+  document.title = about.store ? `${about.store} · throttlekit` : "throttlekit";
+}
 function decoded(text) {
   try { return decodeURIComponent(text); } catch { return text; }
 }
@@ -394,6 +446,7 @@ function route() {
   const current = name === "limit" ? "limits" : name || "limits";
   for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.dataset.view === current);
   turn += 1;
+  tip(null);
   shown = name === "limit" ? limitView(id) : name === "job" ? jobView(id) : name === "changes" ? changesView() : limitsView();
   refreshNow();
 }
@@ -403,6 +456,7 @@ async function refreshNow() {
   const alert = document.getElementById("alert");
   try {
     await shown.refresh();
+    if (!about.store || !alert.hidden) await learn();  // the token was missing, or the server was away and may have another store
     alert.hidden = true;
     document.body.dataset.ready = "true";
   } catch (error) {
@@ -419,7 +473,7 @@ function hold() {
   held = !held;
   const button = document.getElementById("hold");
   button.setAttribute("aria-pressed", String(held));
-  button.textContent = held ? "Held" : "Hold";
+  button.textContent = held ? "Frozen" : "Freeze";
   if (!held) refreshNow();
 }
 function theme(next) {
@@ -461,7 +515,7 @@ async function begin() {
   document.addEventListener("keydown", onKey);
   document.addEventListener("visibilitychange", () => { if (!document.hidden && !held) refreshNow(); });
   addEventListener("hashchange", route);
-  try { about = await ask("api/about"); } catch { /* the first request for data says what is wrong */ }
+  try { await learn(); } catch { /* the first request for data says what is wrong */ }
   route();
 }
 begin();

@@ -21,7 +21,7 @@ from support.faults.processes import Command
 from support.flood import run as floods
 from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.run import Flood, Flooding, FloodLimit, run
-from support.rq.flood import OURS, OURS_SIMPLE, RqFlood, RqFlooding
+from support.rq.flood import OURS, RqFlood, RqFlooding
 from support.rq.workers import Fleet
 from support.servers.flood import Servers
 
@@ -100,10 +100,8 @@ LAUNCHERS = [
     _celery("gevent", **_GREEN_ON_REDIS),
     _celery("gevent", "rabbitmq", **_GREEN_ON_RABBITMQ),
     _celery("eventlet", **_GREEN_ON_REDIS),
-    _celery("eventlet", "rabbitmq", **_GREEN_ON_RABBITMQ),
     _rq_pool("rq worker-pool", "rq.Worker"),
     _rq_pool("rq worker-pool -w ThrottledWorker", OURS),
-    _rq_pool("rq worker-pool -w ThrottledSimpleWorker", OURS_SIMPLE),
 ]
 
 

@@ -111,7 +111,7 @@ def test_worker_logs_why_jobs_wait(worker: str, redis_url: str, store: RedisProc
         _send(framework, tmp_path, 3)
         told = [
             logged(rf"{LIMIT}: downstream said 429: paused for 3 s in the whole fleet \({JOB}\)"),
-            logged(rf"{LIMIT} is holding jobs back: {JOB} waits for [\d.]+ s, until \d\d:\d\d:\d\d: \w+"),
+            logged(rf"{LIMIT} is holding jobs back: {JOB} waits for [\d.]+ s, until \d\d:\d\d:\d\d UTC: \w+"),
         ]
         store.stop()
         _send(framework, tmp_path, 1)

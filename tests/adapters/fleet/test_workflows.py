@@ -187,7 +187,7 @@ def test_as_many_workflows_are_inside_as_there_are_slots(base: str, kind: str) -
     assert {each.more for each in events if each.what != "begin"} == {"held"}
 
 
-@pytest.mark.parametrize("kind", SITES)
+@pytest.mark.parametrize("kind", ["dramatiq", "celery", OURS])
 def test_slot_of_a_workflow_that_is_killed_is_free_after_its_lease(base: str, kind: str) -> None:
     """
     Its second step is killed with SIGKILL. Its slot stays for a lease after that, and no longer: the others are done,

@@ -25,7 +25,7 @@ from support.flood.figures import bursts_beyond_us, full_from, lateness
 from support.flood.limits import FloodLimit
 from support.flood.meters import cpu_seconds, pids_of_broker, pids_of_redis, pss_mb, scripts_run
 from support.flood.run import Flooding
-from support.flood.shares import STOCK, WORKERS
+from support.flood.shares import STOCK, WOKEN, WORKERS
 from support.rq.flood import OURS_SIMPLE, RqFlood
 from support.rq.workers import Fleet
 from support.servers.flood import Servers, servers
@@ -35,7 +35,7 @@ from throttlekit import Control
 
 __all__ = ["KINDS", "Found", "Plan", "Work", "happen"]
 
-KINDS = [name for name in WORKERS if name != STOCK]
+KINDS = [name for name in WORKERS if name not in (STOCK, WOKEN)]
 _FULL_FOR, _FULL = 3.0, 0.95
 """The limit is fully used from an instant on when so much of it is used in as many seconds after it."""
 

@@ -20,6 +20,7 @@ from throttlekit.fleet import activity
 from throttlekit.fleet.activity import KEYS, Activity
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.list_now import ListNow, list_from
+from throttlekit.fleet.tenants import TENANTS
 from throttlekit.stores.memory import MemoryStore
 
 API = TokenBucket("api", "1/minute", burst=2)
@@ -41,7 +42,7 @@ class _Fleet(MemoryStore):
             raise StoreUnavailable("gone")
         if commands[-1][2] != len(KEYS):
             return [[[b"1", b"0"], []]]  # nobody was told anything
-        self.tenants += [json.loads(str(each[-1])) for each in commands[:-1]]
+        self.tenants += [json.loads(str(each[-1])) for each in commands[:-1] if each[3] == TENANTS[0]]
         self.sent.append(str(commands[-1][-1]))
         self.reports.append(json.loads(self.sent[-1]))
         return [0] * len(commands)
@@ -79,7 +80,7 @@ def test_each_decision_is_counted_by_limit_and_reason(fleet: _Fleet, limiter: Li
         limiter.acquire(API, job=Job(id=str(number)))
     limiter.close()
     bucket, limit = bucket_name("api", "", API.fingerprint), limit_id("api", API.fingerprint)
-    assert fleet.counts == {f"a {limit}": 2, f"u {limit}": 2, f"e {limit}": 3, f"e {bucket}": 3}
+    assert fleet.counts == {f"a {limit}": 2, f"n {limit}": 5, f"u {limit}": 2, f"e {limit}": 3, f"e {bucket}": 3}
     (told,) = [each for report in fleet.reports for each in report["keys"]]
     assert told[:3] == [bucket, 2, 3]
     assert told[3] > 0
@@ -198,6 +199,24 @@ def test_definitions_are_told_once_in_a_while(fleet: _Fleet) -> None:
     definitions = [each for report in fleet.reports for each in report["limits"]]
     assert [name for name, _ in definitions] == [limit_id("api", API.fingerprint)]
     assert json.loads(definitions[0][1])["rate"] == [1, 60_000_000]
+    limiter.close()
+
+
+def test_a_definition_is_reported_again_until_there_is_an_answer(fleet: _Fleet, limiter: Limiter) -> None:
+    """A limit that no later job uses is known all the same: the counts of its only report are lost, and not its row."""
+    told = limiter.fleet.activity
+    assert told is not None
+    told._store = fleet
+    limiter.acquire(API)
+    fleet.away = True
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            told.beat()
+    fleet.away = False
+    fleet.reports.clear()
+    told.beat()
+    told.beat()
+    assert [[name for name, _ in report["limits"]] for report in fleet.reports] == [[limit_id("api", API.fingerprint)]]
     limiter.close()
 
 

@@ -29,7 +29,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.limit.base import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Call
 from throttlekit.adapter import decision_from_receipt, receipt

@@ -1,0 +1,108 @@
+--[[
+  Add counts to the history of limits: what one process decided, or how many jobs a reader saw waiting. Decides nothing.
+
+  KEYS[1]    limits that have a history, by when it was last written, to the minute; sorted set, seconds
+  KEYS[2]    string of records: in which minutes and hours any process reported
+  KEYS[i+2]  string of records: the history of limit i
+
+  A string has 1440 records of a minute, and after them 720 records of an hour, of 32 bytes each. Minute m since 1970 has
+  record m % 1440, and hour h has record 1440 + h % 720. A record that is of an earlier lap is replaced. Its fields, as
+  unsigned integers, each of which keeps its highest value instead of overflowing:
+
+    lap: m / 1440 or h / 720 (16 bits), units (40), granted (28), arrived (28), denied (28), paused (24), heard (8),
+    rate (36), longest wait in tenths of a second (24), most jobs that waited, and 1 (24)
+
+  After the records comes the minute in which the string was begun (32): what was before is not known.
+
+  ARGV[1]    the counts, as JSON: {{units, granted, arrived, denied, paused, heard, rate, wait, waiting}, …}, of each
+             limit in the order of its key; see throttlekit/fleet/history.py
+  ARGV[2]    "1": a process reports; "0": a reader does
+
+  Returns  nothing
+
+  Writes   KEYS[2] and KEYS[i+2], which expire 30 days after they were last written, and KEYS[1], whose members are the
+           names of these keys: 200 at most. A new limit replaces the one that was silent for longest, and for an hour at
+           least; otherwise it has no history
+]]
+local MINUTES, HOURS, BYTES, KEPT, MOST, SILENT = 1440, 720, 32, 2592000, 200, 3600
+local WIDTHS = {'u16', 'u40', 'u28', 'u28', 'u28', 'u24', 'u8', 'u36', 'u24', 'u24'}
+local STARTS, LAP, RATE, WAIT, WAITING = {0, 16, 56, 84, 112, 140, 164, 172, 208, 232}, 1, 8, 9, 10
+local CHANGED = 68719476735
+local spread = table.unpack or unpack
+local function whole(x) return string.format('%.0f', x) end
+
+local now = tonumber(redis.call('TIME')[1])
+
+-- The rate of a record: of two that differ, that it changed.
+local function rate_of(known, new)
+  new = math.min(new, CHANGED - 1)
+  if new == 0 or known == new then return known end
+  return known == 0 and new or CHANGED
+end
+
+-- The records of now: of the minute and of the hour.
+local minute, hour = math.floor(now / 60), math.floor(now / 3600)
+local RECORDS = {
+  {at = minute % MINUTES, lap = math.floor(minute / MINUTES)},
+  {at = MINUTES + hour % HOURS, lap = math.floor(hour / HOURS)},
+}
+local READ = {}
+for _, record in ipairs(RECORDS) do
+  record.starts = {}
+  for field, start in ipairs(STARTS) do record.starts[field] = whole(record.at * BYTES * 8 + start) end
+  for _, field in ipairs({LAP, RATE, WAIT, WAITING}) do
+    READ[#READ + 1], READ[#READ + 2], READ[#READ + 3] = 'GET', WIDTHS[field], record.starts[field]
+  end
+end
+
+local function add(key, counts)
+  if redis.call('EXISTS', key) == 0 then
+    -- The end first, so that it never grows.
+    redis.call('BITFIELD', key, 'SET', 'u32', whole((MINUTES + HOURS) * BYTES * 8), whole(minute))
+  end
+  local known, write = redis.call('BITFIELD', key, spread(READ)), {'OVERFLOW', 'SAT'}
+  for i, record in ipairs(RECORDS) do
+    local lap, rate, wait, waiting = spread(known, 4 * i - 3, 4 * i)
+    local function put(verb, field, value)
+      local n = #write
+      write[n + 1], write[n + 2], write[n + 3], write[n + 4] = verb, WIDTHS[field], record.starts[field], whole(value)
+    end
+    if lap ~= record.lap then
+      redis.call('SETRANGE', key, whole(record.at * BYTES), string.rep('\0', BYTES))
+      rate, wait, waiting = 0, 0, 0
+      put('SET', LAP, record.lap)
+    end
+    for field = 2, 7 do
+      if counts[field - 1] ~= 0 then put('INCRBY', field, counts[field - 1]) end
+    end
+    if rate_of(rate, counts[7]) ~= rate then put('SET', RATE, rate_of(rate, counts[7])) end
+    if counts[8] > wait then put('SET', WAIT, counts[8]) end
+    if counts[9] > waiting then put('SET', WAITING, counts[9]) end
+  end
+  if #write > 2 then redis.call('BITFIELD', key, spread(write)) end
+end
+
+-- Whether the limit has a history, or gets one now.
+local function has_room(key)
+  local written = tonumber(redis.call('ZSCORE', KEYS[1], key) or nil)
+  if not written and redis.call('ZCARD', KEYS[1]) >= MOST then
+    local known = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
+    if tonumber(known[2]) > now - SILENT then return false end
+    redis.call('ZREM', KEYS[1], known[1])
+    redis.call('UNLINK', known[1])
+  end
+  if not written or written < now - 60 then redis.call('ZADD', KEYS[1], whole(now), key) end
+  return true
+end
+
+if ARGV[2] == '1' then
+  add(KEYS[2], {0, 0, 0, 0, 0, 0, 0, 0, 0})
+  redis.call('EXPIRE', KEYS[2], whole(KEPT))
+end
+for i, each in ipairs(cjson.decode(ARGV[1])) do
+  if has_room(KEYS[i + 2]) then
+    add(KEYS[i + 2], each)
+    redis.call('EXPIRE', KEYS[i + 2], whole(KEPT))
+  end
+end
+redis.call('EXPIRE', KEYS[1], whole(KEPT))

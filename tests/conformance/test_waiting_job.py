@@ -1,0 +1,233 @@
+"""Why one job waits, from the waitlists of the store: also in a flood, of which the fleet's report knows a part."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from support.servers.processes import Cluster, patient
+from support.waitlists import ask, held
+from throttlekit import Job, Limiter, TokenBucket
+from throttlekit._core.storage_keys import bucket_name, digest_of
+from throttlekit._engine.waker import Waker
+from throttlekit._wiring import wiring_of
+from throttlekit.fleet.activity import KEYS
+from throttlekit.fleet.waiting_job import Found, look_up
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisStore
+from throttlekit_cli.top.explain import describe, job_data
+
+KEYED = TokenBucket("keyed", "1/hour", burst=1, key="{account}")
+FIRST, SECOND = TokenBucket("first", "1/hour", burst=1), TokenBucket("second", "1/hour", burst=1)
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Iterator[Limiter]:
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
+        yield limiter
+
+
+@pytest.fixture
+def waker(limiter: Limiter) -> Iterator[Waker[str]]:
+    with contextlib.closing(held(limiter)) as waker:
+        yield waker
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisStore]:
+    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
+        yield store
+
+
+def _flood(limiter: Limiter, waker: Waker[str], accounts: int) -> None:
+    """Of each account one job passes, and two wait."""
+    for number in range(accounts):
+        for each in range(3):
+            ask(limiter, waker, KEYED, job=Job(id=f"{number}-{each}", kwargs={"account": f"a{number}"}))
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+
+
+class _Counted:
+    """A store that counts the round trips to it."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store, self.calls = store, 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls += 1
+        return getattr(self._store, name)
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        self.calls += 1
+        return self._store.commands(commands)
+
+    def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
+        self.calls += 1
+        return self._store.scan(pattern, cursor)
+
+
+def test_every_job_of_a_flood_is_found_with_its_position(
+    limiter: Limiter, waker: Waker[str], store: RedisStore
+) -> None:
+    """A process reports 100 keys and 100 jobs a second: jobs of other keys are found on their waitlists."""
+    _flood(limiter, waker, 250)
+    for number in range(0, 250, 7):
+        for each in (1, 2):
+            found = look_up(store, f"{number}-{each}")
+            assert found.job is not None, (number, each)
+            assert found.key is not None
+            assert found.job.place is not None
+            assert (found.key.key, found.job.place.before, found.job.state) == (f"a{number}", each - 1, "waiting")
+            assert (each - 1) * 3600 < found.job.due - found.now <= each * 3600
+
+
+def test_the_number_of_round_trips_does_not_grow_with_the_jobs(
+    limiter: Limiter, waker: Waker[str], store: RedisStore
+) -> None:
+    """It takes some more where the reports know nothing, and as many for the last of the jobs as for the first."""
+    _flood(limiter, waker, 150)
+    for number in range(400):
+        ask(limiter, waker, FIRST, job=Job(id=f"one-{number}"))
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    counted = _Counted(store)
+    took: list[int] = []
+    for job in ("one-1", "one-399", "149-2", "unknown"):
+        counted.calls = 0
+        look_up(counted, job)
+        took.append(counted.calls)
+    assert max(took[:2]) <= 12
+    assert max(took) <= 20
+
+
+def test_the_limit_that_binds_is_named(limiter: Limiter, waker: Waker[str], store: RedisStore) -> None:
+    """A job waits for one of its limits at a time: the last report may name another than its waitlists."""
+    for limit in (FIRST, SECOND):
+        limiter.acquire(limit)
+    ask(limiter, waker, FIRST, SECOND, job=Job(id="both"))
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    before = look_up(store, "both").job
+    assert before is not None
+    binding, other = (FIRST, SECOND) if before.limit == "first" else (SECOND, FIRST)
+    limiter.reset(binding)
+    ask(limiter, waker, FIRST, SECOND, job=Job(id="both"))
+    after = look_up(store, "both")
+    assert after.job is not None
+    assert (after.job.limit, after.job.state, after.job.reason) == (other.name, "waiting", "exhausted")
+
+
+def test_a_job_that_waits_again_is_not_said_to_be_allowed(
+    limiter: Limiter, waker: Waker[str], store: RedisStore
+) -> None:
+    """It had waited, was allowed, and its body failed: the retry waits, which no worker has reported yet."""
+    limiter.acquire(FIRST)
+    ask(limiter, waker, FIRST, job=Job(id="again"))
+    limiter.reset(FIRST)
+    assert ask(limiter, waker, FIRST, job=Job(id="again")).allowed
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    found = look_up(store, "again")
+    assert (found.job and found.job.state) == "allowed"
+    ask(limiter, waker, FIRST, job=Job(id="again"))
+    found = look_up(store, "again")
+    assert (found.job and found.job.state) == "waiting"
+
+
+def test_a_job_that_left_the_waitlist_is_not_said_to_wait(
+    limiter: Limiter, waker: Waker[str], store: RedisStore
+) -> None:
+    """It was denied, as its worker reported. Then the list was emptied: nothing says what became of the job."""
+    limiter.acquire(FIRST)
+    ask(limiter, waker, FIRST, job=Job(id="gone"))
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.clear_line(FIRST)
+    found = look_up(store, "gone")
+    data = job_data("gone", found, show_keys=False)
+    assert (data["state"], data["limit"], data["known"], data["searched_all"]) == ("left", "first", True, True)
+    (first, second) = describe("gone", found, show_keys=False)
+    assert "was denied by limit 'first'" in first
+    assert "Now it is on no waitlist of this store" in first
+    assert "allowed to run since" in second
+
+
+def test_a_job_whose_definition_is_not_known_is_found(
+    limiter: Limiter, waker: Waker[str], store: RedisStore, client: Any
+) -> None:
+    """No worker has reported the limit's definition, which says the position: the rest is known."""
+    _flood(limiter, waker, 1)
+    client.delete(*KEYS)
+    found = look_up(store, "0-2")
+    data = job_data("0-2", found, show_keys=False)
+    assert (data["state"], data["limit"], data["before"], data["starts_at"]) == ("waiting", "keyed", None, None)
+    lines = describe("0-2", found, show_keys=False)
+    assert "whose definition no worker has reported" in lines[0]
+    assert any("not known without the definition" in line for line in lines)
+
+
+def test_what_was_not_searched_is_said(limiter: Limiter, waker: Waker[str], store: RedisStore, client: Any) -> None:
+    """If the store has more names than are searched, an unknown job may wait all the same."""
+    _flood(limiter, waker, 1)
+    client.delete(*KEYS)
+    found = look_up(store, "0-2", max_names=0)
+    assert found == Found(found.now, searched_all=False)
+    assert "on no waitlist among the first" in describe("0-2", found, show_keys=False)[0]
+    unknown = describe("x", look_up(store, "x"), show_keys=False)
+    assert "on no waitlist of this store" in unknown[0]
+    assert "in another store" in unknown[2]
+
+
+def test_an_explanation_for_programs_has_the_names_of_top(
+    limiter: Limiter, waker: Waker[str], store: RedisStore
+) -> None:
+    """What both say of a limit has one name, with the key as a digest."""
+    from throttlekit.fleet.snapshot import look
+    from throttlekit_cli.top.rows import as_data, rows_of
+
+    _flood(limiter, waker, 1)
+    fleet = look(store)
+    (row,) = as_data(fleet, rows_of(fleet, {}, order="wait", show_keys=False), "")["limits"]
+    data = job_data("0-1", look_up(store, "0-1"), show_keys=False)
+    shared = {**row, **row["keys"][0]}
+    names = {*shared} & {*data}
+    assert names >= {"limit", "definition", "key", "used", "capacity", "waiting", "waiting_units", "owners", "rules"}
+    assert {name: data[name] for name in names - {"last_starts_in"}} == {
+        name: shared[name] for name in names - {"last_starts_in"}
+    }
+    assert data["key"] == digest_of("a0")
+
+
+def test_a_pause_of_another_key_is_not_named(limiter: Limiter, waker: Waker[str], store: RedisStore) -> None:
+    """An operator paused one account: a job of another account waits for its unit."""
+    from throttlekit import Control
+
+    _flood(limiter, waker, 2)
+    with Control(limiter, by="ann") as control:
+        control.pause(KEYED, key="a0")
+    assert [rule.what for rule in look_up(store, "0-1").rules] == ["pause"]
+    assert look_up(store, "1-1").rules == ()
+
+
+def test_a_limiter_finds_jobs_of_its_groups(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
+    """The page of an app is given its limiter, whose circuit breaker and groups stand before the store."""
+    _flood(limiter, waker, 1)
+    with contextlib.closing(Limiter(patient(redis_url), stores={"other-*": patient(redis_url)})) as grouped:
+        shared: Any = wiring_of(grouped).stores.shared
+        shared.commands([("DEL", key) for key in KEYS])
+        found = look_up(shared, "0-2")
+        assert (found.job and found.job.limit) == "keyed"
+        assert look_up(shared, "x").searched_all
+
+
+def test_a_job_on_a_cluster_is_found(cluster: Cluster) -> None:
+    """Each node's names are searched."""
+    limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
+    with contextlib.closing(limiter), contextlib.closing(held(limiter)) as waker:
+        _flood(limiter, waker, 6)
+        store: Any = wiring_of(limiter).stores.shared
+        store.commands([("DEL", key) for key in KEYS])
+        for number in range(6):
+            found = look_up(store, f"{number}-2")
+            assert found.job is not None
+            assert found.job.bucket == bucket_name("keyed", f"a{number}", KEYED.fingerprint)
+        assert look_up(store, "x").searched_all

@@ -1,0 +1,204 @@
+"""
+What each limit did in the last 24 hours, minute by minute, and in the last 30 days, hour by hour: kept in the store.
+
+Rule 1: a step counts what the store received in it. When it has ended it never changes, for any reader.
+Rule 2: a step is known if any process reported in it, and the history had begun. Otherwise its numbers are None, which
+is not the same as 0.
+Rule 3: a limit takes 69 kB, and 200 limits have a history. How fleet_history.lua makes room for a new one is there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import throttlekit_lua
+from throttlekit._core.storage_keys import fleet_name
+from throttlekit.stores.base import SupportsCommands
+
+__all__ = ["CHANGED", "HISTORIES", "RANGES", "Bar", "Moment", "Range", "bars_of", "history_name", "report_history"]
+
+HISTORIES = (fleet_name("timelines"), fleet_name("timeline"))
+"""The names of the limits that have a history, and the record of when any process reported."""
+CHANGED = 2**36 - 1
+"""The rate of a record in which it changed."""
+
+_SCRIPT = throttlekit_lua.script("fleet_history")
+_BYTES, _MINUTES, _HOURS = 32, 1_440, 720
+_AT_ONCE = 25
+_BEGUN = ((_MINUTES + _HOURS) * _BYTES, (_MINUTES + _HOURS) * _BYTES + 4)
+"""Where the minute is in which the history was begun."""
+_WIDTHS = (16, 40, 28, 28, 28, 24, 8, 36, 24, 24)
+
+
+@dataclass(slots=True)
+class Moment:
+    """
+    What is added to the history of a limit.
+
+    Attributes:
+        units: Units that were granted, as far as `settle` has corrected them.
+        granted, arrived: Jobs that were granted, and jobs that asked for the first time.
+        denied, paused: Denials, without and because of a pause.
+        partner_429s: 429s from the partner that paused the limit.
+        rate: As `reported_rate` returns it; 0: not known.
+        wait_ds: The longest wait of a job that asked, in tenths of a second.
+        waiting: How many jobs a reader saw waiting; None: it was no reader.
+    """
+
+    units: int = 0
+    granted: int = 0
+    arrived: int = 0
+    denied: int = 0
+    paused: int = 0
+    partner_429s: int = 0
+    rate: int = 0
+    wait_ds: int = 0
+    waiting: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """
+    One step of a chart: a minute, an hour, or several of them. Numbers as in `Moment`; None: not known.
+
+    Attributes:
+        at: When it begins, in seconds since 1970.
+        longest_wait: In seconds.
+        rate: That which was in force throughout; None: it changed, or is not known.
+        waiting: The most jobs that a reader saw waiting.
+    """
+
+    at: int
+    units: int | None = None
+    granted: int | None = None
+    arrived: int | None = None
+    denied: int | None = None
+    paused: int | None = None
+    partner_429s: int | None = None
+    rate: int | None = None
+    longest_wait: float | None = None
+    waiting: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """How long a chart is: *bars* of *merged* records each, which are of *step* seconds."""
+
+    step: int
+    merged: int
+    bars: int
+
+    @property
+    def bar_s(self) -> int:
+        return self.step * self.merged
+
+
+RANGES: Mapping[str, Range] = {
+    "15m": Range(60, 1, 15),
+    "1h": Range(60, 1, 60),
+    "24h": Range(60, 10, 144),
+    "30d": Range(3_600, 4, 180),
+}
+"""The ranges that a chart can have, by name."""
+
+
+def history_name(id: str) -> str:
+    """Where the history of the limit *id* is kept."""
+    return fleet_name(f"timeline:{id}")
+
+
+def report_history(added: Mapping[str, Moment], *, by_reader: bool = False) -> list[tuple[str | int, ...]]:
+    """
+    The commands that add to the history of limits, each by its id, and mark the time as known unless *by_reader*.
+
+    Each command takes a few limits, so that none holds the server for long.
+    """
+    ids = list(added)
+    return [
+        _report({id: added[id] for id in ids[first : first + _AT_ONCE]}, by_reader)
+        for first in range(0, max(1, len(ids)), _AT_ONCE)
+    ]
+
+
+def _report(added: Mapping[str, Moment], by_reader: bool) -> tuple[str | int, ...]:
+    rows = [
+        [e.units, e.granted, e.arrived, e.denied, e.paused, e.partner_429s, e.rate, e.wait_ds,
+         0 if e.waiting is None else e.waiting + 1]
+        for e in added.values()
+    ]  # fmt: skip
+    names = (*HISTORIES, *map(history_name, added))
+    return ("EVAL", _SCRIPT, len(names), *names, json.dumps(rows, separators=(",", ":")), "0" if by_reader else "1")
+
+
+def bars_of(store: SupportsCommands, ids: Sequence[str], now: float, of: Range) -> dict[str, list[Bar]]:
+    """
+    The bars of each limit, the oldest first; the last one is still running.
+
+    Args:
+        now: The store's clock, seconds since 1970.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    last = int(now // of.bar_s)
+    numbers = range((last - of.bars + 1) * of.merged, int(now // of.step) + 1)
+    ring, skipped = (_MINUTES, 0) if of.step == 60 else (_HOURS, _MINUTES)
+    parts = [((skipped + first) * _BYTES, (skipped + end) * _BYTES) for first, end in _pieces(numbers, ring)]
+    keys = (HISTORIES[1], *map(history_name, ids))
+    replies = iter(
+        store.commands([("GETRANGE", key, first, end - 1) for key in keys for first, end in (*parts, _BEGUN)])
+    )
+
+    def records() -> tuple[dict[int, tuple[int, ...]], float]:
+        """The records of the next key by their number, and when it was begun, in seconds since 1970."""
+        joined = b"".join(bytes(next(replies)).ljust(end - first, b"\0") for first, end in parts)
+        found = ((number, _fields(joined[at * _BYTES : (at + 1) * _BYTES])) for at, number in enumerate(numbers))
+        begun = bytes(next(replies))
+        return (
+            {number: fields[1:] for number, fields in found if fields[0] == number // ring},
+            int.from_bytes(begun, "big") * 60 if len(begun) == 4 else math.inf,
+        )
+
+    reported, _ = records()
+    bars = dict[str, list[Bar]]()
+    for id in ids:
+        own, begun = records()
+        known = {number for number in reported if (number + 1) * of.step > begun}
+        bars[id] = [
+            _bar(at * of.bar_s, [(own.get(n), n in known) for n in range(at * of.merged, (at + 1) * of.merged)])
+            for at in range(last - of.bars + 1, last + 1)
+        ]
+    return bars
+
+
+def _pieces(numbers: range, ring: int) -> list[tuple[int, int]]:
+    """From which record to which: the ring may begin again between them."""
+    first = numbers[0] % ring
+    if first + len(numbers) <= ring:
+        return [(first, first + len(numbers))]
+    return [(first, ring), (0, first + len(numbers) - ring)]
+
+
+def _fields(record: bytes) -> tuple[int, ...]:
+    number, rest = int.from_bytes(record, "big"), 8 * _BYTES
+    return tuple(number >> (rest := rest - width) & (1 << width) - 1 for width in _WIDTHS)
+
+
+def _bar(at: int, records: Iterable[tuple[tuple[int, ...] | None, bool]]) -> Bar:
+    """The bar of some records, each of which may be missing, and may be of a time that is known."""
+    records = list(records)
+    kept = [fields for fields, _ in records if fields is not None]
+    waiting = max((fields[8] for fields in kept), default=0)
+    if not any(known for _, known in records):
+        return Bar(at, waiting=waiting - 1 if waiting else None)
+    units, granted, arrived, denied, paused, partner_429s = (sum(fields[i] for fields in kept) for i in range(6))
+    rates = {fields[6] for fields in kept if fields[6]}
+    (rate,) = rates if len(rates) == 1 else (CHANGED,)
+    return Bar(
+        at, units, granted, arrived, denied, paused, partner_429s,
+        None if rate == CHANGED else rate, max((fields[7] for fields in kept), default=0) / 10,
+        waiting - 1 if waiting else None,
+    )  # fmt: skip

@@ -1,0 +1,74 @@
+"""Whether the jobs that wait for a limit get fewer, and when none is left: from what was decided in the last minute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from throttlekit.fleet.definitions import has_keys, share_of_minute
+from throttlekit.fleet.snapshot import Key, Known
+
+__all__ = ["Outlook", "outlook_of"]
+
+_LEAST_CHANGE = 0.05
+"""Of the larger of arrivals and grants: a smaller difference is neither growth nor decline."""
+_HAS_ROOM = 0.8
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """
+    What becomes of the jobs that wait, if the next minutes are like the last one.
+
+    Attributes:
+        arrived, granted: Jobs that asked for the first time, and jobs that were granted, in the last minute.
+        trend: Whether fewer or more of them wait than a minute ago.
+        clears_in: In how many seconds none waits; None: not at this rate.
+        limit_has_room: The limit would let more jobs pass than it does: free workers are missing, or another limit
+            holds these jobs back.
+    """
+
+    arrived: int
+    granted: int
+    trend: Literal["clears", "grows", "steady"]
+    clears_in: float | None
+    limit_has_room: bool
+
+    def __str__(self) -> str:
+        """As one short text."""
+        if self.limit_has_room:
+            return "the limit has room: workers are missing, or another limit holds the jobs back"
+        if self.trend == "grows":
+            return f"grows: {self.arrived} arrived in the last minute, {self.granted} were granted"
+        return ""
+
+
+def outlook_of(known: Known, keys: Sequence[Key]) -> Outlook | None:
+    """
+    The outlook of a limit with *keys*, the most pressing ones. None: no job waits, or the last minute is not known.
+
+    Example: 600 jobs wait, 100 arrived in the last minute and 300 were granted. So 200 fewer wait each minute, and none
+    in 180 seconds.
+    """
+    waiting, minute = sum(key.waiting for key in keys), known.minute
+    if not waiting or not minute.is_known:
+        return None
+    arrived, granted = minute.arrived, minute.allowed or 0
+    fewer = granted - arrived
+    is_steady = abs(fewer) <= _LEAST_CHANGE * max(arrived, granted)
+    trend: Literal["clears", "grows", "steady"] = "steady" if is_steady else "clears" if fewer > 0 else "grows"
+    clears_in = waiting / fewer * 60 if trend == "clears" else None
+    return Outlook(arrived, granted, trend, clears_in, _has_room(known, [key for key in keys if key.waiting]))
+
+
+def _has_room(known: Known, waiting: Sequence[Key]) -> bool:
+    """Whether jobs have waited for a minute although the limit lets more pass than it did all the time."""
+    held = any(key.paused is not None or key.slowed is not None for key in waiting)
+    if held or max(key.oldest_wait or 0.0 for key in waiting) < _PATIENCE_S:
+        return False
+    if not known.limit.period_us:
+        return all(key.used <= key.capacity / 2 for key in waiting)
+    share = None if has_keys(known) else share_of_minute(known.limit, known.minute)
+    return share is not None and share < _HAS_ROOM and all(key.used < key.capacity for key in waiting)

@@ -1,0 +1,244 @@
+"""
+Why one job waits: its entry on a waitlist, and what a worker reported of its last decision.
+
+Rule 1: the waitlists are the truth. A report may be old, and only some jobs are reported: see `Activity`.
+Rule 2: the number of commands is bounded, however many jobs wait. The lists on which the job may wait are searched from
+the likely to the unlikely: the reported one, those of limits without keys, those of keys for which jobs wait by the
+reports, and then every waitlist among the first `MAX_NAMES` names of the store. One more command returns its position
+and the estimate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+from urllib.parse import unquote
+
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.storage_keys import bucket_name, bucket_of, is_encodable, parts_of, quoted, wait_names
+from throttlekit._core.waitlist import State
+from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, reported_id
+from throttlekit.fleet.list_now import Entry, entries_question, entry_from, listens, owner_question
+from throttlekit.fleet.replies import pairs, text_of, time_of
+from throttlekit.fleet.rules import Rule
+from throttlekit.fleet.snapshot import FleetStore, Key, Known, known_of, look_at, rules_of
+from throttlekit.stores.base import Store, SupportsScan
+
+__all__ = ["MAX_NAMES", "Found", "Place", "Waiting", "look_up"]
+
+MAX_NAMES = 2_000_000
+"""So many names of the store are searched for waitlists, by commands of 1 000 names."""
+
+_SCANNED_AT_ONCE = 1_000
+_SEARCHED_AT_ONCE = 500
+_MAX_LISTS = 10_000
+_EVERY_LIST = wait_names("tk1:{*:*}:*")[2]
+
+
+class Place(NamedTuple):
+    """
+    Where a job is on a waitlist.
+
+    Attributes:
+        state: "waiting"; "woken": it may ask, and has not; "kept": something else holds it back, like another limit or
+            an operator's pause, and it keeps its position.
+        before: How many jobs wait before it; None: not known.
+        owner: The worker process that has its message.
+        answers: Whether the owner was listening when it was last called. If not, its jobs are passed over.
+    """
+
+    state: str
+    before: int | None
+    owner: str
+    answers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """
+    What is known of a job that was denied.
+
+    Attributes:
+        bucket: Under which name the binding limit counts it; "" once it was allowed.
+        reason: That of its last decision.
+        since, due, decided: Its first denial, the estimated time of its turn (0: not known), and its last decision
+            (0: not reported); seconds of the store's clock.
+        place: Where it is on the waitlist of its key; None: it is not on it.
+    """
+
+    bucket: str
+    reason: str
+    since: float
+    deferrals: int
+    due: float
+    decided: float
+    place: Place | None = None
+
+    @property
+    def state(self) -> str:
+        """
+        That of its place; or "allowed": it was allowed to run; or "left": it was denied, and is on no waitlist now.
+        """
+        return self.place.state if self.place is not None else "allowed" if self.reason == "allowed" else "left"
+
+    @property
+    def limit(self) -> str:
+        """The name of the binding limit, as it is stored."""
+        parts = parts_of(self.bucket)
+        return "" if parts is None else unquote(parts[0].partition(":")[0])
+
+
+class Found(NamedTuple):
+    """
+    What is known of a job.
+
+    Attributes:
+        now: The store's clock, in seconds.
+        job: None: nothing is known.
+        key: The key that it waits for; None: it waits for none, or no worker has reported the definition of its limit.
+        rules: The rules of live control for that key's limit, without the pauses of other keys.
+        searched_all: Whether every waitlist was searched, if it is on none of those that were.
+    """
+
+    now: float
+    job: Waiting | None = None
+    key: Key | None = None
+    rules: tuple[Rule, ...] = ()
+    searched_all: bool = True
+
+
+def look_up(store: FleetStore, job_id: str, *, max_names: int = MAX_NAMES) -> Found:
+    """
+    Find out why a job waits.
+
+    Args:
+        max_names: How many names of the store are searched for its waitlist at most.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    kept, text = store.commands([("HGETALL", KEYS[2]), ("HGET", JOBS_KNOWN, reported_id(job_id))])
+    known = {each.id: each for each in (known_of(*each) for each in pairs(kept)) if each is not None}
+    job = _reported(text)
+    search = _Search(store, job_id, max_names)
+    entry = search.find(job, known) if is_encodable(job_id) else None
+    if entry is None:
+        return Found(time_of(store), job, None, (), search.searched_all)
+    key = _key_of(store, known, search.bucket)
+    if key is None:
+        return Found(time_of(store), _without_key(store, job, entry, search.bucket))
+    now, rules = rules_of(store, key.limit)
+    rules = tuple(rule for rule in rules if rule.what != "pause" or rule.part is None or quoted(rule.part) == key.key)
+    found = _with_position(store, job, entry, key, job_id, now, rules)
+    return Found(now, found, None if found is None or found is job else key, rules)
+
+
+class _Search:
+    """
+    The search for the list that a job waits on: where it is waiting or woken. A list that only keeps its position is
+    the result if there is no other.
+    """
+
+    def __init__(self, store: FleetStore, job_id: str, max_names: int) -> None:
+        self._store, self._job_id, self._max_names = store, job_id, max_names
+        self.bucket, self.searched_all = "", True
+
+    def find(self, job: Waiting | None, known: Mapping[str, Known]) -> Entry | None:
+        found: Entry | None = None
+        for buckets in self._pages(job, known):
+            answers = self._store.commands([entries_question(bucket, (self._job_id,)) for bucket in buckets])
+            for bucket, (text,) in zip(buckets, answers, strict=True):
+                entry = entry_from(text)
+                if entry is None or (entry.state is State.KEPT and found is not None):
+                    continue
+                self.bucket, found = bucket, entry
+                if entry.state is not State.KEPT:
+                    return entry
+        return found
+
+    def _pages(self, job: Waiting | None, known: Mapping[str, Known]) -> Iterator[Sequence[str]]:
+        if job is not None and job.bucket:
+            yield [job.bucket]
+        alone = [
+            bucket_name(each.limit.name, "", each.limit.fingerprint)
+            for each in known.values()
+            if not each.keyed and each.limit.scope == "global"
+        ]
+        for at in range(0, len(alone), _SEARCHED_AT_ONCE):
+            yield alone[at : at + _SEARCHED_AT_ONCE]
+        for at in range(0, _MAX_LISTS, _SEARCHED_AT_ONCE):
+            (some,) = self._store.commands([("ZREVRANGE", KEYS[1], at, at + _SEARCHED_AT_ONCE - 1)])
+            if not some:
+                break
+            yield list(map(text_of, some))
+        yield from self._scanned()
+
+    def _scanned(self) -> Iterator[Sequence[str]]:
+        self.searched_all = False
+        if not isinstance(self._store, SupportsScan):
+            return
+        cursor = ""
+        for _ in range(0, self._max_names, _SCANNED_AT_ONCE):
+            cursor, names = self._store.scan(_EVERY_LIST, cursor)
+            buckets = [bucket_of(name) for name in names]
+            for at in range(0, len(buckets), _SEARCHED_AT_ONCE):
+                yield buckets[at : at + _SEARCHED_AT_ONCE]
+            if not cursor:
+                self.searched_all = True
+                return
+
+
+def _reported(text: bytes | None) -> Waiting | None:
+    """What a worker reported of the job's last decision; None: nothing that is of use."""
+    try:
+        bucket, reason, since_us, deferrals, due_us, decided_us = json.loads(text or b"null")
+        return Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, decided_us / 1e6)
+    except (TypeError, ValueError):
+        return None
+
+
+def _key_of(store: FleetStore, known: Mapping[str, Known], bucket: str) -> Key | None:
+    parts = parts_of(bucket)
+    definition = None if parts is None else known.get(parts[0])
+    return None if definition is None else next(iter(look_at(store, definition, [bucket])), None)
+
+
+def _without_key(store: FleetStore, job: Waiting | None, entry: Entry, bucket: str) -> Waiting:
+    """As `_with_position`, where the definition of the limit is not known: the position needs it."""
+    place = Place(entry.state.value, None, entry.owner, _listens(store, bucket, entry))
+    reported = job if job is not None and job.bucket == bucket else None
+    decided = 0.0 if reported is None else reported.decided
+    return Waiting(bucket, "" if reported is None else reported.reason, entry.since, entry.denials, 0.0, decided, place)
+
+
+def _with_position(
+    store: FleetStore, job: Waiting | None, entry: Entry, key: Key, job_id: str, now: float, rules: Sequence[Rule]
+) -> Waiting | None:
+    """The job with its position; what was reported of it, if it has left the list meanwhile."""
+    cost = max(1, min(entry.cost, key.limit.most))
+    claim = StoreClaim(key.bucket, key.limit.bind(cost, round(now * 1_000_000)), cost)
+    where = cast(Store, store).where([claim], job_id)
+    if where is None:
+        return job
+    reported = job if job is not None and job.bucket == key.bucket and job.reason != "allowed" else None
+    is_paused = key.paused is not None or any(rule.what == "pause" for rule in rules)
+    due = now + where.in_us / 1e6
+    if where.state is State.KEPT:  # nothing is known of what it waits for
+        due = 0.0 if reported is None else reported.due
+    worked_out = "paused" if is_paused else "in line" if key.used < key.capacity else "exhausted"
+    return Waiting(
+        key.bucket,
+        worked_out if reported is None else reported.reason,
+        entry.since or (0.0 if reported is None else reported.since),
+        entry.denials,
+        due,
+        0.0 if reported is None else reported.decided,
+        Place(where.state.value, where.position, entry.owner, _listens(store, key.bucket, entry)),
+    )
+
+
+def _listens(store: FleetStore, bucket: str, entry: Entry) -> bool:
+    (free,) = store.commands([owner_question(bucket, entry.owner)])
+    return listens(free)
