@@ -72,6 +72,7 @@ _FIRST = (
     "faults/test_servers.py",
     "model/test_model.py",
     "cli/test_demo.py",
+    "cli/test_examples.py",
 )
 
 
@@ -116,13 +117,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _pulses_end() -> Iterator[None]:
+def _reporters_end() -> Iterator[None]:
     """A limiter that no test has closed would go on telling its store of itself, which is another test's by then."""
     yield
     for thread in threading.enumerate():
-        if thread.name == "throttlekit-pulse":
-            for beating in getattr(thread, "_args", ()):  # one that has just ended has none
-                beating.stop.set()
+        if thread.name == "throttlekit-reporter":
+            for started in getattr(thread, "_args", ()):  # one that has just ended has none
+                started.stop.set()
             thread.join()
 
 

@@ -8,7 +8,7 @@ Dramatiq), and more jobs than either lets pass. Beside `adapt=`: botocore's adap
 processes, a pause on each 429 alone, and a constant rate that is 20 % too high. botocore is left out if it is not
 installed. Exits with 1 if `adapt=` gets more than 10 429s per 1 000 calls (2 where answers say what is left), or uses
 less than 0.90 of the true limit, where these are aimed at. About 30 minutes for each of --runs; --quick takes some
-seconds a row, and judges nothing. --write makes docs/benchmarks-adapt.md and docs/adapt.svg, of all runs that
+seconds a row, and judges nothing. --write makes docs/results/adapt.md and docs/adapt.svg, of all runs that
 --results has gathered.
 """
 

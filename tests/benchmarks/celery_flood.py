@@ -71,7 +71,7 @@ def deferrals(report: Report, kind: str, row: Row, told: Told, found: Figures) -
 def main() -> int:
     options = flood_options(__doc__, broker=True)
     title = "A backlog under a limit: 2 workers × 2, per job done"
-    report = Report(options, title, _FOOTNOTES, ("celery", "kombu", "redis"), "Benchmarks: Celery")
+    report = Report(options, title, _FOOTNOTES, ("celery", "kombu", "redis"), "Results: Celery")
     for where in each_broker(options):
         for row in filter(report.wants, rows(options.quick)):
             told = run(row.flood, where, CeleryFlooding)

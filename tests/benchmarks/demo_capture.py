@@ -1,7 +1,7 @@
 """
 Records `throttlekit demo` as an image that moves: what it prints, each line at the moment at which it was printed.
 
-    python tests/benchmarks/demo_capture.py [--svg docs/images/demo.svg] [--options "--jobs 200"]
+    python tests/benchmarks/demo_capture.py [--svg docs/images/demo.svg] [--options "--framework rq"]
 
 Where the reader's system asks for no motion, the image shows all lines at once.
 """
@@ -70,7 +70,7 @@ def drawn(lines: list[tuple[float, str]]) -> str:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--svg", type=Path)
-    parser.add_argument("--options", default="--jobs 200")
+    parser.add_argument("--options", default="")
     options = parser.parse_args()
     svg = drawn(recorded(shlex.split(options.options)))
     if options.svg:

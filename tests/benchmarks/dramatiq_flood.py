@@ -61,7 +61,7 @@ def rows(quick: bool) -> Iterator[Row]:
 def main() -> int:
     options = flood_options(__doc__, broker=True)
     title = "A backlog under a limit: 2 processes × 4 threads, per job done"
-    report = Report(options, title, _FOOTNOTES, ("dramatiq", "redis", "pika"), "Benchmarks: Dramatiq")
+    report = Report(options, title, _FOOTNOTES, ("dramatiq", "redis", "pika"), "Results: Dramatiq")
     for where in each_broker(options):
         for row in filter(report.wants, rows(options.quick)):
             report.add(where.kind, row, figures(run(row.flood, where)))

@@ -1,7 +1,7 @@
 """
 One fault amid a flood, on real workers of each framework: what is lost, doubled, refused, over the bound?
 
-    python tests/benchmarks/faults.py [--markdown docs/benchmarks-faults.md] [--jobs 200] [--seed 1] [--only text]
+    python tests/benchmarks/faults.py [--markdown docs/results/faults.md] [--jobs 200] [--seed 1] [--only text]
 
 The cases of tests/faults, bigger; where the fault strikes workers or the broker, beside the framework alone under the
 same fault, with bodies of 0.1 s so that it meets as many. Exits with 1 if a promise is broken.
@@ -113,7 +113,7 @@ def main() -> int:
     console.print("\n".join(verdict))
     if options.markdown:
         packages = ("dramatiq", "rq", "celery", "kombu", "redis")
-        options.markdown.write_text(page("Benchmarks: faults", packages, _TITLES, rows, _NOTES, verdict))
+        options.markdown.write_text(page("Results: faults", packages, _TITLES, rows, _NOTES, verdict))
     return 1 if broken else 0
 
 

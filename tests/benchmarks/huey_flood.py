@@ -64,7 +64,7 @@ def _say_denials(report: Report, row: Row, told: Told, found: Figures) -> None:
 def main() -> int:
     options = flood_options(__doc__)
     title = "A backlog under a limit: 2 consumers × 4 workers, per job done"
-    report = Report(options, title, _FOOTNOTES, ("huey", "redis"), "Benchmarks: huey")
+    report = Report(options, title, _FOOTNOTES, ("huey", "redis"), "Results: huey")
     with servers("redis") as where:
         for row in filter(report.wants, rows(options.quick)):
             assert isinstance(row.flood, HueyFlood)

@@ -3,7 +3,7 @@ How long does a new job wait after `huey.flush()` has removed a backlog of the s
 
     python tests/benchmarks/huey_flush.py
 
-Prints the table of docs/huey.md. It takes a minute.
+Prints a table with the figures of docs/huey.md. It takes a minute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-What benchmarks print, as a page of the docs: written by a command, never by hand.
+What benchmarks print, as a page of docs/results: written by a command, never by hand.
 
-    python tests/benchmarks/page.py docs/benchmarks-concurrency.md "Benchmarks: concurrency, and a 429" \\
+    python tests/benchmarks/page.py docs/results/concurrency.md "Results: concurrency, and a 429" \\
         "dramatiq_concurrency.py --broker redis" rq_concurrency.py
 
 Runs each command, shows what it prints, and writes all of it to the page: Markdown as it is, all else as text. The

@@ -34,11 +34,13 @@ from throttlekit_rq import ThrottledQueue
 LEAST_USE_STOCK = 0.85
 LEAST_USE_TIGHT = 0.9
 MOST_SHARE = 1 / 20
+WOKEN = ("rq.Worker", "rq.Worker")
 
 _FOOTNOTES = """\
 cmds: what the Redis of RQ was asked per job done, RQ's own some 60 and all polling included.
 CPU: of workers and work-horses, all processes.
-ours: ThrottledWorker; ours simple: ThrottledSimpleWorker; stock: `rq worker --with-scheduler`.
+ours: ThrottledWorker; ours simple: ThrottledSimpleWorker; stock: `rq worker --with-scheduler`;
+  woken: `rq worker`, with `throttlekit wake` beside two of them.
 naive: stock workers; a job that is denied enqueues another with enqueue_in(time to one token + U(0, 1) s), and ends."""
 
 
@@ -59,6 +61,11 @@ def rows(quick: bool) -> Iterator[Row]:
         yield Row(f"stock {jobs} 10/s burst 10", _flood("10/s", 10, jobs, STOCK), least_use=least)
     flood = RqFlood(limits=(tight,), jobs=60 if quick else 120, kinds=(STOCK, STOCK), give_up=90)
     yield Row(f"stock tight {flood.jobs} 10/s burst 1", flood, least_use=None, most_deliveries=None)
+    for rate, burst, jobs in (("10/s", 10, 60 if quick else 120), ("20/s", 20, 100 if quick else 500)):
+        flood = RqFlood(limits=(FloodLimit("partner", rate, burst),), jobs=jobs, kinds=WOKEN, wakes=True, give_up=120)
+        yield Row(f"woken {jobs} {rate} burst {burst}", flood)
+    flood = RqFlood(limits=(tight,), jobs=60 if quick else 120, kinds=WOKEN, wakes=True, give_up=90)
+    yield Row(f"woken tight {flood.jobs} 10/s burst 1", flood, least_use=None, most_deliveries=None)
     for limit, jobs in ((slow, 60 if quick else 120), (fast, 150 if quick else 500)):
         naive = RqFlood(limits=(limit,), jobs=jobs, kinds=(STOCK, STOCK), mode="naive", give_up=60)
         yield Row(f"naive {jobs} {limit.rate} burst {limit.burst}", naive, ours=False)
@@ -109,7 +116,7 @@ def _when(condition: object) -> float:
 def main() -> int:
     options = flood_options(__doc__)
     report = Report(
-        options, "A backlog under a limit: 2 workers, per job done", _FOOTNOTES, ("rq", "redis"), "Benchmarks: RQ"
+        options, "A backlog under a limit: 2 workers, per job done", _FOOTNOTES, ("rq", "redis"), "Results: RQ"
     )
     with servers("redis") as where:
         for row in filter(report.wants, rows(options.quick)):

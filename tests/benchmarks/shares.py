@@ -8,8 +8,7 @@ line. The limit is 50/s with a burst of 10 (Zipf: 100/s, 20, where the workers b
 get in line no faster than some 50 jobs a second, 20/s with a burst of 20 and a fifth of the backlog. Two worker
 processes, on servers of their own. Exits with 1 if a promise is broken: of use, counts, order and the bound. Waits are
 printed, and not judged. Takes an hour; --quick takes a few seconds a row, and judges the bound only. --write makes
-docs/benchmarks-shares.md, docs/shares.svg and the table of docs/how-to-shares.md, of all rows that --results has
-gathered.
+docs/results/shares.md and docs/shares.svg, of all rows that --results has gathered.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.flood.limits import FloodLimit
-from support.flood.shares import STOCK, WORKERS, Happened, Plan, happen, percentile
+from support.flood.shares import STOCK, WOKEN, WORKERS, Happened, Plan, happen, percentile
 from support.reports.command import parser_of
 from support.reports.shares import EACH, Figure, beside, by_workers, write
 from support.reports.tables import about
@@ -178,7 +177,10 @@ def of_faster(found: Happened, size: Size) -> Iterator[Figure]:
 def paused(size: Size) -> Plan:
     pause = 10 * size.time
     return Plan(
-        size.backlog("one", 4000), (), 2.5 * pause, [(pause / 2, lambda control: control.pause("partner", for_=pause))]
+        size.backlog("one", 4000),
+        (),
+        2.5 * pause,
+        [(pause / 2, lambda control: control.pause("partner", duration=pause))],
     )
 
 
@@ -280,6 +282,7 @@ NOTES = """\
 * 5 000 deleted: all that wait, and half as many more come from then on as may run. Celery's are revoked, RQ's deleted.
   Of Dramatiq's, what is queued is flushed, and what workers hold runs.
 * Rate × 10, ÷ 10: from 20/s to 200/s and back; stock RQ's from 2/s to 20/s.
+* Woken: stock workers with `throttlekit wake` beside them.
 * Stock RQ's jobs come up to a second before their turn, wait for it in their worker, and ask once more: a denial more,
   and no delivery.
 * -: not measured in these runs. At a scale below 1 the backlogs and the seconds are fewer, and the targets the same.
@@ -291,7 +294,7 @@ def size_of(workers: str, scale: float, quick: bool) -> Size:
     jobs, time = (0.03, 0.15) if quick else (scale, scale)
     if workers == STOCK:
         return Size(20, 20, 20, 20, jobs / 5, time)
-    return Size(borne=50 if workers == "RQ, ours" else 100, jobs=jobs, time=time)
+    return Size(borne=50 if workers in ("RQ, ours", WOKEN) else 100, jobs=jobs, time=time)
 
 
 def measure(row: Row, workers: str, size: Size) -> tuple[Happened, list[Figure]]:

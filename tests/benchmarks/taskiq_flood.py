@@ -54,7 +54,7 @@ def main() -> int:
     options = flood_options(__doc__, broker=True)
     title = "A backlog under a limit: 2 processes × 10 places, per task done"
     packages = ("taskiq", "taskiq-redis", "taskiq-aio-pika", "redis")
-    report = Report(options, title, _FOOTNOTES, packages, "Benchmarks: taskiq")
+    report = Report(options, title, _FOOTNOTES, packages, "Results: taskiq")
     for where in each_broker(options):
         for row in filter(report.wants, rows(where.kind, options.quick)):
             told = run_taskiq(row.flood, where)  # type: ignore[arg-type]

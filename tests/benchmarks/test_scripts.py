@@ -1,4 +1,4 @@
-"""Each benchmark of `docs/benchmarks.md` runs to its end, and prints its table and its promises."""
+"""Each benchmark of `docs/results/decisions.md` runs to its end, and prints its table and its promises."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _HERE = Path(__file__).parent
     [
         (["peers.py", "--quick", "--only", "TokenBucket"], ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]),
         (["one_core.py", "--quick", "--only", "TokenBucket"], ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]),
+        (["tails.py", "--quick", "--only", "TokenBucket"], ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]),
         pytest.param(
             ["throughput.py", "--quick", "--only", "Dramatiq, Redis"], ["Dramatiq, Redis"], marks=pytest.mark.workers
         ),
@@ -81,12 +82,12 @@ def test_hidden_limits_are_measured_and_gathered(tmp_path: Path) -> None:
         ran = subprocess.run(
             [
                 sys.executable, str(_HERE / "adapt.py"), "--quick", "--only", "token bucket", "--way", way, "--results",
-                str(tmp_path / "results"), "--write", str(tmp_path),
+                str(tmp_path / "rows"), "--write", str(tmp_path),
             ],
             capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert ran.returncode == 0, ran.stdout + ran.stderr
-    page = (tmp_path / "benchmarks-adapt.md").read_text("utf-8")
+    page = (tmp_path / "results/adapt.md").read_text("utf-8")
     assert "\n| token bucket | `adapt=`, Dramatiq | " in page
     assert "\n|  | AIMD in each process | " in page
     assert "\n| refuses beyond 20 | " in page
@@ -95,17 +96,15 @@ def test_hidden_limits_are_measured_and_gathered(tmp_path: Path) -> None:
 
 @pytest.mark.workers
 def test_shares_are_measured_and_gathered(tmp_path: Path) -> None:
-    """A row is run, its table is printed, and the pages of the docs are written of it."""
-    for name in ("benchmarks-shares.md", "how-to-shares.md"):
-        (tmp_path / name).write_text("<!-- shares -->\n\n|\n\n<!-- shares: end -->\n", "utf-8")
+    """A row is run, its table is printed, and the page of the docs is written of it."""
     ran = subprocess.run(
         [
             sys.executable, str(_HERE / "shares.py"), "--quick", "--only", "share=", "--results",
-            str(tmp_path / "results"), "--write", str(tmp_path),
+            str(tmp_path / "rows"), "--write", str(tmp_path),
         ],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "\n| `share=` | Dramatiq, Redis | " in ran.stdout
-    assert "\n| `share=` | Dramatiq, Redis | " in (tmp_path / "benchmarks-shares.md").read_text("utf-8")
+    assert "\n| `share=` | Dramatiq, Redis | " in (tmp_path / "results/shares.md").read_text("utf-8")
     assert (tmp_path / "shares.svg").read_text("utf-8").startswith("<svg")

@@ -45,13 +45,13 @@ def pictures(url: str) -> dict[int, str]:
     from rich._export_format import CONSOLE_SVG_FORMAT
     from rich.console import Console
 
-    from throttlekit_cli.store import open_store
+    from throttlekit_cli.store import name_store, open_store
     from throttlekit_cli.top.watch import View
 
     drawn: dict[int, str] = {}
     own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     for width in _WIDTHS:
-        view = View(order="wait", most=6, name="", show_keys=False)
+        view = View(order="wait", most=6, name="", show_keys=False, store=name_store(url, "staging"))
         with contextlib.closing(open_store(url)) as store, Path(os.devnull).open("w") as nowhere:
             for _ in range(_LOOKS):
                 shown = view.screen(view.look(store), width, live=True)

@@ -72,6 +72,7 @@ def fill(client: Any, keys: int) -> None:
                 *([f"e {bucket}", 3] for bucket, waits, _ in told if waits),
             ],
             "waits": [[f"w {bucket}", 1_000_000] for bucket, waits, _ in told if waits],
+            "rates": [],
             "jobs": [],
         }
         script(keys=KEYS, args=[json.dumps(report)])

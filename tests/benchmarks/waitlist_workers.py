@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
-from throttlekit._engine.delivery import Delivery
-from throttlekit._engine.waker import Waiting, Waker
+from throttlekit._engine.call import Delivery, Waiting
+from throttlekit._engine.waker import Waker
 
 
 def work(told: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ def started_demo(demo_folder: Path) -> Iterator[subprocess.Popen[str]]:
             text=True, start_new_session=True,
         )  # fmt: skip
     try:
-        wait_until(lambda: " 2 s   calls" in (demo_folder / "output").read_text(), description="the jobs run")
+        wait_until(lambda: " 1 s  " in (demo_folder / "output").read_text(), description="the jobs run")
         yield process
     finally:
         process.kill()

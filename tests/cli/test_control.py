@@ -12,6 +12,7 @@ import redis
 from click.testing import CliRunner, Result
 
 from throttlekit import Concurrency, Control, Job, LeakyBucket, Limiter, Share, SlidingLog, TokenBucket
+from throttlekit_cli import _control
 from throttlekit_cli._commands import cli
 
 Run = Callable[..., Result]
@@ -91,7 +92,8 @@ def test_reset(run: Run, redis_url: str) -> None:
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("api", "1/day"))
     outcome = run("reset", "api")
-    assert (outcome.exit_code, outcome.stdout) == (0, "api: reset: 1 stored values deleted\n")
+    assert outcome.exit_code == 0
+    assert outcome.stdout.startswith("api: reset: 1 stored values deleted\nStore: ")
 
 
 def test_clear_line(run: Run, redis_url: str) -> None:
@@ -102,9 +104,46 @@ def test_clear_line(run: Run, redis_url: str) -> None:
         for job in range(3):
             limiter.acquire(limit, job=Job(id=str(job)))
         outcome = run("clear-line", "api")
-        assert (outcome.exit_code, outcome.stdout) == (0, "api: clear-line: 1 waitlists emptied\n")
+        assert outcome.exit_code == 0
+        assert outcome.stdout.startswith("api: clear-line: 1 waitlists emptied\nStore: ")
         assert limiter.peek(limit).reason == "exhausted"
     assert "clear-line: 1 waitlists emptied" in run("history", "api").stdout
+
+
+_CHANGES = [
+    ["pause", "api"],
+    ["resume", "api"],
+    ["set", "api", "5/s"],
+    ["unset", "api"],
+    ["shadow", "api"],
+    ["enforce", "api"],
+    ["weight", "api", "acme", "2"],
+    ["weight", "api", "acme", "--unset"],
+    ["scale", "api", "0.5"],
+    ["scale", "api", "--unset"],
+    ["clear-line", "api"],
+    ["reset", "api"],
+]
+
+
+def test_every_confirmation_names_the_store(redis_url: str) -> None:
+    """Host and database, without the password: whether something was changed, nothing was, or the name is unknown."""
+    assert {words[0] for words in _CHANGES} == {command.name for command in _control.COMMANDS}
+    limit = TokenBucket("api", "1/day", burst=1, share=Share("{tenant}"))
+    place = redis_url.partition("://")[2].partition("?")[0]
+    environment = {"THROTTLEKIT_URL": redis_url.replace("://", "://default:hunter2@")}  # any password is right
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        for job in range(3):
+            limiter.acquire(limit, job=Job(id=str(job), kwargs={"tenant": "acme"}))
+    for words in _CHANGES:
+        done = CliRunner().invoke(cli, words, env=environment)
+        assert (done.exit_code, f"Store: {place}." in done.stdout) == (0, True), (words, done.output)
+        assert "hunter2" not in done.output
+    for words in (["resume", "api"], ["unset", "api"], ["enforce", "api"], ["reset", "api"]):
+        nothing = CliRunner().invoke(cli, words, env=environment)
+        assert (nothing.exit_code, f"Store: {place}." in nothing.stderr) == (1, True), words
+    unknown = CliRunner().invoke(cli, ["pause", "apii"], env=environment)
+    assert (unknown.exit_code, f"Store: {place}" in unknown.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["shadow", "partner-ap"]])
@@ -191,7 +230,7 @@ def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: st
     ("words", "message"),
     [
         (["pause", "api", "--for", "10"], "write it as 90s, 10m, 1h30m or 2d"),
-        (["pause", "api", "--for", "0s", "--yes"], "for_ must be more than 0 seconds"),
+        (["pause", "api", "--for", "0s", "--yes"], "duration must be more than 0 seconds"),
         (["pause", "api", "--for", "400d", "--yes"], "from 0 to"),
         (["set", "api", "fast", "--yes"], "'fast' is not a rate"),
         (["set", "api", "3/s", "--burst", "0", "--yes"], "the burst must be"),

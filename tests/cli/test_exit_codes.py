@@ -30,7 +30,7 @@ CASES: dict[str, dict[int, list[list[str]]]] = {
     "top": {0: [["--once"]], 2: [["--once", *NOWHERE]], 130: [[]]},
     "explain": {0: [["j"]], 1: [["k"]], 2: [["j", *NOWHERE]]},
     "doctor": {0: [[]], 1: [["--url", "memory://"]], 2: [NOWHERE]},
-}  # tests/cli/test_demo.py has those of the demo
+}  # tests/cli/test_demo.py has those of the demo, tests/adapters/rq/test_waker.py those of `wake`
 
 
 @pytest.mark.parametrize(("name", "code"), [(name, code) for name, codes in CASES.items() for code in codes])
@@ -50,7 +50,7 @@ def test_command_ends_with_its_exit_code(redis_url: str, monkeypatch: pytest.Mon
     assert "Traceback" not in outcome.output
 
 
-@pytest.mark.parametrize("name", sorted(set(cli.commands) - {"demo", "web"}))
+@pytest.mark.parametrize("name", sorted(set(cli.commands) - {"demo", "wake", "web"}))
 def test_help_states_the_exit_codes_that_are_tested(name: str) -> None:
     """No more and no less."""
     text = CliRunner().invoke(cli, [name, "--help"]).stdout.partition("Exit codes:")[2].partition("Examples:")[0]

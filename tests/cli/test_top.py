@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,11 @@ from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import Adapt, Concurrency, Control, FixedWindow, Job, Limit, Limiter, Share, SlidingLog, TokenBucket
 from throttlekit._core.storage_keys import digest_of
+from throttlekit.fleet.activity import reported_rate
 from throttlekit.fleet.definitions import share_of_minute
+from throttlekit.fleet.last_minute import Minute
 from throttlekit_cli._commands import cli
-from throttlekit_cli.formatting import format_duration, format_key, format_limit, format_pace
+from throttlekit_cli.formatting import format_date, format_duration, format_key, format_limit, format_pace, format_time
 
 API = TokenBucket("partner-api", "2/minute", burst=2)
 ACCOUNT = TokenBucket("account", "1/minute", key="{account}")
@@ -150,6 +153,20 @@ def test_429s_are_shown(redis_url: str, limiter: Limiter) -> None:
         assert row[: head.index("429s") + 4].split()[-1] == "2"
 
 
+def test_more_arrivals_than_grants_are_shown(redis_url: str, limiter: Limiter) -> None:
+    """Below the limit, and for programs with the numbers of the last minute."""
+    for number in range(9):
+        limiter.acquire(API, job=Job(id=str(number)))
+    limiter.close()
+    (shown,) = _top(redis_url)["limits"]
+    granted = shown["last_minute"]["allowed"]
+    text = f"grows: 9 arrived in the last minute, {granted} were granted"
+    assert shown["outlook"] == {
+        "arrived": 9, "granted": granted, "trend": "grows", "clears_in": None, "limit_has_room": False, "text": text
+    }  # fmt: skip
+    assert text in run("top", "--url", redis_url, "--once").stdout
+
+
 def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Limiter) -> None:
     """Why, at which pace, and for how long yet; with the jobs that wait meanwhile. `explain` shows it too."""
     adapting = TokenBucket("adapting", "60/hour", burst=2, adapt=Adapt(floor="6/hour"))
@@ -199,7 +216,17 @@ def test_a_pace_is_formatted_for_people(rate: float, text: str) -> None:
 )
 def test_a_share_is_shown_where_it_says_something(limit: Limit, share: float | None) -> None:
     """50 units in a minute, of what the rate lets pass in one; of a longer window, `now` says it."""
-    assert share_of_minute(limit, 50) == share
+    minute = Minute(units=50, rates=frozenset(filter(None, [reported_rate(limit)])))
+    assert share_of_minute(limit, minute) == share
+
+
+def test_a_share_is_of_one_rate() -> None:
+    """No share is shown of a minute in which the rate was another one, or of one that is not known."""
+    limit = TokenBucket("a", "10/minute")
+    rate = reported_rate(limit)
+    for rates in ({rate * 2}, {rate, rate * 2}, {rate, -1}):
+        assert share_of_minute(limit, Minute(units=14, rates=frozenset(rates))) is None
+    assert share_of_minute(limit, Minute(rates=frozenset({rate}), is_known=False)) is None
 
 
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:
@@ -215,6 +242,46 @@ def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None
         assert "jane@example.org" in run(*command, "--url", redis_url, "--show-keys").output
 
 
+def test_a_limit_can_show_its_keys(redis_url: str, limiter: Limiter) -> None:
+    """With show_key=True, also where the limit came in a message; then nothing says how to see names."""
+    named = TokenBucket("named", "1/minute", key="{tenant}", share=Share("{tenant}"), show_key=True)
+    for _ in range(2):
+        limiter.acquire(named, job=Job(id="j", kwargs={"tenant": "acme"}))
+    limiter.close()
+    with Control(patient(redis_url), by="ann") as control:
+        control.pause(named, key="acme")
+    shown = run("top", "--url", redis_url, "--once").stdout
+    assert "most used by acme" in shown
+    assert "paused of key acme by ann" in shown
+    assert "--show-keys" not in shown
+    assert "key acme:" in run("explain", "j", "--url", redis_url).stdout
+    with contextlib.closing(Limiter(patient(redis_url))) as other:
+        other.acquire(ACCOUNT, key="ann")
+    shown = run("top", "--url", redis_url, "--once").stdout
+    assert re.search("--show-keys.*show_key=True", shown), "a digest is shown now"
+
+
+def test_the_store_is_named(redis_url: str) -> None:
+    """Its host and database, behind the title; for programs too."""
+    place = redis_url.partition("://")[2].partition("?")[0]
+    first = run("top", "--url", redis_url, "--once", "--title", "production").stdout.splitlines()[0]
+    assert first.startswith(f"throttlekit top  production ({place})  ")
+    assert _top(redis_url)["store"] == place
+
+
+def test_the_bar_shows_the_last_minute(redis_url: str, limiter: Limiter) -> None:
+    """Of a small burst it would be full one second and empty the next; of slots it shows what is used now."""
+    small, slots = TokenBucket("small", "10/minute", burst=1), Concurrency("slots", 2)
+    limiter.acquire(small)
+    limiter.acquire(slots)
+    limiter.close()
+    lines = run("top", "--url", redis_url, "--once").stdout.splitlines()
+    used, held = (next(line for line in lines if line.startswith(name)) for name in ("small", "slots"))
+    assert "1/1  █░░░░░░░░░  " in used
+    assert "full" not in used
+    assert "1/2  █████░░░░░" in held
+
+
 def test_what_is_shown_can_be_chosen(redis_url: str, limiter: Limiter) -> None:
     """--sort chooses what comes first, --filter the limits, --limit the number of keys."""
     for account in range(5):
@@ -228,6 +295,17 @@ def test_what_is_shown_can_be_chosen(redis_url: str, limiter: Limiter) -> None:
     assert names == {"name": ["account", "partner-api"], "wait": ["partner-api", "account"]}
     (only,) = _top(redis_url, "--filter", "acc", "--limit", "2")["limits"]
     assert (only["limit"], len(only["keys"]), only["last_minute"]["allowed"]) == ("account", 2, 5)
+
+
+def test_times_are_in_utc_wherever_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`top`, `explain`, `history`, `rules` and confirmations agree with each other, with the log and with the page."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert (format_date(0), format_time(60)) == ("1970-01-01 00:00:00 UTC", "00:01:00 UTC")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
@@ -247,6 +325,20 @@ def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
         assert words in shown.stdout
     unknown = run("explain", "another", "--url", redis_url)
     assert (unknown.exit_code, "is not known" in unknown.stdout) == (1, True)
+
+
+def test_explain_prints_an_object_for_programs(redis_url: str, limiter: Limiter) -> None:
+    """The same keys say whether the job is known; the exit code of an unknown job is 1."""
+    limiter.acquire(API, cost=2)
+    limiter.acquire(API, job=Job(id="job-1"))
+    limiter.close()
+    known = run("explain", "job-1", "--url", redis_url, "--json")
+    found = json.loads(known.stdout)
+    assert (known.exit_code, found["job"], found["known"], found["limit"]) == (0, "job-1", True, "partner-api")
+    unknown = run("explain", "another", "--url", redis_url, "--json")
+    found = json.loads(unknown.stdout)
+    assert (unknown.exit_code, found["job"], found["known"], found["state"]) == (1, "another", False, "unknown")
+    assert found["searched_all"] is True
 
 
 def test_explain_shows_an_operators_pause(redis_url: str, limiter: Limiter) -> None:

@@ -44,15 +44,19 @@ def busy(redis_url: str) -> str:
             limiter.acquire(ACCOUNT, job=Job(id=f"a{account}"), key=account)
         limiter.acquire(SLOTS)
     with Control(patient(redis_url), by="ann") as control:
-        control.pause("quiet", for_=3600)
+        control.pause("quiet", duration=3600)
     return redis_url
 
 
-def lines_at(url: str, width: int, **options: str) -> list[str]:
+def lines_at(url: str, width: int, *, store: str = "", looks: int = 0) -> list[str]:
+    """What `top` shows once, or in a live terminal after so many *looks*."""
     console = Console(width=width, record=True, file=open(os.devnull, "w"), force_terminal=True, highlight=False)  # noqa: SIM115
-    view = View(order=options.get("order", "wait"), most=50, name=options.get("name", ""), show_keys=False)
-    with contextlib.closing(open_store(url)) as store, contextlib.closing(console.file):
-        console.print(view.screen(view.look(store), width))
+    view = View(order="wait", most=50, name="", show_keys=False, store=store)
+    with contextlib.closing(open_store(url)) as opened, contextlib.closing(console.file):
+        shown = view.screen(view.look(opened), width, live=looks > 0)
+        for _ in range(looks - 1):
+            shown = view.screen(view.look(opened), width, live=True)
+        console.print(shown)
         return console.export_text().splitlines()
 
 
@@ -87,6 +91,30 @@ def test_wide_screens_show_more(busy: str) -> None:
     assert "paused by ann, for " in "\n".join(wide)
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 150])
+def test_the_head_is_one_line_that_names_the_store(busy: str, width: int) -> None:
+    """What matters less is left out; a name that is longer than the line is cut."""
+    store = "production (redis-limits.example.com:6379/1)"
+    head, blank, titles, *_ = lines_at(busy, width, store=store)
+    assert len(head) <= width
+    assert blank == ""
+    assert "now" in titles
+    assert ("production" in head, store in head) == (True, width >= 60)
+    assert (" UTC" in head, "processes: " in head) == (width >= 80, width >= 80)
+
+
+@pytest.mark.parametrize("looks", [1, 2, 20])
+@pytest.mark.parametrize("width", [80, 90, 120, 150, 170])
+def test_no_title_is_cut_after_any_number_of_looks(busy: str, width: int, looks: int) -> None:
+    """The title of the use at the last looks is wider than the first few of them."""
+    lines = lines_at(busy, width, looks=looks)
+    titles = next(line for line in lines if "limit / key" in line)
+    known = {"limit / key", "definition", "now", "use", "units/min", "share", "waiting", "last starts", "oldest",
+             "429s", "denied", "recent use"}  # fmt: skip
+    assert {*re.split(r" {2,}", titles.strip())} <= known
+    assert max(map(len, lines)) <= width
+
+
 def test_jobs_and_units_are_not_confused(busy: str) -> None:
     """3 jobs of 400 units passed, and 9 wait for 3 600, or somewhat more by what the line says."""
     assert re.search(r"~(9|10) \(3\d\d\d units\)", row(lines_at(busy, 150), "language-model"))
@@ -105,12 +133,12 @@ def test_full_and_paused_have_colours(busy: str) -> None:
 class Terminal:
     """`throttlekit top` in a terminal of 80 × 24."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *options: str) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         environment = {name: each for name, each in environment.items() if name not in ("COLUMNS", "LINES")}
-        command = [sys.executable, "-m", "throttlekit_cli", "top", "--url", url, "--interval", "0.5"]
+        command = [sys.executable, "-m", "throttlekit_cli", "top", "--url", url, "--interval", "0.5", *options]
         self.process = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         os.set_blocking(self._ours, False)
@@ -134,10 +162,35 @@ class Terminal:
 
         wait_until(is_written, description=f"top shows {text!r}")
 
+    def screen(self, text: str) -> list[str]:
+        """The lines of the first whole screen, drawn after what was waited for last, that has *text*, a pattern."""
+
+        def drawn() -> list[str] | None:
+            with contextlib.suppress(BlockingIOError, OSError):
+                self._written += os.read(self._ours, 1 << 20)
+            for part in self._written.decode("utf-8", "replace").split("\x1b[H")[1:]:
+                lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", part).replace("\r", "").split("\n")
+                if len(lines) == 24 and len(lines[-1]) == 80 and re.search(text, "\n".join(lines)):
+                    return lines
+            return None
+
+        found = wait_until(drawn, description=f"top draws a screen with {text!r}")
+        self._written = b""
+        return found
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
         os.close(self._ours)
+
+
+@pytest.fixture
+def full(busy: str) -> str:
+    """A store with more limits than a screen has lines; returns its URL."""
+    with contextlib.closing(Limiter(patient(busy))) as limiter:
+        for number in range(25):
+            limiter.acquire(TokenBucket(f"limit-{number:02}", "10/s"))
+    return busy
 
 
 @pytest.fixture
@@ -171,3 +224,50 @@ def test_s_sorts_and_slash_filters(terminal: Terminal) -> None:
     terminal.shows("abc▏")
     terminal.press("\x1b")
     terminal.shows(r"/ filter: zzz\s")
+
+
+def names_on(lines: list[str]) -> set[str]:
+    return {*re.findall(r"^limit-\d\d", "\n".join(lines), re.MULTILINE)}
+
+
+def test_80_columns_and_24_lines_show_whole_words(full: str) -> None:
+    """A line each for the head, with the store's name, the keys and the titles; then a limit or a key in each line."""
+    with contextlib.closing(Terminal(full, "--title", "production")) as terminal:
+        place = full.partition("://")[2].partition("?")[0]
+        head, menu, blank, titles, *body = terminal.screen("page 1/2")
+        assert re.match(rf"(throttlekit )?top  production \({re.escape(place)}\)  .*UTC  processes: \d", head)
+        assert menu.startswith("q quit   s sort: wait   n show notes   space/b page 1/2   / filter: all")
+        assert blank.strip() == ""
+        assert titles.split()[:3] == ["limit", "/", "key"]
+        assert all(re.match(r"(  #|\S)", line) for line in body), "no note, no definition"
+        assert re.search(r"^partner-api.*20/20.*full", "\n".join(body), re.MULTILINE)
+
+
+def test_n_shows_the_notes_and_hides_them(terminal: Terminal) -> None:
+    """Definitions, pauses, rules: what takes lines of its own."""
+    terminal.screen("n show notes")
+    terminal.press("n")
+    shown = "\n".join(terminal.screen("n hide notes"))
+    assert "token-bucket 12/hour burst 20" in shown
+    assert "paused by ann" in shown
+    terminal.press("n")
+    hidden = "\n".join(terminal.screen("n show notes"))
+    assert "paused by ann" not in hidden
+    assert "paused" in hidden, "the state of the limit is there"
+
+
+@pytest.mark.parametrize(("forward", "back"), [(" ", "b"), ("\x1b[6~", "\x1b[5~")])
+def test_keys_turn_the_page(full: str, forward: str, back: str) -> None:
+    """Every limit is on one of the pages; after the last one comes the first. Another order begins at the first."""
+    with contextlib.closing(Terminal(full)) as terminal:
+        names = names_on(terminal.screen("page 1/2"))
+        terminal.press(forward)
+        second = names_on(terminal.screen("page 2/2"))
+        assert second
+        assert len(names | second) == 25
+        terminal.press(forward)
+        terminal.screen("page 1/2")
+        terminal.press(back)
+        terminal.screen("page 2/2")
+        terminal.press("s")
+        terminal.screen("s sort: use.*page 1/2")

@@ -83,7 +83,7 @@ def test_units_of_jobs_on_a_waitlist_are_counted(redis_url: str, limiter: Limite
     assert 40 < row["last_starts_in"] <= 50
     last = _explained(redis_url, "job-11")
     assert last["before"] == 9
-    assert 40 < last["slot"] - last["now"] <= 50
+    assert 40 < last["starts_at"] - last["now"] <= 50
 
 
 def test_the_wait_of_the_first_job_is_shown_though_nobody_asked(
@@ -155,7 +155,7 @@ def test_explain_finds_a_job_whose_denial_was_not_reported(redis_url: str, limit
         ask(limiter, waker, keyed, job=Job(id=f"keyed-{number}", kwargs={"account": "ann"}))
     _report(limiter)
     shown = _explained(redis_url, "job-249")
-    assert (shown["limit"], shown["before"], shown["deferrals"], shown["told"]) == ("slow", 248, 1, None)
+    assert (shown["limit"], shown["before"], shown["deferrals"], shown["decided_at"]) == ("slow", 248, 1, None)
     assert "deferred       once: exhausted" in _run("explain", "job-249", "--url", redis_url)
     assert _explained(redis_url, "keyed-1")["before"] == 0
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import socket
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -28,7 +26,7 @@ from throttlekit import (
     TokenBucket,
     WaitedTooLong,
 )
-from throttlekit._core.slowdown import Heard
+from throttlekit._core.slowdown import Remaining
 from throttlekit._engine.running import NOTHING, RUNNING, Running
 from throttlekit_httpx import AsyncLimitedTransport, LimitedTransport
 from throttlekit_requests import LimitedAdapter
@@ -139,7 +137,7 @@ def test_each_request_is_charged_and_heard(client: Any, limiter: Recording, part
     with client(limiter, PARTNER) as get:
         assert [get(partner.url), get(partner.url)] == [200, 200]
     assert _left(limiter, PARTNER) == 3
-    assert [heard for _, heard in limiter.slowed] == [Heard(2, 30_000_000)]
+    assert [heard for _, heard in limiter.slowed] == [Remaining(2, 30_000_000)]
 
 
 def test_a_redirect_is_a_request(client: Any, limiter: Recording, partner: Partner) -> None:
@@ -200,7 +198,7 @@ def test_a_job_was_charged_for_its_request(client: Any, limiter: Recording, part
         with pytest.raises(RateLimited):
             get(partner.url)
     assert _left(limiter, ACCOUNT, key=7) == 2
-    assert [heard for _, heard in limiter.slowed] == [Heard(2, 30_000_000)]
+    assert [heard for _, heard in limiter.slowed] == [Remaining(2, 30_000_000)]
     assert limiter.paused == []  # the job's framework pauses, once the body has raised
 
 
@@ -219,7 +217,7 @@ def test_tokens_are_heard(client: Any, limiter: Recording, partner: Partner) -> 
     said = {"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "60s",
             "x-ratelimit-remaining-tokens": "30", "x-ratelimit-reset-tokens": "40s"}  # fmt: skip
     partner.answers.extend([(200, said)] * 3)
-    expected = [Heard(1, 60_000_000), Heard(30, 40_000_000)]
+    expected = [Remaining(1, 60_000_000), Remaining(30, 40_000_000)]
     with client(limiter, PARTNER, tokens=tokens) as get:
         get(partner.url)
         assert [heard for _, heard in limiter.slowed] == expected
@@ -260,17 +258,6 @@ def test_an_async_limiter_may_be_given(limiter: Recording, partner: Partner) -> 
 
     assert asyncio.run(get()) == 200
     assert _left(limiter, PARTNER) == 4
-
-
-@pytest.mark.parametrize("library", ["httpx", "requests"])
-def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that brings it."""
-    package = f"throttlekit_{library}"
-    for name in [each for each in sys.modules if each.partition(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ImportError, match=rf"needs {library}: pip install 'throttlekit-jobs\[{library}\]'"):
-        importlib.import_module(package)
 
 
 def test_no_job_is_left_running() -> None:

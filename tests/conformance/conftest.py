@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import redis
 
+pytest.register_assert_rewrite("conformance.suite")
+
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Any]:

@@ -27,7 +27,7 @@ from throttlekit.stores.redis import RedisStore
 PIECE, MANY = 1_000, 2_500
 SLOTS = Concurrency("slots", 1_000_000, lease=60)
 REPORT: dict[str, list[str]] = {
-    "process": ["", ""], "limits": [], "jobs": [], "keys": [], "counts": [], "waits": []
+    "process": ["", ""], "limits": [], "jobs": [], "keys": [], "counts": [], "waits": [], "rates": []
 }  # fmt: skip
 
 

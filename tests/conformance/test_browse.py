@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import redis
 
+import throttlekit_lua
 from support.servers.processes import Cluster
+from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit.fleet.activity import KEYS
@@ -28,6 +31,8 @@ from throttlekit.stores.redis import RedisStore
 
 TENANTS = TokenBucket("tenants", "2/minute", burst=2, key="{tenant}")
 OTHER = TokenBucket("other", "100/minute", burst=100, key="{tenant}")
+_NOTHING = {"process": [""], "limits": [], "jobs": [], "keys": [], "counts": [], "rates": [], "waits": []}
+"""A report of nothing."""
 
 
 @pytest.fixture
@@ -54,7 +59,7 @@ def test_steps_sum_up_to_what_was_decided(limiter: Limiter, store: RedisStore) -
         limiter.acquire(TENANTS, job=Job(id=f"job-{number}", kwargs={"tenant": "a"}))
     limiter.pause(TENANTS, 60, key="b")
     limiter.acquire(TENANTS, key="b")
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     known = _known(store, TENANTS)
     steps = recent_steps(store, [known.id, "unheard:of"], time_of(store))
     assert [each.number for each in steps[known.id]] == [each.number for each in steps["unheard:of"]]
@@ -68,13 +73,38 @@ def test_steps_sum_up_to_what_was_decided(limiter: Limiter, store: RedisStore) -
 def test_a_step_is_read_only_while_its_counts_are_kept(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
     """The counts of a step outlive its last reading by several seconds: no reading finds zeros in their place."""
     limiter.acquire(TENANTS, key="a")
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     steps = recent_steps(store, [_known(store, TENANTS).id], time_of(store))
     ((number, readable),) = [(step.number, len(of)) for of in steps.values() for step in of if step.units]
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         seconds, micros = client.time()
         expires = seconds + micros / 1e6 + client.pttl(KEYS[8 + 3 * (number % 5)]) / 1e3
     assert expires > (number + readable) * 20 + 10
+
+
+def test_a_step_without_a_report_is_not_known(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
+    """A step in which a process reported is known, also of a limit with no decisions; the steps before are not."""
+    limiter.acquire(OTHER, key="a")
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
+    steps = recent_steps(store, ["unheard:of"], time_of(store))["unheard:of"]
+    assert [each.is_known for each in steps if each.number < steps[-1].number - 1] == [False, False]
+    assert any(each.is_known for each in steps)
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        client.flushdb()
+    steps = recent_steps(store, ["unheard:of"], time_of(store))["unheard:of"]
+    assert not minute_of(steps, time_of(store)).is_known
+
+
+def test_a_step_keeps_the_rate_that_was_in_force(limiter: Limiter, store: RedisStore) -> None:
+    """The rate of the limit in thousandths of a unit per minute; -1 once it has changed within the step."""
+    wait_until(lambda: time_of(store) % 20 < 17, description="the step does not end before the second report")
+    limiter.acquire(OTHER, key="a")
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
+    id = limit_id(OTHER.name, OTHER.fingerprint)
+    assert recent_steps(store, [id], time_of(store))[id][-1].rate == 100_000
+    changed = {**_NOTHING, "rates": [[f"r {id}", 50_000]]}
+    store.commands([("EVAL", throttlekit_lua.script("fleet_report"), len(KEYS), *KEYS, json.dumps(changed))])
+    assert recent_steps(store, [id], time_of(store))[id][-1].rate == -1
 
 
 @pytest.mark.parametrize(("now", "units", "denied"), [(100.0, 80, 16), (110.0, 70, 14), (115.0, 65, 13)])
@@ -92,7 +122,7 @@ def test_the_keys_with_most_demand_come_first(limiter: Limiter, store: RedisStor
         limiter.acquire(OTHER, key=tenant)
     slots = Concurrency("slots", 2)
     limiter.acquire(slots)
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     keys = pressing_keys(store, _known(store, TENANTS), 10)
     assert [(each.key, each.used, each.minute.units, each.minute.denials) for each in keys] == [
         ("busy", 2, 2, 4),
@@ -109,10 +139,10 @@ def test_a_key_is_found_behind_the_backlog_of_another_limit(limiter: Limiter, st
         for job in range(2):
             limiter.acquire(other, job=Job(id=f"{number}-{job}", kwargs={"tenant": str(number)}))
         if number % 50 == 49:
-            limiter.fleet.activity.beat()  # type: ignore[union-attr]
+            limiter.fleet.activity.report()  # type: ignore[union-attr]
     for _ in range(4):
         limiter.acquire(TENANTS, key="denied")
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     (key,) = pressing_keys(store, _known(store, TENANTS), 10)
     assert (key.key, key.minute.units, key.minute.denials) == ("denied", 2, 2)
 
@@ -123,7 +153,7 @@ def test_denials_of_a_key_are_counted_where_their_reasons_are_not(
     """Reasons are kept of 100 000 counts; the denials of 10 000 keys are kept besides."""
     for _ in range(5):
         limiter.acquire(TENANTS, key="a")
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         client.delete(*KEYS[8::3])
     (key,) = pressing_keys(store, _known(store, TENANTS), 10)
@@ -133,7 +163,7 @@ def test_denials_of_a_key_are_counted_where_their_reasons_are_not(
 def test_every_key_is_on_one_page(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
     """Pages are small, and together hold each key of the limit, and no other limit's."""
     limiter.acquire(TENANTS, key="0")
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     now = 10**10
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         for limit in (TENANTS, OTHER):
@@ -154,7 +184,7 @@ def test_every_key_is_on_one_page(limiter: Limiter, store: RedisStore, redis_url
 def test_a_search_looks_at_a_bounded_number_of_keys(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
     """A search that finds little goes on from page to page; the key itself is found at once."""
     limiter.acquire(TENANTS, key="needle")
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         names = {bucket_name(TENANTS.name, str(each), TENANTS.fingerprint): 10**10 for each in range(5_000)}
         client.zadd(KEYS[0], names)
@@ -196,7 +226,7 @@ def test_holders_are_jobs_and_workflows(limiter: Limiter, store: RedisStore) -> 
     for _ in range(2):
         limiter.acquire(slots, job=Job(id="1", kwargs={"workflow": "a b"}))
     limiter.acquire(Concurrency("slots", 3), job=Job(id="single"))
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     (key,) = pressing_keys(store, _known(store, slots), 10)
     workflow, single = holders_of(store, key)
     assert (workflow.workflow, workflow.job_id, workflow.since, workflow.slots) == ("a%20b", "", None, 1)
@@ -210,7 +240,7 @@ def test_holders_of_slots_are_listed(limiter: Limiter, store: RedisStore) -> Non
     limiter.acquire(slots, job=Job(id="a job#1.2"))
     limiter.acquire(slots, job=Job(id="second", kwargs={"slots": 2}))
     limiter.acquire(TENANTS, key="a")
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     keys = {each.limit.name: each for each in look(store).keys}
     holders = holders_of(store, keys["slots"])
     assert {(each.job_id, each.slots) for each in holders} == {("a job#1.2", 1), ("second", 2)}

@@ -12,6 +12,8 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from conformance.suite.bench import NOW_US, Bench
+from conformance.suite.several_limits import FIVE_CASES, SeveralLimitsConformance
 from support.servers.processes import Cluster, redis_cluster, stored
 from support.waiting import wait_until
 from throttlekit import (
@@ -34,8 +36,6 @@ from throttlekit._core.waitlist import State
 from throttlekit.stores import Correction, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.testing import FakeClock
-from throttlekit.testing.bench import NOW_US, Bench
-from throttlekit.testing.several_limits import FIVE_CASES, SeveralLimitsConformance
 
 _SLOTS = 16384
 

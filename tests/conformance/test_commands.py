@@ -9,7 +9,7 @@ import pytest
 from support.servers.processes import Cluster
 from throttlekit import StoreUnavailable
 from throttlekit._core.storage_keys import fleet_name
-from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit.stores.breaker import CircuitBreaker
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.redis import RedisStore

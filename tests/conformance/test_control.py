@@ -114,7 +114,7 @@ def test_group_is_scaled_and_restored(redis_url: str, control: Control, limiter:
     with contextlib.closing(Limiter(patient(redis_url))) as other:
         other.acquire(limits[0], job=Job(id="first"), cost=20)
         other.acquire(limits[0], job=Job(id="first"))
-        (change,) = control.scale("llm-*", 0.5, for_=600)
+        (change,) = control.scale("llm-*", 0.5, duration=600)
         assert (change.verb, change.after and change.after.factor, change.before) == ("scale", 0.5, None)
         control.scale(limits[1], 0.2519)
         for each in (limiter, other):
@@ -172,7 +172,7 @@ def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter
 
 def test_pause_ends_by_itself(control: Control, limiter: Limiter) -> None:
     """A pause with an end needs no `resume`; the job's delay is the time until then."""
-    (change,) = control.pause("api", for_=3)
+    (change,) = control.pause("api", duration=3)
     decision = limiter.acquire(LIMIT, job=Job(id="1"))
     assert decision.reason == "paused"
     assert 0 < decision.retry_after <= 3
@@ -292,7 +292,7 @@ def test_line_is_cleared_by_name(control: Control, limiter: Limiter) -> None:
 
 def test_ended_rules_are_deleted(control: Control, redis_url: str) -> None:
     """A rule that has ended by itself is deleted by the next change, and was not in force meanwhile."""
-    control.pause("old", for_=0.01)
+    control.pause("old", duration=0.01)
     wait_until(lambda: control.rules() == (), description="it is over")
     control.pause("new")
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
@@ -345,11 +345,11 @@ def test_memory_has_no_fleet() -> None:
         ("scale", ("api", True), "the factor must be"),
         ("scale", ("api", "0.5"), "the factor must be"),
         ("scale", ("", 0.5), "name must be some text"),
-        ("scale", ("api", 0.5, {"for_": 0}), "for_ must be"),
+        ("scale", ("api", 0.5, {"duration": 0}), "duration must be"),
         ("pause", ("",), "name must be some text"),
-        ("pause", ("api", {"for_": 0}), "for_ must be"),
-        ("pause", ("api", {"for_": -1}), "for_ must be"),
-        ("pause", ("api", {"for_": 1e9}), "for_ must be"),
+        ("pause", ("api", {"duration": 0}), "duration must be"),
+        ("pause", ("api", {"duration": -1}), "duration must be"),
+        ("pause", ("api", {"duration": 1e9}), "duration must be"),
         ("pause", ("api", {"key": 1.5}), "a key must be"),
     ],
 )
@@ -363,14 +363,14 @@ def test_wrong_arguments_are_configuration_errors(control: Control, verb: str, a
 
 def test_rules_are_bounded(control: Control, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process reads all rules: one too many is rejected, with what to do. Changing a rule adds none."""
-    monkeypatch.setattr("throttlekit.fleet.control.MOST_RULES", 3)
-    control.pause("api", key=0, for_=0.01)
+    monkeypatch.setattr("throttlekit.control.MOST_RULES", 3)
+    control.pause("api", key=0, duration=0.01)
     wait_until(lambda: not control.rules(), description="the first is over")
     for key in range(1, 4):
         control.pause("api", key=key)
     with pytest.raises(ConfigurationError, match="3 rules are in force already"):
         control.pause("api", key=4)
-    assert control.pause("api", key=3, for_=60)
+    assert control.pause("api", key=3, duration=60)
     control.resume("api", key=1)
     assert control.pause("api", key=4)
     assert len(control.history()) == 7

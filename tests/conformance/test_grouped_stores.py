@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conformance.suite.several_limits import SeveralLimitsConformance
 from support.servers.processes import RedisProcess, patient
 from support.waiting import wait_until
 from support.waitlists import ask
@@ -33,7 +34,6 @@ from throttlekit.stores import MemoryStore, Store
 from throttlekit.stores.grouped import grouped
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import StoreConformance
-from throttlekit.testing.several_limits import SeveralLimitsConformance
 
 API = TokenBucket("api", "1000/hour", burst=5)
 LLM = TokenBucket("llm-chat", "1000/hour", burst=5)
@@ -243,7 +243,7 @@ def test_live_control_reaches_all_groups(limiter: Limiter) -> None:
     assert limiter.peek(LLM, cost=0).remaining == 5
     assert limiter.peek(API, cost=0).remaining == 0
     assert limiter.acquire(LLM, cost=3)
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     used = {key.limit.name: key.used for key in look(wiring_of(limiter).stores.shared).keys}
     assert used == {"api": 5, "llm-chat": 3}
 

@@ -18,13 +18,14 @@ from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.answer import Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.serialize import plain
-from throttlekit._core.slowdown import Heard
+from throttlekit._core.slowdown import Remaining
 from throttlekit._core.storage_keys import bucket_name, limit_id, wait_names, with_slots
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import PATIENCE_US, WOKEN_US
 from throttlekit._engine.call import Call
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
+from throttlekit.fleet.history import Moment, report_history
 from throttlekit.fleet.snapshot import look
 from throttlekit.fleet.tenants import TENANTS
 from throttlekit.stores.base import Correction, Lease, Slowing
@@ -34,7 +35,6 @@ MANY, FIELDS, LONGEST_US, TRIES = 100_000, 2_000, 5_000, 60
 MOST_LIMITS = 1_000
 """As many as fleet_report.lua keeps."""
 BUCKET, SLOTS = TokenBucket("many", "1/h", burst=1), Concurrency("slots", MANY + 1, lease=60)
-HEADERS = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "9"}
 _AT_ONCE = 10_000
 
 
@@ -158,9 +158,27 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
 
     def reports() -> dict[str, Any]:
         keys = [[f"key{n}", 1, 1, 2**40] for n in range(100)]
-        return {"process": ["", "p"], "limits": [], "jobs": [], "keys": keys, "counts": [["u key1", 1]], "waits": []}
+        return {
+            "process": ["", "p"],
+            "limits": [],
+            "jobs": [],
+            "keys": keys,
+            "counts": [["u key1", 1]],
+            "waits": [],
+            "rates": [[f"r key{n}", n + 1] for n in range(100)],
+        }
 
     fleet = filled.once(filled.fleet_is_known)
+    adds = report_history({f"limit{n}": Moment(n, n, n, n, n, n, 60_000, n) for n in range(100)})
+
+    def add_history() -> None:
+        for _, _, many, *rest in adds:
+            run("fleet_history", rest[: int(many)], rest[int(many) :])
+
+    @filled.once
+    def histories() -> None:
+        for part in (range(100), range(100, 200)):
+            filled.server.store.commands(report_history({f"limit{n}": Moment(n) for n in part}))
 
     return {
         "ask: one of many slots": Case("ask", filled.slots_are_held, slots),
@@ -172,6 +190,8 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
             "fleet_429", lambda: filled.hash(DOWNSTREAM_429S, "1 limit{}", "1", many=FIELDS),
             lambda: run("fleet_429", [DOWNSTREAM_429S], [json.dumps([["limit", 1]])]),
         ),
+        "fleet_history": Case("fleet_history", histories, add_history),
+        "fleet_history: all are new": Case("fleet_history", lambda: None, add_history),
         "fleet_tenants": Case(
             "fleet_tenants", lambda: [filled.hash(key, "limit t{}", "1 1 1", many=FIELDS) for key in TENANTS],
             lambda: run("fleet_tenants", [*TENANTS], [json.dumps([[f"l t{n}", 1, 1, 1] for n in range(100)])]),
@@ -352,7 +372,7 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         ),
         "wait_pause: 64 are woken": Case("wait_pause", listened, lambda: store().pause(four, None)),
         "wait_slow: 64 are woken": Case(
-            "wait_slow", listened, lambda: store().slow([Slowing(each, Heard(10**6, 10**6)) for each in four])
+            "wait_slow", listened, lambda: store().slow([Slowing(each, Remaining(10**6, 10**6)) for each in four])
         ),
         "wait_settle: 64 are woken": Case(
             "wait_settle", listened, lambda: store().settle([Correction(c.bucket, c.algorithm, 0, -1) for c in four])

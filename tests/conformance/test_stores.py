@@ -1,4 +1,4 @@
-"""The store conformance suite for every store: in memory, on each supported server, on a cluster."""
+"""The store conformance suite for every store: in memory, on Redis, on a cluster; on other servers, the shipped one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from conformance.suite.store import StoreSuite
 from support.servers.processes import Cluster
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.stores.cluster import RedisClusterStore
@@ -13,12 +14,12 @@ from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import StoreConformance
 
 
-class TestMemoryStore(StoreConformance):
+class InMemory:
     def make_store(self) -> Store:
         return MemoryStore()
 
 
-class TestRedisStore(StoreConformance):
+class OnRedis:
     @pytest.fixture(autouse=True)
     def _server(self, redis_url: str) -> None:
         self.url = redis_url
@@ -27,19 +28,35 @@ class TestRedisStore(StoreConformance):
         return RedisStore(self.url, timeout=5)
 
 
-class TestRedisStoreOnRedis6(TestRedisStore):
+class TestMemoryStore(InMemory, StoreSuite):
+    """By the examples."""
+
+
+class TestMemoryStoreBySpecification(InMemory, StoreConformance):
+    """It is the specification: two of it answer alike."""
+
+
+class TestRedisStore(OnRedis, StoreSuite):
+    """By the examples."""
+
+
+class TestRedisStoreBySpecification(OnRedis, StoreConformance):
+    """Its answers are those of the specification."""
+
+
+class TestRedisStoreOnRedis6(TestRedisStoreBySpecification):
     @pytest.fixture(autouse=True)
     def _server(self, redis_6_url: str) -> None:
         self.url = redis_6_url
 
 
-class TestRedisStoreOnValkey(TestRedisStore):
+class TestRedisStoreOnValkey(TestRedisStoreBySpecification):
     @pytest.fixture(autouse=True)
     def _server(self, valkey_url: str) -> None:
         self.url = valkey_url
 
 
-class TestRedisClusterStore(StoreConformance):
+class TestRedisClusterStore(StoreSuite):
     store: ClassVar[RedisClusterStore | None] = None
 
     @pytest.fixture(autouse=True)

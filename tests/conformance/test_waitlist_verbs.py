@@ -19,11 +19,11 @@ from throttlekit._core.answer import GUEST, Answer, Asker, Caller, Reason, Waite
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.slowdown import Fall, Heard
+from throttlekit._core.slowdown import Fall, Remaining
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import State, Wake
-from throttlekit._engine.store_access import StoreAccess
+from throttlekit.stores.access import StoreAccess
 from throttlekit.stores.base import Correction, Lease, Request, Slowing
 from throttlekit.stores.client import ClientStore
 from throttlekit.stores.cluster import RedisClusterStore
@@ -163,9 +163,9 @@ def test_a_429_leaves_no_units_behind(store: Any) -> None:
 def test_a_higher_pace_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
     """What downstream says of a later window replaces what it said before."""
     claim = _claim(FAST)
-    store.slow([Slowing(claim, Heard(0, 60 * SECOND))], NOW_US)
+    store.slow([Slowing(claim, Remaining(0, 60 * SECOND))], NOW_US)
     assert _ask(store, "one", claim).kept is not None
-    store.slow([Slowing(claim, Heard(100, 600 * SECOND))], NOW_US + SECOND)
+    store.slow([Slowing(claim, Remaining(100, 600 * SECOND))], NOW_US + SECOND)
     store.wake([claim], NOW_US + 7 * SECOND)
     _woken(rung, "one")
 
@@ -173,7 +173,7 @@ def test_a_higher_pace_wakes_a_job(store: Any, rung: Callable[[], list[str]]) ->
 def test_a_fall_and_an_answer_of_one_limit_in_one_call_both_count(store: Any) -> None:
     """The pace is the slower of both."""
     claim = _claim(FAST)
-    store.slow([Slowing(claim, Fall(None, 60 * SECOND, 50_000)), Slowing(claim, Heard(0, 3600 * SECOND))], NOW_US)
+    store.slow([Slowing(claim, Fall(None, 60 * SECOND, 50_000)), Slowing(claim, Remaining(0, 3600 * SECOND))], NOW_US)
     answer = _ask(store, "one", claim, at_us=NOW_US + 120 * SECOND)
     assert answer.reason is not Reason.ALLOWED
     assert answer.retry_us > NOW_US + 3000 * SECOND

@@ -168,3 +168,20 @@ def test_a_listener_hears_what_is_published_and_says_when_it_may_have_missed_som
         listener.close()
         assert client.publish("tk1:other", b"") == 0
         store.close()
+
+
+def test_the_end_of_listening_waits_for_no_message(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a worker that stops would wait until the thread looks up, for each of its owners."""
+    monkeypatch.setattr("throttlekit.stores.bells._POLL_S", 600.0)
+    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
+        ends: list[threading.Thread] = []
+        for number in range(5):
+            listens = threading.Event()
+            end = store.listen(f"p{number}", lambda bucket, wakes: None, listens.set)
+            assert listens.wait(60)
+            ends.append(threading.Thread(target=end, daemon=True))
+        for each in ends:
+            each.start()
+        for each in ends:
+            each.join(60)
+        assert [each.is_alive() for each in ends] == [False] * 5

@@ -19,41 +19,23 @@ LAYERS = [
     ("_core", ["throttlekit._core"]),
     ("stores", ["throttlekit.stores"]),
     ("hookspecs", ["throttlekit.hookspecs"]),
-    (
-        "waiting",
-        [f"throttlekit._engine.{name}" for name in ("room", "stop", "waker", "delivery")],
-    ),
+    ("waiting", [f"throttlekit._engine.{name}" for name in ("call", "room", "waker", "relay")]),
     ("headers", [f"throttlekit._engine.{name}" for name in ("header_values", "response_headers")]),
-    ("calls", [f"throttlekit._engine.{name}" for name in ("call", "registry", "claims", "attempt", "rate_limited")]),
-    ("events", [f"throttlekit._engine.{name}" for name in ("events", "builtin_plugins", "plugins")]),
-    (
-        "layers",
-        [
-            f"throttlekit._engine.{name}"
-            for name in (
-                "store_access",
-                "store_calendar",
-                "stores",
-                "breaker",
-                "fallback",
-                "prefetch",
-                "leases",
-                "returns",
-                "threads",
-            )
-        ],
-    ),
-    ("pipeline", ["throttlekit._engine.history", "throttlekit._engine.pipeline"]),
+    ("calls", [f"throttlekit._engine.{name}" for name in ("registry", "claims", "rate_limited")]),
+    ("events", [f"throttlekit._engine.{name}" for name in ("events", "plugins")]),
+    ("layers", [f"throttlekit._engine.{name}" for name in ("stores", "fallback", "prefetch", "leases")]),
+    ("pipeline", ["throttlekit._engine.pipeline"]),
     ("running", ["throttlekit._engine", *(f"throttlekit._engine.{name}" for name in ("heard", "running", "hold"))]),
     ("fleet", ["throttlekit.fleet"]),
     ("limiter", ["throttlekit._wiring", "throttlekit.limiter"]),
-    ("control", ["throttlekit.fleet.control"]),
     (
         "face",
         [
             "throttlekit",
+            "throttlekit._unlimited",
             "throttlekit.adapter",
             "throttlekit.aio",
+            "throttlekit.control",
             "throttlekit.metrics",
             "throttlekit.plugins",
             "throttlekit.testing",
@@ -76,11 +58,12 @@ LAYERS = [
         ],
     ),
     ("cli", ["throttlekit_cli", "throttlekit_web"]),
+    ("project", ["throttlekit_django.admin", "throttlekit_django.management"]),
 ]
 FRAMEWORKS = {"dramatiq", "rq", "celery", "taskiq", "huey", "httpx", "requests", "fastapi", "django", "flask"}
 PURE = {
-    "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "enum", "functools", "hashlib",
-    "inspect", "itertools", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",
+    "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "difflib", "enum", "functools",
+    "hashlib", "inspect", "itertools", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",
 }  # fmt: skip
 CALENDAR = "throttlekit._core.time_zone"
 ALGORITHMS = {name.rpartition(".")[2] for name in MODULES if name.startswith("throttlekit._core.algorithms.")}
@@ -222,7 +205,7 @@ def _of(node: ast.stmt) -> Iterator[str]:
 def test_algorithms_know_none_of_each_other(algorithm: str) -> None:
     """Each algorithm is one module, which imports what all share, and no other algorithm but one that it builds on."""
     known = {name.rpartition(".")[2] for name, _ in _imports(f"throttlekit._core.algorithms.{algorithm}")}
-    builds_on = {"token_bucket": {"gcra"}, "leaky_bucket": {"gcra"}, "by_latency": {"concurrency"}}
+    builds_on = {"token_bucket": {"gcra"}, "by_latency": {"concurrency"}}
     assert known & ALGORITHMS == builds_on.get(algorithm, set())
 
 
@@ -325,7 +308,7 @@ REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis",
             "throttlekit_lua",
             {
                 "throttlekit.stores.wire",
-                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "tenants")),
+                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "history", "tenants")),
             },
         ),
     ],

@@ -41,7 +41,7 @@ def test_each_hook_has_a_shipped_user() -> None:
     plugins = [
         parsed(name)
         for name in MODULES
-        if name.startswith(("throttlekit._engine.builtin_plugins", "throttlekit.metrics.", "throttlekit.plugins"))
+        if name.startswith(("throttlekit._engine.plugins", "throttlekit.metrics.", "throttlekit.plugins"))
     ]
     used = {node.name for plugin in plugins for node in ast.walk(plugin) if isinstance(node, ast.FunctionDef)}
     assert set(_specs()) <= used

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from contracts.tree import ADAPTERS_LUA, FLEET_LUA, LUA, MODULES, ROOT, parsed, read
+from contracts.tree import ADAPTERS_LUA, FLEET_LUA, LUA, MODULES, ROOT, parsed, read, tracked
 from throttlekit import AsyncLimiter, Limiter
 
 
@@ -32,8 +31,8 @@ def _public(module: str) -> set[str]:
     """What *module* defines without an underscore; a package's `__init__`, what it imports as well."""
     names = {name for node in parsed(module).body for name in _targets(node)}
     if MODULES[module].name == "__init__.py":
-        typed = [inner for node in parsed(module).body if isinstance(node, ast.If) for inner in node.body]
-        for node in (*parsed(module).body, *typed):  # what is loaded when it is first used is there for type checkers
+        typed = [inner for node in parsed(module).body if isinstance(node, (ast.If, ast.With)) for inner in node.body]
+        for node in (*parsed(module).body, *typed):  # for type checkers, or within installed_by
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("throttlekit"):
                 names |= {alias.asname or alias.name for alias in node.names}
     return {name for name in names if not name.startswith("_")}
@@ -62,8 +61,8 @@ def test_all_equals_reality(module: str) -> None:
 def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
     """What the API page shows of a limiter is a verb for users, or says that it is for adapters."""
     verbs = {
-        "acquire", "acquire_many", "cancel", "clear_line", "close", "declare", "done", "heard", "hold", "limited",
-        "overloaded", "pause", "peek", "release", "reset", "resume", "settle", "wait",
+        "acquire", "acquire_many", "cancel", "clear_line", "close", "declare", "done", "apply_response", "hold",
+        "limited", "pause", "peek", "release", "report_overload", "reset", "resume", "settle", "wait",
     }  # fmt: skip
     for limiter in (Limiter, AsyncLimiter):
         shown = {name: inspect.getdoc(getattr(limiter, name)) for name in dir(limiter) if not name.startswith("_")}
@@ -98,19 +97,6 @@ def test_scripts_are_not_too_long(path: Path) -> None:
     assert read(path).count("\n") <= longest
 
 
-def _tracked() -> list[Path]:
-    """Every text file of the project."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    names = listed.stdout.decode().split("\0") if listed.returncode == 0 else []
-    paths = [ROOT / name for name in names if name] or [p for p in ROOT.rglob("*") if ".git" not in p.parts]
-    return [path for path in paths if path.is_file() and path.suffix not in {".png", ".gif", ".svg", ".ico"}]
-
-
 def test_nobody_is_told_to_install_the_foreign_package() -> None:
     """No text says to install `throttlekit`: on the package index that name belongs to another project."""
     wrong = re.compile(
@@ -118,7 +104,7 @@ def test_nobody_is_told_to_install_the_foreign_package() -> None:
     )
     guilty = [
         f"{path.relative_to(ROOT)}: {match.group()}"
-        for path in _tracked()
+        for path in tracked()
         if path != Path(__file__)
         for match in wrong.finditer(path.read_text("utf-8", "replace"))
     ]

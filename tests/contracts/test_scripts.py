@@ -14,7 +14,7 @@ from contracts.tree import LUA as ALL
 from contracts.tree import parsed, read
 
 WAITLISTS = [
-    path for path in ALL if path.stem in ("ask", "ask_bucket", "at_once", "claims") or path.stem.startswith("wait")
+    path for path in ALL if path.stem in ("ask", "at_once", "claims", "one_record") or path.stem.startswith("wait")
 ]
 """
 These mirror a specification step by step, and tests/parity/test_waitlists.py checks what the tests of the others read
@@ -23,10 +23,11 @@ in the text: that each value is text, and that each key has a time to live.
 LUA = [path for path in ALL if path not in WAITLISTS]
 CLOCK = next(path for path in LUA if path.stem == "clock")
 COMMON = next(path for path in LUA if path.stem == "common")
+RING = next(path for path in LUA if path.stem == "ring")
 SLOWDOWN = next(path for path in LUA if path.stem == "slowdown")
 SLOW_EVENTS = next(path for path in LUA if path.stem == "slow_events")
 VERBS = [path for path in LUA if "ARGV[" in read(path) and path != CLOCK]
-ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, SLOWDOWN, SLOW_EVENTS)]
+ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, RING, SLOWDOWN, SLOW_EVENTS)]
 every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
 every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
@@ -126,14 +127,15 @@ def test_script_of_waitlists_runs_on_old_and_new_servers(path: Path) -> None:
     "verb",
     ["ask", "wait_forget", "wait_look", "wait_pause", "wait_return", "wait_settle", "wait_slow", "wait_where"],
 )
-@pytest.mark.parametrize("letters", ["t", "ca", "tfslca"])
+@pytest.mark.parametrize("letters", ["t", "fsl", "ca", "tfslca"])
 def test_script_of_waitlists_is_put_together(verb: str, letters: str) -> None:
     """It has the clock, the common head, the algorithms of its claims, and the files of waitlists that it needs."""
     text = throttlekit_lua.read(verb, frozenset(letters))
     names = {"ask": ("at_once",), "wait_slow": ("slow_events",)}.get(verb, ())
     expected = {"clock", "common", "claims", "slowdown", "waitlist", verb, *names}
     expected |= {throttlekit_lua.ALGORITHMS[letter] for letter in letters}
-    expected |= {"ask_bucket"} if (verb, letters) == ("ask", "t") else set()
+    expected |= {"one_record"} if verb == "ask" and "c" not in letters else set()
+    expected |= {"ring"} if "l" in letters else set()
     assert {path.stem for path in ALL if read(path) in text} == expected
 
 
@@ -247,14 +249,16 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
 
 
 def test_scripts_are_put_together_from_every_file() -> None:
-    """A verb's script is the clock, the common head, the algorithms that are asked for, and the verb, once each."""
+    """A verb's script is the clock, the common head, the algorithms that are asked for, and the verb, once each. A log
+    needs numbers of 7 bytes besides."""
     assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "ca", "tfslca"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
-        parts = [CLOCK, COMMON, *(path for path in ALGORITHMS if _code(path) in letters), verb]
+        head = [CLOCK, *([RING] if "l" in letters else []), COMMON]
+        parts = [*head, *(path for path in ALGORITHMS if _code(path) in letters), verb]
         assert sorted(path for path in LUA if read(path) in text) == sorted(parts)
         assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
-        assert text.startswith("\n".join(map(read, [CLOCK, COMMON])))
+        assert text.startswith("\n".join(map(read, head)))
         assert text.endswith(read(verb))
     assert throttlekit_lua.read("ask", frozenset("a")) == throttlekit_lua.read("ask", frozenset("ca"))
     assert throttlekit_lua.read("ask") == throttlekit_lua.read("ask", frozenset("tfslca"))

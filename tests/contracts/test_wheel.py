@@ -52,6 +52,15 @@ def test_the_wheel_holds_every_file_of_the_tree(package: str) -> None:
         assert installed.read_bytes() == source.read_bytes(), installed
 
 
+def test_the_wheel_holds_the_examples() -> None:
+    """`throttlekit demo` runs them where there is no checkout."""
+    folder = _installed() / "throttlekit_cli" / "examples"
+    sources = [path for path in (_ROOT / "examples").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert len(sources) > 15
+    for source in sources:
+        assert (folder / source.relative_to(_ROOT / "examples")).read_bytes() == source.read_bytes()
+
+
 def test_the_wheel_has_no_other_package() -> None:
     """Each top-level name is a reason for a conflict: CONTRIBUTING.md says why there are these."""
     _installed()

@@ -32,6 +32,7 @@ from throttlekit._core.serialize import dump
 from throttlekit._core.storage_keys import bucket_name, fleet_name, wait_names
 from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, Deferred, Waited, receipt
 from throttlekit_rq import _body, _waiting, _wire, run
+from throttlekit_rq._waker import Announced
 
 JOB = Job(id="j", name="f")
 
@@ -182,6 +183,15 @@ def test_names_in_rqs_redis() -> None:
     assert _wire.promoter_key("high") == "throttlekit:rq:promoter:high"
     assert _wire.idle_key("high") == "throttlekit:rq:idle:high"
     assert _wire.logged_key("what") == "throttlekit:rq:told:what"
+    assert _wire.waker_key("high") == "throttlekit:rq:waker:high"
+    assert _wire.notes_key("a1") == "throttlekit:rq:notes:a1"
+
+
+def test_what_a_waker_of_rqs_jobs_announces() -> None:
+    """Processes of stock workers read it, and may be of another release."""
+    announced = Announced("a1", "localhost:6379/1")
+    assert json.loads(announced.write()) == {"v": 1, "owner": "a1", "store": "localhost:6379/1"}
+    assert Announced.read(announced.write().encode()) == announced
 
 
 def test_what_a_spawned_process_is_given() -> None:
@@ -193,8 +203,8 @@ def test_what_a_spawned_process_is_given() -> None:
     decision = limiter.acquire(TokenBucket("a", "10/s"), job=JOB)
     run_of = SimpleNamespace(decision=decision, job=JOB)
     throttling = SimpleNamespace(waited=lambda id: Waited(5, 1, 0))
-    grant = SimpleNamespace(run=run_of, expires_ms=None, heard=SimpleNamespace(into=5), throttling=throttling)
+    grant = SimpleNamespace(run=run_of, expires_ms=None, received=SimpleNamespace(into=5), throttling=throttling)
     setattr(job, _body.GRANT, grant)
     admission = json.loads(_body.write_admission(job))
-    assert set(admission) == {"job", "limits", "charged", "waited", "expires", "heard"}
+    assert set(admission) == {"job", "limits", "charged", "waited", "expires", "received"}
     assert admission["waited"] == [5, 1, 0]

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from conformance.suite.bench import NOW_US, SECOND_US, Bench
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.answer import Caller, Reason
 from throttlekit.stores import Lease, MemoryStore
 from throttlekit.stores.redis import RedisStore
-from throttlekit.testing.bench import NOW_US, SECOND_US, Bench
 
 HOUR = 3600
 GRACE = 5

@@ -190,7 +190,7 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
             key=rnd.choice([*keys, lambda job: drawn.any()]),
             cost=rnd.choice([1, 2, lambda job: drawn.any()]),
             scope=rnd.choice(["global", "queue", "job", "process"]),
-            _by_value=True,  # type: ignore[call-arg]  # it is made anew each time, under one name
+            _sent=(None, None),  # type: ignore[call-arg]  # it is made anew each time, under one name
         )
         limits = [limit] if rnd.random() < 0.9 else [limit, drawn.any()]
         options = {name: drawn.any() for name in ("key", "cost") if rnd.random() < 0.2}
@@ -220,7 +220,7 @@ def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
         kind, _ = rnd.choice(KINDS)
         make: Any = kind
         rate = (rnd.choice([1, 7, 10**3, 10**6, 10**9, 10**12 - 1]), rnd.choice([1, 1e-6, 86_400, 366 * 86_400]))
-        limit: Limit = make("x", rate, key="{a}", _by_value=True)
+        limit: Limit = make("x", rate, key="{a}", _sent=(None, None))
         job = Job(id=rnd.choice(["", drawn.text()]), kwargs={"a": drawn.text()})
         cost = rnd.choice([None, 0, 1, limit.capacity, rnd.randint(0, limit.capacity)])
         wait = rnd.choice([None, 0, 0.5, 1e6, 1e9, 1e308, 10**400, rnd.random() * 1e9])

@@ -11,7 +11,7 @@ import pytest
 from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, Control, FixedWindow, Job, Limit, Limiter, TokenBucket
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.call import Delivery
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -97,8 +97,7 @@ def test_new_job_behind_purged_ones_waits_for_an_interval_and_some_seconds(rate:
     assert now <= interval + more
 
 
-@pytest.mark.parametrize("purged", [100, 1000])
-@pytest.mark.parametrize("rate", ["100/s", "10/s", "1/s", "10/m", "1/m", "10/h"])
+@pytest.mark.parametrize(("rate", "purged"), [("100/s", 100), ("10/s", 1000), ("10/h", 100)])
 def test_new_jobs_that_keep_arriving_wait_for_some_units(rate: str, purged: int) -> None:
     """Two come for each unit, of a burst of 1: the first to run waits for 3.5 units, however many were purged."""
     limit = TokenBucket("purged", rate, burst=1)

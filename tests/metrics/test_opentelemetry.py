@@ -153,6 +153,25 @@ def test_a_deferral_is_an_event_of_the_current_span(site: Site) -> None:
     assert names == {"limit", "reason", "delay", "deferrals", "waited"}
 
 
+def test_the_span_of_a_job_says_how_long_it_has_waited(site: Site) -> None:
+    """For which limit, and after how many deferrals, never the key; nothing of a job that has not waited."""
+    exporter = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    for job in (JOB, WAITING):
+        site.limiter.acquire(LIMIT, job=job)
+    site.clock.advance(2.5)
+    for name, job in (("waited", WAITING), ("at once", Job(id="2", kwargs={"account": "other"}))):
+        with tracers.get_tracer("test").start_as_current_span(name):
+            assert site.limiter.acquire(LIMIT, job=job).allowed
+    tracers.shutdown()
+    waited, at_once = exporter.get_finished_spans()
+    attributes = dict(waited.attributes or {})
+    assert attributes.pop("throttlekit.waited") == pytest.approx(2.5, abs=0.1)
+    assert attributes == {"throttlekit.limit": "partner", "throttlekit.deferrals": 1}
+    assert not at_once.attributes
+
+
 def test_a_wrong_provider_is_a_configuration_error() -> None:
     """A value that is not a provider raises when the plugin is made."""
     wrong: Any = "otlp"

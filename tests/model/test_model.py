@@ -46,7 +46,7 @@ def _nobody(*_: Any, **__: Any) -> None:
 
 MUTANTS: dict[str, tuple[Any, str, Callable[..., Any], Rules, str]] = {
     "a grant charges nothing": (
-        GcraAlgorithm, "admit_early", lambda self, state, *_: state, Rules((ONE,)), "within",
+        GcraAlgorithm, "admit", lambda self, state, *_: state, Rules((ONE,)), "within",
     ),
     "a woken job's units are given to others": (Waitlist, "taken", lambda *_: 0, Rules((ONE,)), "passes"),
     "nobody is woken": (Waitlist, "wake", _nobody, Rules((ONE,)), "never begin"),

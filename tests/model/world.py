@@ -86,10 +86,10 @@ class World:
             self.listen(owner)
 
     def listen(self, owner: str) -> None:
-        def heard(bucket: str, wakes: Sequence[Wake]) -> None:
-            self.heard(wakes)
+        def on_wakes(bucket: str, wakes: Sequence[Wake]) -> None:
+            self.on_wakes(wakes)
 
-        self.store._listeners[owner] = heard  # pyright: ignore[reportPrivateUsage]
+        self.store._listeners[owner] = on_wakes  # pyright: ignore[reportPrivateUsage]
 
     def copy(self) -> World:
         store = self.store
@@ -196,11 +196,11 @@ class World:
             for claim in self._claims(""):
                 own = [job for job, of in self.waits.items() if of == owner and self.on[job] == claim.bucket]
                 found = self.store.look(claim, owner, FREE, own, self.now_us)
-                self.heard(found.wakes)
+                self.on_wakes(found.wakes)
                 for job in found.again if not found.epoch else ():
                     self.told.setdefault(job, self.now_us)
 
-    def heard(self, wakes: Sequence[Wake]) -> None:
+    def on_wakes(self, wakes: Sequence[Wake]) -> None:
         for wake in wakes:
             if wake.id in self.waits:
                 self.told.setdefault(wake.id, self.now_us + wake.in_us)
@@ -226,7 +226,7 @@ class World:
         claims = self._claims(job)
         answer = self.store.ask(claims, asker, self.now_us)
         for _, wake in answer.wakes:
-            self.heard([wake])
+            self.on_wakes([wake])
         if answer.reason is not Reason.ALLOWED:
             assert answer.kept is not None
             self.waits[job], self.on[job] = owner, claims[answer.kept.claim].bucket

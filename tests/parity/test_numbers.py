@@ -113,6 +113,115 @@ def test_sliding_window_is_exact_in_deepest_debt(both: BothStores, rate: str) ->
     assert state.before + state.used > 118 * amount
 
 
+def test_log_has_room_for_two_units_when_two_have_left_the_window(both: BothStores) -> None:
+    """Not as the first of them has."""
+    kept = rule(SlidingLog("x", "4/s"))
+    for at_us in (0, 500_000, 600_000, 700_000, 1_000_000):
+        assert _ask(both, NOW_US + at_us, kept) == "allowed"
+    assert _ask(both, NOW_US + 1_599_999, kept, 2) == "exhausted"
+    assert _ask(both, NOW_US + 1_600_000, kept, 2) == "allowed"
+
+
+def test_log_counts_on_at_the_start_of_its_ring(both: BothStores) -> None:
+    """The units at its end have left the window, and those at its start have not."""
+    kept = rule(SlidingLog("x", "4/s"))
+    for at_us in (0, 500_000, 600_000, 700_000, 1_000_000, 1_510_000):
+        assert _ask(both, NOW_US + at_us, kept) == "allowed"
+    assert _ask(both, NOW_US + 1_710_000, kept, caller=Caller.PEEK) == "allowed"
+
+
+def test_log_keeps_until_when_it_is_in_debt(both: BothStores) -> None:
+    """Also as the next unit passes."""
+    kept = rule(SlidingLog("x", "4/s"))
+    _ask(both, NOW_US, kept)
+    _settle(both, NOW_US, Correction(kept.bucket, kept.bind(1), NOW_US, 5))
+    assert _ask(both, NOW_US + 1_000_000, kept) == "allowed"
+
+
+def test_caller_waits_for_the_limit_that_denies_it_longest(both: BothStores) -> None:
+    """Of two limits that deny it, wherever that one stands."""
+    rules = [rule(TokenBucket("x", "1/hour")), rule(TokenBucket("y", "1/s")), rule(SlidingWindow("z", "1/minute"))]
+    claims = [StoreClaim(kept.bucket, kept.bind(1), 1) for kept in rules]
+    assert both.run("ask", claims, NOW_US, GUEST).allowed
+    for asked, binding in ((claims, 0), (claims[1:], 1), (claims[::-1], 2)):
+        assert both.run("ask", asked, NOW_US + 1, GUEST).claim == binding
+
+
+def test_log_counts_anew_after_units_were_given_back(both: BothStores) -> None:
+    """Also if the clock steps back, and units are in the window that had left it."""
+    kept = rule(SlidingLog("x", "5/s"))
+    for at_us in (0, 50_000, 500_000, 1_200_000):
+        _ask(both, NOW_US + at_us, kept)
+    _settle(both, NOW_US + 1_200_000, Correction(kept.bucket, kept.bind(1), NOW_US + 1_200_000, -1))
+    _ask(both, NOW_US + 900_000, kept, caller=Caller.PEEK)
+
+
+def test_callers_are_spread_by_whole_microseconds(both: BothStores) -> None:
+    """At three a second, the second one that is denied asks a third of a second after the first, rounded up."""
+    kept = rule(FixedWindow("x", "3/s"))
+    assert [_ask(both, NOW_US, kept, cost) for cost in (3, 1, 1)] == ["allowed", "exhausted", "exhausted"]
+
+
+def test_long_log_and_a_bucket_are_charged_together(both: BothStores) -> None:
+    """A log of more than 256 units is written in place, and what is beside it as a whole."""
+    rules = [rule(SlidingLog("x", "300/s")), rule(TokenBucket("y", "9/s")), rule(SlidingLog("z", "9/s"))]
+    claims = [StoreClaim(kept.bucket, kept.bind(1), 1) for kept in rules]
+    for asked in (claims, claims[::-1]):
+        assert both.run("ask", asked, NOW_US, GUEST).allowed
+
+
+@pytest.mark.parametrize("rate", [TokenBucket, FixedWindow, SlidingWindow, SlidingLog])
+def test_what_is_taken_expires_once_it_no_longer_counts(redis_url: str, client: Any, rate: type[TokenBucket]) -> None:
+    """Five seconds later, so that a clock that is a little behind reads it."""
+    kept, store = rule(rate("x", "1/hour")), RedisStore(redis_url, timeout=5)
+    answer = store.ask([StoreClaim(kept.bucket, kept.bind(1))], GUEST)
+    left_us = answer.uses[0].full_us - answer.now_us  # type: ignore[union-attr]
+    assert left_us < 1000 * client.pttl(kept.bucket) <= left_us + 5_001_000
+    store.close()
+
+
+def test_caller_that_is_spread_too_far_asks_when_there_are_units(both: BothStores) -> None:
+    """Callers of a greater cost were spread over the minute after theirs: one of a unit does not come after them."""
+    kept = rule(TokenBucket("x", "1/s", burst=2))
+    assert _ask(both, NOW_US, kept, 2) == "allowed"
+    assert {_ask(both, NOW_US, kept, 2) for _ in range(32)} == {"exhausted"}
+    assert _ask(both, NOW_US, kept) == "exhausted"
+
+
+def test_bucket_of_a_clock_that_is_set_back_is_not_believed(both: BothStores) -> None:
+    """It was charged 100 seconds from now."""
+    kept = rule(TokenBucket("x", "1/s", burst=1))
+    assert [_ask(both, at_us, kept) for at_us in (NOW_US, NOW_US - 100_000_000)] == ["allowed", "exhausted"]
+
+
+def test_log_counts_where_many_units_have_left_the_window(both: BothStores) -> None:
+    """One of them at this instant."""
+    kept = rule(SlidingLog("x", "300/s"))
+    for number in range(20):
+        _ask(both, NOW_US + 1_000 * number, kept)
+    assert _ask(both, NOW_US + 1_012_000, kept, caller=Caller.PEEK) == "allowed"
+
+
+def test_sliding_window_whose_units_were_given_back_ends_with_the_one_before(both: BothStores) -> None:
+    """What is stored counts until the units of the window before have faded."""
+    kept, minute_us = rule(SlidingWindow("x", "9/minute")), 60_000_000
+    begin_us = NOW_US // minute_us * minute_us
+    _ask(both, begin_us - 1, kept, 3)
+    _ask(both, begin_us, kept)
+    _settle(both, begin_us, Correction(kept.bucket, kept.bind(1), begin_us, -1))
+    assert _ask(both, begin_us + 1, kept, caller=Caller.PEEK) == "allowed"
+
+
+def test_sliding_window_of_long_steps_has_faded_at_its_end(both: BothStores) -> None:
+    """The last step of a window is shorter than the others: a caller that needs the whole amount asks as it ends."""
+    kept = rule(SlidingWindow("x", "1000000000/s"))
+    charge, whole = kept.bind(1), kept.limit.amount
+    assert charge.params[1] % charge.params[2], "the steps do not fill the period"  # type: ignore[operator]
+    begin_us = NOW_US // kept.limit.period_us * kept.limit.period_us
+    assert _ask(both, begin_us - 1, kept, whole) == "allowed"
+    assert _ask(both, begin_us, kept, whole) == "exhausted"
+
+
 @pytest.mark.parametrize(
     "limit",
     [

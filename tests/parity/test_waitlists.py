@@ -15,7 +15,7 @@ from throttlekit import FixedWindow, TokenBucket
 from throttlekit._core.answer import GUEST, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.late import late_owner
-from throttlekit._core.slowdown import Heard
+from throttlekit._core.slowdown import Remaining
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import WOKEN_US, State, Wake
@@ -181,6 +181,18 @@ def test_a_grant_whose_answer_was_lost_is_repeated_for_the_same_attempt(store: A
     assert other.reason is Reason.EXHAUSTED
 
 
+def test_a_repeated_grant_takes_nothing_where_units_are_left(store: Any) -> None:
+    """The answer is repeated though nobody waits any more, and the limit has room for the job once more."""
+    claim, asker = _claim(TokenBucket("a", "1/s", burst=5)), Asker(Caller.JOB, "one", "p")
+    store.pause([claim], 1_000_000, NOW_US)
+    assert store.ask([claim], asker, NOW_US).reason is Reason.PAUSED
+    store.look(claim, "p", 1, (), NOW_US + 1_000_000)
+    granted = store.ask([claim], asker, NOW_US + 1_000_000, attempt="1")
+    again = store.ask([claim], asker, NOW_US + 1_100_000, attempt="1")
+    assert granted.reason is again.reason is Reason.ALLOWED
+    assert (again.now_us, again.uses) == (granted.now_us, granted.uses)
+
+
 def test_a_peek_is_no_grant_to_repeat(store: Any) -> None:
     """A peek at a job that may pass charges nothing; the request that follows does."""
     store.ask([SLOW], Asker(Caller.JOB, "first", "p"), NOW_US)
@@ -208,7 +220,7 @@ def test_what_stops_a_limit_for_longer_outlives_its_list(what: str, redis_url: s
     store, record = RedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
     claim = StoreClaim(SLOW.bucket, TokenBucket("a", "1/d", burst=20).bind(1, 0, ""))
     if what == "slowdown":
-        store.slow([Slowing(claim, Heard(0, 7 * DAY_US))])
+        store.slow([Slowing(claim, Remaining(0, 7 * DAY_US))])
     else:
         store.pause([claim], 7 * DAY_US if what == "pause" else 1, emptied=what == "429")
     assert client.pttl(record) > 6 * DAY_US / 1000
@@ -224,7 +236,7 @@ def test_what_stops_a_limit_for_longer_outlives_its_list(what: str, redis_url: s
 def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client: Any) -> None:
     """Its entries go, and what is left has an end."""
     store, record = RedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
-    store.slow([Slowing(SLOW, Heard(0, 7 * DAY_US))])
+    store.slow([Slowing(SLOW, Remaining(0, 7 * DAY_US))])
     store.ask([SLOW], Asker(Caller.JOB, "one", "p"))
     store.clear_waitlists([SLOW.bucket])
     assert client.hkeys(record) == [b"slow"]

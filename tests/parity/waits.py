@@ -20,7 +20,7 @@ from throttlekit._core.decide import Stored
 from throttlekit._core.late import EARLY_US, LATE_EARLY_US, lateness_us
 from throttlekit._core.latency import Drop, Gauge
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.slowdown import Fall, Heard
+from throttlekit._core.slowdown import Fall, Remaining
 from throttlekit._core.storage_keys import slots_of_holder, wait_names
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import (
@@ -84,7 +84,7 @@ end}
 """
 
 
-def _read(key: str, value: Any, expected: object) -> object:
+def _read(claim: StoreClaim, value: Any, expected: object) -> object:
     """What a key holds; a ring as its log, the oldest unit first, and a sorted set as its holders."""
     if isinstance(value, list):
         words = value[0].decode().split("\n")
@@ -97,6 +97,7 @@ def _read(key: str, value: Any, expected: object) -> object:
     if value is None or not isinstance(expected, Log):
         return value
     head, owed_until_us, *ring = (int.from_bytes(value[i : i + 7], "big") for i in range(0, len(value), 7))
+    head %= int(claim.algorithm.params[0])
     return Log(tuple(instant for instant in ring[head:] + ring[:head] if instant), owed_until_us)
 
 
@@ -159,10 +160,10 @@ class BothStores:
         if owner in self._ends:
             return
 
-        def heard(bucket: str, wakes: Sequence[Wake]) -> None:
+        def on_wakes(bucket: str, wakes: Sequence[Wake]) -> None:
             self._rung.append((owner, bucket, tuple(wakes)))
 
-        self._ends[owner] = self.memory.listen(owner, heard)
+        self._ends[owner] = self.memory.listen(owner, on_wakes)
         self._bells.subscribe(f"tk1:{owner}")
         self._read_bells()
 
@@ -282,7 +283,7 @@ class BothStores:
             if kind == b"zset":
                 pairs = self._client.zrange(claim.bucket, 0, -1, withscores=True)
                 value = [b"\n".join(b"%b\n%d" % (name, int(score)) for name, score in pairs)]
-            found_taken = _read(claim.bucket, value, stored.taken)
+            found_taken = _read(claim, value, stored.taken)
             assert found_taken == expected_taken, f"{claim.bucket}\nmemory {expected_taken}\nredis  {found_taken}"
             if stored.waitlist is not None:
                 self._count(stored.waitlist)
@@ -478,7 +479,7 @@ class WaitHistory:
 
     def _add(self, defined: Sequence[Rule]) -> None:
         """Definitions of one limit: its first one, and others that its state may be met by."""
-        queue, shared = self._rnd.choice([None, None, 3, 8]), self._rnd.random() < 0.5
+        queue, shared = self._rnd.choice([None, None, None, 0, 3, 8]), self._rnd.random() < 0.5
         self._limits += [_Bound(each, shared, queue) for each in defined]
 
     def _owner(self) -> str:
@@ -596,7 +597,9 @@ class WaitHistory:
 
     def _slow(self) -> None:
         rnd = self._rnd
-        why = rnd.choice([Fall(None, rnd.choice([SECOND, 60 * SECOND]), 50_000), Heard(rnd.choice([0, 3]), 5 * SECOND)])
+        why = rnd.choice(
+            [Fall(None, rnd.choice([SECOND, 60 * SECOND]), 50_000), Remaining(rnd.choice([0, 3]), 5 * SECOND)]
+        )
         claim = self._unit()
         if claim.algorithm.code == "a" and rnd.random() < 0.8:
             why = Drop(rnd.choice([None, self._now_us - 50_000, self._now_us]))

@@ -12,9 +12,11 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-__all__ = ["ROOT", "Block", "Page", "all_pages"]
+__all__ = ["FRAMEWORKS", "ROOT", "Block", "Page", "all_pages"]
 
 ROOT = Path(__file__).resolve().parents[2]
+FRAMEWORKS = ("Dramatiq", "RQ", "Celery", "taskiq", "huey")
+"""As the pages name them, in the order of their tabs."""
 _FRAGMENT = re.compile(r"<!-- fragment: (.+?) -->")
 _TITLE = re.compile(r'title="([^"]+)"')
 _TAB = re.compile(r'^=== "(.+)"$')
@@ -63,8 +65,11 @@ class Page:
     def text(self) -> str:
         return (ROOT / self.path).read_text("utf-8")
 
-    def blocks(self, *languages: str) -> list[Block]:
-        """Its fenced blocks in *languages*, in their order."""
+    def blocks(self, *languages: str, tab: str | None = None) -> list[Block]:
+        """
+        Its fenced blocks in *languages*, in their order. With *tab*, only those that a reader of this tab follows: the
+        blocks in tabs with this title, and the blocks in no tab.
+        """
         found: list[Block] = []
         before, tabs = "", _tabs(self.text)
         for token in _tokens(self.text):
@@ -83,7 +88,20 @@ class Page:
                     )
                 )
             before = token.content if token.type == "html_block" else ""
-        return found
+        return [block for block in found if tab is None or block.tab in (None, tab)]
+
+    def tab_sets(self) -> list[list[str]]:
+        """The titles of each set of tabs, in their order."""
+        sets: list[list[str]] = []
+        previous = ""
+        for line in self.text.splitlines():
+            if title := _TAB.match(line):
+                if previous.startswith(("    ", "=== ")):
+                    sets[-1].append(title[1])
+                else:
+                    sets.append([title[1]])
+            previous = line or previous
+        return sets
 
     def links(self) -> list[str]:
         return [
@@ -123,9 +141,7 @@ def _tabs(text: str) -> dict[int, str]:
 
 
 def all_pages() -> list[Page]:
-    """The README, CONTRIBUTING and everything in docs."""
-    return [
-        Page("README.md"),
-        Page("CONTRIBUTING.md"),
-        *(Page(f"docs/{path.name}") for path in sorted((ROOT / "docs").glob("*.md"))),
-    ]
+    """The README, CONTRIBUTING, everything in docs, and what is written about the examples."""
+    folders = [ROOT / "docs", ROOT / "examples", *sorted((ROOT / "examples").iterdir())]
+    found = [path for folder in folders for path in sorted(folder.glob("*.md"))]
+    return [Page("README.md"), Page("CONTRIBUTING.md"), *(Page(str(path.relative_to(ROOT))) for path in found)]

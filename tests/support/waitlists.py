@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from throttlekit import Decision, Job, Limit, Limiter
-from throttlekit._engine.delivery import Delivery
-from throttlekit._engine.waker import Waiting, Waker
+from throttlekit._engine.call import Delivery, Waiting
+from throttlekit._engine.waker import Waker
 
 __all__ = ["ask", "held"]
 

@@ -41,6 +41,7 @@ from throttlekit.stores import Correction, MemoryStore, Request, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import FakeClock, Seen, StoreConformance, allowing, denying, in_memory
+from throttlekit_django import get_limiter
 from throttlekit_django import throttled as in_django
 from throttlekit_fastapi import Throttled
 from throttlekit_flask import throttled as in_flask
@@ -70,6 +71,7 @@ adapting = TokenBucket("adapting", "100/s", adapt=Adapt(floor="10/s", span=timed
 varying = TokenBucket("varying", lambda job: "10/s", burst=timedelta(seconds=12), key="{account_id}")
 amounts = Concurrency("amounts", lambda job: 3)
 gpu = Concurrency("gpu", 2, held_by="{workflow}", lease=600)
+named = TokenBucket("named", "10/s", key="{account_id}", show_key=True)
 at_a_rate: Limit = varying.at("20/s")
 queued = LeakyBucket(
     "queued", {"free": "10/m", "pro": (5, 0.5)}, queue={"free": 1, "pro": 20}, tier=lambda job: job.queue
@@ -273,7 +275,9 @@ def corrections_of_my_own(corrections: Sequence[Correction]) -> None:
 
 
 def views(limiter: Limiter) -> None:
-    @in_django(limiter, account, account_id=lambda request: request.user.pk)
+    of_settings: Limiter = get_limiter()
+
+    @in_django(of_settings, account, account_id=lambda request: request.user.pk)
     def of_django(request: object, page: int = 1) -> bytes:
         return b""
 

@@ -50,7 +50,7 @@ def make_app() -> Iterator[Callable[..., Celery]]:
         ({"max_wait": "soon"}, "max_wait must be"),
         ({"max_deferrals": -1}, "max_deferrals must be a whole number"),
         ({"max_deferrals": 1.5}, "max_deferrals must be a whole number"),
-        ({"when_over": "retry"}, 'when_over must be "fail", "drop" or "run"'),
+        ({"on_waited_too_long": "retry"}, 'on_waited_too_long must be "fail", "drop" or "run"'),
         ({"max_hold": 0.1}, "max_hold must be at least 1 s"),
         ({"max_hold": float("inf")}, "max_hold must be"),
         ({"max_held": 0}, "max_held must be a whole number of at least 1"),

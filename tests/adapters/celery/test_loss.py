@@ -55,7 +55,8 @@ def nothing_left(site: CelerySite) -> None:
 
 def test_how_a_task_ends_that_has_waited_too_long(on_redis: Any) -> None:
     """
-    when_over="fail": FAILURE with WaitedTooLong, on_failure and errbacks called, no run, no retry, nothing charged.
+    on_waited_too_long="fail": FAILURE with WaitedTooLong, on_failure and errbacks called, no run, no retry, no
+    charge.
     The same for a task whose key cannot be worked out, and for one with a throttle_max_wait of its own.
     """
     site: CelerySite = on_redis(denials=NEVER, install={"max_deferrals": 2})

@@ -142,9 +142,9 @@ def test_an_async_body_holds_its_slot_and_sees_its_decision(stub: Site) -> None:
 
 
 def test_a_job_that_runs_beyond_its_limit_holds_no_slot(stub: Site) -> None:
-    """when_over="run": the third of three runs while two hold the slots, and takes none when it ends."""
+    """on_waited_too_long="run": the third of three runs while two hold the slots, and takes none when it ends."""
     limiter = Limiter()
-    stub.broker.add_middleware(Throttle(limiter, max_wait=0, when_over="run"))
+    stub.broker.add_middleware(Throttle(limiter, max_wait=0, on_waited_too_long="run"))
     go = threading.Event()
 
     @stub.actor(throttle=SLOTS)
@@ -238,7 +238,7 @@ def test_a_message_that_is_woken_in_vain_waits_on_and_the_broker_hears_nothing(
         before = operations.enqueued, operations.acked
         for _ in range(20):
             denials = waker.waited(id_).denials
-            waker.heard(bucket, [Wake(id_, 0)])
+            waker.on_wakes(bucket, [Wake(id_, 0)])
             wait_until(
                 lambda: waker.waited(id_).denials > denials and held(worker, site) == 1,  # noqa: B023
                 description="it was denied once more, and waits again",

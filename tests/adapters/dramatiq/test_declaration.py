@@ -145,7 +145,7 @@ def test_throttle_takes_a_limiter(wrong: Any) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"when_over": "retry"},
+        {"on_waited_too_long": "retry"},
         {"max_deferrals": -1},
         {"max_deferrals": True},
         {"max_deferrals": 1.5},

@@ -314,7 +314,7 @@ def test_a_store_that_dies_in_the_midst_of_a_run_and_comes_back(stub: Site, capl
 
 def test_an_outage_of_the_store_is_no_denial_of_the_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts for no `max_deferrals`: a message that may be denied once runs after an outage in between."""
-    monkeypatch.setattr("throttlekit._engine.breaker._PAUSE_AFTER_FAILURE", 0.03)
+    monkeypatch.setattr("throttlekit.stores.breaker._PAUSE_AFTER_FAILURE", 0.03)
     seen = Deferrals()
 
     class Flaky(DenyBefore):

@@ -280,7 +280,7 @@ def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, place: str
     over: dict[str, Any] = {
         "runs": {},
         "fails": {"max_deferrals": 2},
-        "is dropped": {"max_deferrals": 2, "when_over": "drop"},
+        "is dropped": {"max_deferrals": 2, "on_waited_too_long": "drop"},
         "is refused": {},
     }[end]
     store = DenyBefore(3 if end == "runs" else 10**6)
@@ -316,7 +316,7 @@ def test_a_429_counts_as_a_message_and_no_error(stub: Site, prometheus: Any, pla
     metrics = prometheus()
     where: dict[str, Any] = {"first": {"before": AgeLimit}, "last": {}}[place]
     stub.broker.add_middleware(metrics, **where)
-    over: dict[str, Any] = {"runs": {}, "fails": {}, "is dropped": {"when_over": "drop"}}[end]
+    over: dict[str, Any] = {"runs": {}, "fails": {}, "is dropped": {"on_waited_too_long": "drop"}}[end]
     stub.broker.add_middleware(Throttle(Limiter(), max_wait=None if end == "runs" else 0, **over))
     stub.broker.emit_after("process_boot")
 

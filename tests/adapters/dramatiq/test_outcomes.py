@@ -39,10 +39,10 @@ def fault(request: pytest.FixtureRequest) -> tuple[TokenBucket, type[Exception]]
     return make(), error
 
 
-def fail_watched(site: Site, limit: TokenBucket, store: Recording, **options: Any) -> Any:
+def fail_watched(site: Site, limit: TokenBucket, store: Recording) -> Any:
     """One message to an actor that watches every end a job can have; returns the reader's failure."""
     site.broker.add_middleware(Results(backend=StubBackend()))
-    site.broker.add_middleware(Throttle(Limiter(store), **options))
+    site.broker.add_middleware(Throttle(Limiter(store)))
 
     @site.actor
     def failure(message: dict[str, Any], error: dict[str, str]) -> None:
@@ -98,26 +98,6 @@ def test_a_fault_charges_no_other_limit(stub: Site) -> None:
     assert (stub.ran, store.asked) == ([], [])
 
 
-def test_a_job_past_its_max_wait_fails_with_waited_too_long(site: Site) -> None:
-    """when_over="fail", the default: dead-lettered once with `WaitedTooLong`, no body, no retry, on_failure fired."""
-    store = DenyBefore(NEVER, delay=0.05)
-    seen, message_id = fail_watched(site, TokenBucket("busy", "10/s"), store, max_wait=0.2)
-    assert seen.orig_exc_type == "WaitedTooLong"
-    assert "busy" in seen.orig_exc_msg
-    assert site.ran == [("on_failure", "WaitedTooLong", message_id)]
-    assert 2 <= store.denials <= 7
-    assert store.grants == 0
-
-
-def test_a_job_past_its_max_deferrals_fails_too(site: Site) -> None:
-    """Each denial counts, whether the message goes back to the broker or goes on waiting in the worker."""
-    store = DenyBefore(NEVER, delay=0.01)
-    seen, message_id = fail_watched(site, TokenBucket("busy", "10/s"), store, max_deferrals=3)
-    assert seen.orig_exc_type == "WaitedTooLong"
-    assert site.ran == [("on_failure", "WaitedTooLong", message_id)]
-    assert (store.denials, store.grants) == (4, 0)
-
-
 def test_a_message_brings_a_max_wait_of_its_own(stub: Site) -> None:
     """throttle_max_wait with a message goes before the middleware's; a value that is no time is refused when sent."""
     store = DenyBefore(NEVER, delay=0.01)
@@ -156,7 +136,7 @@ def test_a_retry_after_a_run_beyond_the_limit_waits_anew(stub: Site) -> None:
     """The patience of a job that was let run uncharged is not used up for its retry: that waits as long again."""
     store = DenyBefore(NEVER, delay=0.01)
     stub.broker.add_middleware(CurrentMessage())
-    stub.broker.add_middleware(Throttle(Limiter(store), max_deferrals=2, when_over="run"))
+    stub.broker.add_middleware(Throttle(Limiter(store), max_deferrals=2, on_waited_too_long="run"))
 
     @stub.actor(throttle=TokenBucket("busy", "10/s"), max_retries=1, min_backoff=1)
     def job() -> None:
@@ -171,19 +151,3 @@ def test_a_retry_after_a_run_beyond_the_limit_waits_anew(stub: Site) -> None:
         stub.until_ran(2)
     assert stub.ran == [False, False]
     assert store.denials == 6
-
-
-def test_a_job_whose_wait_is_within_bounds_runs(site: Site) -> None:
-    """max_wait and max_deferrals that are not passed change nothing."""
-    store = DenyBefore(3, delay=0.01)
-    site.broker.add_middleware(Throttle(Limiter(store), max_wait=30, max_deferrals=3))
-
-    @site.actor(throttle=TokenBucket("busy", "10/s"))
-    def job() -> None:
-        site.ran.append(1)
-
-    job.send()
-    with site.working():
-        site.until_ran(1)
-    assert store.denials == 3
-    assert dead_letters(site.broker, site.queue) == []

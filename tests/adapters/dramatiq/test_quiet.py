@@ -104,7 +104,7 @@ def test_a_store_that_is_down_is_told_once(
     stub: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outage is one WARNING, not one a job, and no stack trace."""
-    monkeypatch.setattr("throttlekit._engine.breaker._PAUSE_AFTER_FAILURE", 0.02)
+    monkeypatch.setattr("throttlekit.stores.breaker._PAUSE_AFTER_FAILURE", 0.02)
 
     class Down(Recording):
         calls = 0

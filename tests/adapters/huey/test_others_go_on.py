@@ -1,4 +1,8 @@
-"""Jobs of two kinds share a limit. Whatever stops those of one kind, the others go on."""
+"""
+Jobs of two kinds share a limit. Whatever stops those of one kind, the others use it.
+
+That they go on, for each framework and fault: `tests/adapters/fleet/test_others_go_on.py`.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +37,9 @@ class Fleet:
         refused: The kind whose bodies get a 429.
     """
 
-    def __init__(self, url: str, stores: dict[str, str] | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.huey: Any = RedisHuey(f"others{next(_NUMBERS)}", url=url)
-        self.limiter, self.control = Limiter(url, stores=stores), Control(url)
+        self.limiter, self.control = Limiter(url), Control(url)
         install(self.huey, self.limiter)
         self.ran: list[str] = []
         self.refused = ""
@@ -49,10 +53,9 @@ class Fleet:
         if who == self.refused:
             raise RateLimited(600)
 
-    def start(self, a: Any, b: Any, *, a_first: bool) -> None:
-        """Send the jobs, all of "a" in front or every other one, and wait until they wait and some have run."""
-        tasks = [(a, "a"), (b, "b")] * JOBS
-        for task, who in sorted(tasks, key=lambda each: each[1]) if a_first else tasks:
+    def start(self, a: Any, b: Any) -> None:
+        """Send the jobs, of "a" and of "b" in turn, and wait until they wait and some have run."""
+        for task, who in [(a, "a"), (b, "b")] * JOBS:
             task(who)
         self.consumer.start()
         wait_until(lambda: len(self.huey) == 0, description="every job has asked once")
@@ -75,15 +78,7 @@ def fleet(redis_url: str) -> Iterator[Fleet]:
 
 
 def _pause_key(fleet: Fleet) -> None:
-    fleet.control.pause("account", key="a", for_=600)
-
-
-def _pause_second(fleet: Fleet) -> None:
-    fleet.control.pause("x-second")
-
-
-def _lower_second(fleet: Fleet) -> None:
-    fleet.control.set("x-second", "1/hour", burst=1)
+    fleet.control.pause("account", key="a", duration=600)
 
 
 def _answer_429(fleet: Fleet) -> None:
@@ -100,8 +95,6 @@ def _revoke(fleet: Fleet) -> None:
 
 FAULTS: dict[str, tuple[str, str, Callable[[Fleet], None]]] = {
     "paused key": ("by_key", "by_key", _pause_key),
-    "paused second limit": ("two", "one", _pause_second),
-    "second limit set to a low rate": ("two", "one", _lower_second),
     "429": ("by_key", "by_key", _answer_429),
     "renamed task": ("two", "one", _rename),
     "revoked task": ("two", "one", _revoke),
@@ -109,34 +102,11 @@ FAULTS: dict[str, tuple[str, str, Callable[[Fleet], None]]] = {
 """The task of "a", that of "b", and what stops the jobs of "a"."""
 
 
-@pytest.mark.parametrize("a_first", [False, True], ids=["every other job", "all in front"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_others_go_on(fleet: Fleet, fault: str, a_first: bool) -> None:
-    """Jobs that share a limit with jobs that something else stops run, and do not wait until these may run."""
-    a, b, strike = FAULTS[fault]
-    fleet.start(getattr(fleet, a), getattr(fleet, b), a_first=a_first)
-    strike(fleet)
-    before = fleet.count("b")
-    wait_until(lambda: fleet.count("b") >= before + RATE, description="jobs of the other kind ran", timeout=30)
-
-
-@pytest.mark.parametrize("a_first", [False, True], ids=["every other job", "all in front"])
-def test_others_go_on_while_a_groups_store_is_away(redis_url: str, a_first: bool) -> None:
-    """Jobs that use no limit of a dead store run beside jobs that do."""
-    fleet = Fleet(redis_url, stores={"x-*": "redis://127.0.0.1:1/0"})
-    try:
-        fleet.start(fleet.two, fleet.one, a_first=a_first)
-        wait_until(lambda: fleet.count("b") >= RATE, description="jobs of the other kind ran", timeout=30)
-        assert fleet.count("a") == 0
-    finally:
-        fleet.close()
-
-
-@pytest.mark.parametrize("fault", ["paused key", "429", "renamed task"])
 def test_others_use_the_whole_limit(fleet: Fleet, fault: str) -> None:
     """The units that stopped jobs do not take go to the others."""
     a, b, strike = FAULTS[fault]
-    fleet.start(getattr(fleet, a), getattr(fleet, b), a_first=False)
+    fleet.start(getattr(fleet, a), getattr(fleet, b))
     strike(fleet)
     started = [(fleet.count("b"), time.monotonic())]
 
@@ -152,9 +122,21 @@ def test_others_use_the_whole_limit(fleet: Fleet, fault: str) -> None:
 
 def test_jobs_of_a_key_go_on_when_it_is_resumed(fleet: Fleet) -> None:
     """Those that waited as the pause began, and those that came in it: long before the pause was to end."""
-    fleet.control.pause("account", key="a", for_=600)
-    fleet.start(fleet.by_key, fleet.by_key, a_first=False)
+    fleet.control.pause("account", key="a", duration=600)
+    fleet.start(fleet.by_key, fleet.by_key)
     wait_until(lambda: fleet.count("b") >= RATE // 2, description="jobs of the other key ran")
     assert fleet.count("a") == 0
     fleet.control.resume("account", key="a")
     wait_until(lambda: fleet.count("a") == JOBS, description="all jobs of the key ran", timeout=60)
+
+
+def test_a_consumer_that_stops_hands_all_that_waits_to_others(fleet: Fleet) -> None:
+    """Its own workers, which listen until it has stopped, take none of it to their end."""
+    fleet.limiter.pause(SHARED, 600)
+    for _ in range(20):
+        fleet.one("b")
+    fleet.consumer.start()
+    wait_until(lambda: fleet.huey.scheduled_count() == 20, description="every job waits")
+    fleet.consumer.stop()
+    woken = f"throttlekit:huey:{fleet.huey.storage.name}:woken"
+    assert fleet.huey.storage.conn.llen(woken) == 20

@@ -128,16 +128,18 @@ def test_a_queues_limits_hold_functions_that_know_of_none(throttled_site: Site) 
 
 
 @pytest.mark.parametrize(
-    ("when_over", "status", "error"),
+    ("on_waited_too_long", "status", "error"),
     [
         ("fail", JobStatus.FAILED, WaitedTooLong),
         ("drop", JobStatus.CANCELED, None),
         ("run", JobStatus.FAILED, RateLimited),
     ],
 )
-def test_a_429_past_the_longest_wait(rq_site: Site, when_over: Any, status: JobStatus, error: type | None) -> None:
+def test_a_429_past_the_longest_wait(
+    rq_site: Site, on_waited_too_long: Any, status: JobStatus, error: type | None
+) -> None:
     """It ends as a job that waited for too long; but one that was to run in the end has just run: it fails."""
-    configure(rq_site.limiter, when_over=when_over)
+    configure(rq_site.limiter, on_waited_too_long=on_waited_too_long)
     job = rq_site.queue.enqueue(jobs.hears_429, throttle=HELD, throttle_max_wait=0)
     rq_site.work()
     seen = rq_site.fetch(job)

@@ -93,6 +93,17 @@ def test_misspelt_option_of_an_enqueue_call_is_refused(stock_site: Site) -> None
         stock_site.queue.enqueue(tenant, "x", throtle=HELD)
 
 
+def _any(**keywords: Any) -> None: ...
+
+
+@pytest.mark.parametrize("function", [_any, "support.rq.jobs.plain"])
+def test_limit_under_a_misspelt_name_is_refused_for_every_function(function: Any, stock_site: Site) -> None:
+    """Functions with `**kwargs`, and those that are only named, may take any argument: but a limit is an option."""
+    with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
+        stock_site.queue.enqueue(function, throtle=HELD)
+    stock_site.queue.enqueue(function, throtle=5)
+
+
 def test_argument_that_looks_like_an_option_is_the_functions(stock_site: Site) -> None:
     """A function may have an argument of such a name."""
     job = stock_site.queue.enqueue(throttled_sum, throttled=2)

@@ -52,18 +52,18 @@ def test_a_job_that_waited_too_long_begins_anew_when_it_is_requeued(rq_site: Sit
 
 
 @pytest.mark.parametrize(
-    ("when_over", "end"),
+    ("on_waited_too_long", "end"),
     [("fail", JobStatus.FAILED), ("drop", JobStatus.CANCELED), ("run", JobStatus.FINISHED)],
 )
-def test_a_job_that_finds_the_queue_full_ends_as_chosen(rq_site: Site, when_over: Any, end: JobStatus) -> None:
+def test_a_job_that_finds_the_queue_full_ends_as_chosen(rq_site: Site, on_waited_too_long: Any, end: JobStatus) -> None:
     """Of four under a leaky bucket for one waiter: one runs, one waits, the others meet the outcome chosen."""
     site = rq_site
     leaky = LeakyBucket("leaky", "1/hour", queue=1)
-    configure(site.limiter, when_over=when_over)
+    configure(site.limiter, on_waited_too_long=on_waited_too_long)
     sent = [site.queue.enqueue(jobs.plain, n, throttle=[leaky]) for n in range(4)]
     worker = site.work()
     worker.refresh()
-    assert worker.failed_job_count == (2 if when_over == "fail" else 0)
+    assert worker.failed_job_count == (2 if on_waited_too_long == "fail" else 0)
     assert [site.fetch(job).get_status() for job in sent] == [JobStatus.FINISHED, JobStatus.SCHEDULED, end, end]
     assert site.deferrals_left() == [f"rq:job:{sent[1].id}"]
 

@@ -1,4 +1,4 @@
-"""If the first jobs of a line cannot run, the jobs behind them do."""
+"""On stock workers of RQ: if the first jobs on a waitlist cannot run, the jobs behind them do."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ FAULTS: dict[str, tuple[list[Limit], str, Break]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_others_go_on(fault: str, simple_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_go_on(fault: str, stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five jobs wait in front of five others of the same limit. After a fault of the first five, the others run."""
-    site = simple_site
+    site = stock_site
     limits, function, strike = FAULTS[fault]
     monkeypatch.setattr(jobs, "renamed", jobs.ran_for, raising=False)
     away = patient(f"redis://127.0.0.1:{free_port()}/0")

@@ -150,13 +150,14 @@ def test_what_a_burst_leaves_comes_back_at_its_turn(throttled_site: Site) -> Non
 def test_what_a_killed_worker_held_comes_back_by_itself(stock_site: Site, start: Start) -> None:
     """Some seconds after its turn, in whichever worker is there."""
     site, second = stock_site, TokenBucket("secondly", "1/s", burst=1)
-    site.limiter.pause(second, 2)
-    waiting = [site.queue.enqueue(jobs.plain, n, throttle=[second]) for n in range(3)]
     first = start()
+    wait_until(lambda: others_are_idle(site.connection, ["work"]), description="the worker is ready")
+    site.limiter.pause(second, 5)
+    waiting = [site.queue.enqueue(jobs.plain, n, throttle=[second]) for n in range(3)]
     until_denied(site, 3)
     registry = site.queue.scheduled_job_registry
     comes_in = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
-    assert all(GRACE_S < seconds < GRACE_S + 5 for seconds in comes_in)
+    assert all(GRACE_S < seconds < GRACE_S + 8 for seconds in comes_in)
     first.kill()
     start()
     wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all have run")

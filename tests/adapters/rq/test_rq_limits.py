@@ -72,7 +72,7 @@ def test_a_job_that_comes_back_waits_for_a_slot(rq_site: Site) -> None:
 def test_a_job_that_is_dropped_gives_its_slot_back(rq_site: Site) -> None:
     """It is cancelled, though RQ cancels no such job within a transaction."""
     site = rq_site
-    configure(site.limiter, max_deferrals=0, when_over="drop")
+    configure(site.limiter, max_deferrals=0, on_waited_too_long="drop")
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, throttle=HELD, rate_limit=ONE)
     site.queue.enqueue(jobs.plain, "next", rate_limit=ONE)

@@ -13,7 +13,8 @@ from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit.fleet.activity import Activity
 from throttlekit.fleet.downstream import total
-from throttlekit.fleet.snapshot import look, look_up
+from throttlekit.fleet.snapshot import look
+from throttlekit.fleet.waiting_job import look_up
 from throttlekit.stores.redis import RedisStore as RedisStore
 from throttlekit_rq import ThrottledSimpleWorker
 
@@ -35,7 +36,7 @@ def test_what_a_work_horse_decides_is_seen(stock_site: Site, store: contextlib.c
         (limit,) = look(opened).limits
         assert limit.limit.name == jobs.HOURLY.name
         assert (limit.minute.allowed, limit.minute.denials) == (1, 1)
-        job, key = look_up(opened, held.id)
+        _, job, key, *_ = look_up(opened, held.id)
         assert job is not None
         assert key is not None
         assert (job.deferrals, key.limit.name) == (1, jobs.HOURLY.name)
@@ -62,7 +63,7 @@ def _check_settled_and_heard(site: Site) -> None:
         def seen() -> tuple[int, int]:
             fleet = look(opened)
             used = sum(each.minute.used for each in fleet.limits if each.limit.name == jobs.TOKENS.name)
-            return used, sum(total(each) for each in fleet.heard.values())
+            return used, sum(total(each) for each in fleet.partner_429s.values())
 
         wait_until(lambda: seen() == (10, 1), description="what was settled and heard is reported")
 
@@ -95,7 +96,7 @@ def test_a_process_that_ends_reports_its_first_job(redis_url: str, age: float, m
         for counted in (1, 1 if age else 2):
             activity.counts.downstream_429(jobs.DAILY)
             activity.last_word()
-            assert sum(total(each) for each in look(store).heard.values()) == counted
+            assert sum(total(each) for each in look(store).partner_429s.values()) == counted
 
 
 def test_meta_says_what_a_job_waits_for(simple_site: Site) -> None:

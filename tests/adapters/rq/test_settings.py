@@ -101,7 +101,7 @@ def test_a_url_that_cannot_be_read_fails_the_job_and_says_why(
     ("options", "says"),
     [
         ({"limiter": "redis://geheim"}, "takes a limiter"),
-        ({"when_over": "shrug"}, "when_over"),
+        ({"on_waited_too_long": "shrug"}, "on_waited_too_long"),
         ({"max_wait": -1}, "max_wait"),
         ({"max_deferrals": 1.5}, "max_deferrals"),
         ({"max_inline_wait": "long"}, "max_inline_wait"),

@@ -246,7 +246,7 @@ def test_a_whole_queues_key_that_a_job_lacks_fails_the_job(throttled_site: Site)
 
 @pytest.mark.parametrize("retry", [None, Retry(max=3)], ids=["no-retry", "retry"])
 def test_a_job_past_its_wait_fails_for_good(rq_site: Site, retry: Any) -> None:
-    """when_over="fail": WaitedTooLong, by its callback and in its result, even with a Retry."""
+    """on_waited_too_long="fail": WaitedTooLong, by its callback and in its result, even with a Retry."""
     site = rq_site
     configure(site.limiter, max_wait=60)
     site.shut(jobs.HOURLY)
@@ -263,9 +263,9 @@ def test_a_job_past_its_wait_fails_for_good(rq_site: Site, retry: Any) -> None:
 
 
 def test_a_job_past_its_deferrals_is_dropped(rq_site: Site) -> None:
-    """when_over="drop": cancelled, unrun, where RQ keeps cancelled jobs."""
+    """on_waited_too_long="drop": cancelled, unrun, where RQ keeps cancelled jobs."""
     site = rq_site
-    configure(site.limiter, max_deferrals=0, when_over="drop")
+    configure(site.limiter, max_deferrals=0, on_waited_too_long="drop")
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, throttle=HELD)
     site.work()

@@ -13,18 +13,13 @@ from typing import Any
 
 import pytest
 from taskiq import InMemoryBroker, TaskiqDepends
-from taskiq.kicker import AsyncKicker
 from taskiq.receiver import Receiver
 
-from support.servers.processes import free_port, patient
 from support.waiting import wait_until
 from throttlekit import (
     Concurrency,
     ConfigurationError,
-    Control,
-    Limit,
     Limiter,
-    RateLimited,
     TokenBucket,
     current,
 )
@@ -184,73 +179,6 @@ class _Queue(InMemoryBroker):
     async def listen(self) -> AsyncGenerator[bytes, None]:  # type: ignore[override]
         while True:
             yield await self.queue.get()
-
-
-_SHARED = TokenBucket("shared", "20/s", burst=1)
-_KEYED = TokenBucket("keyed", "1000/s", burst=1000, key="{account}")
-_OTHER = TokenBucket("other", "1000/s", burst=1000)
-_AWAY = TokenBucket("away-1", "1000/s", burst=1000)
-
-
-def _low_rate(limiter: Limiter) -> None:
-    with Control(limiter) as control:
-        limiter.declare(_OTHER)
-        control.set("other", "1/hour", burst=1)
-
-
-_FAULTS: dict[str, tuple[list[Limit], Callable[[Limiter], object]]] = {
-    "its own key is paused": ([_KEYED], lambda limiter: limiter.pause(_KEYED, 3600, key="first")),
-    "its own key has a 429": ([_KEYED], lambda limiter: None),
-    "its second limit is paused": ([_OTHER], lambda limiter: limiter.pause(_OTHER, 3600)),
-    "its second limit has a low rate": ([_OTHER], _low_rate),
-    "the store of its second limit is away": ([_AWAY], lambda limiter: None),
-    "its task is not known": ([], lambda limiter: None),
-}
-
-
-@pytest.mark.parametrize("fault", _FAULTS)
-def test_others_go_on(fault: str, redis_url: str) -> None:
-    """Five tasks wait in front of five others of the same limit. After a fault of the first five, the others run."""
-    limits, strike = _FAULTS[fault]
-    broker, ran = _Queue(), list[tuple[str, int]]()
-
-    async def kept_back(account: str, number: int) -> None:
-        if "429" in fault:
-            raise RateLimited(3600, limit="keyed")
-        ran.append((account, number))
-
-    async def main() -> None:
-        await broker.startup()
-        first = broker.task("first", throttle=[_SHARED, *limits])(kept_back)
-        other = broker.task("other", throttle=[_SHARED])(noted)
-        renamed: AsyncKicker[Any, Any] = AsyncKicker("renamed", broker, {})
-        kicker = renamed if "not known" in fault else first.kicker()
-        for number in range(5):
-            await kicker.kiq("first", number)
-        for number in range(5):
-            await other.kiq("other", number)
-        finish, waker = asyncio.Event(), throttle._holding.waker
-        receiving = asyncio.ensure_future(Receiver(broker, max_async_tasks=3, run_startup=False).listen(finish))
-        waiting = 5 if "not known" in fault else 10
-        await asyncio.to_thread(wait_until, lambda: len(waker) == waiting, description="all wait")
-        await asyncio.to_thread(strike, limiter)
-        await asyncio.to_thread(wait_until, lambda: others() == {*range(5)}, description="the others have run")
-        finish.set()
-        await receiving
-
-    def others() -> set[int]:
-        return {number for account, number in ran if account == "other"}
-
-    async def noted(account: str, number: int) -> None:
-        ran.append((account, number))
-
-    away = patient(f"redis://127.0.0.1:{free_port()}/0")
-    with closing(Limiter(patient(redis_url), stores={"away-*": away})) as limiter:
-        limiter.pause(_SHARED, 4.0)
-        broker.add_middlewares(throttle := Throttle(limiter))
-        broker.is_worker_process = True
-        asyncio.run(main())
-    assert len(ran) <= 5 + ("low rate" in fault)  # it leaves one unit
 
 
 @pytest.mark.parametrize("form", ["loop", "thread"])

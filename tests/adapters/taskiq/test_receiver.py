@@ -479,7 +479,7 @@ def test_a_broker_in_memory_waits_in_place() -> None:
 
 
 def test_a_429_in_memory_runs_again() -> None:
-    """A body that heard a 429 runs once more after the pause, and no retry is counted."""
+    """A body that received a 429 runs once more after the pause, and no retry is counted."""
     broker, limiter = _in_memory()
     ran: list[Any] = []
 

@@ -174,5 +174,6 @@ def conf_of(told: Mapping[str, Any]) -> dict[str, Any]:
         "task_default_routing_key": told["queue"],
         "accept_content": ["json", "pickle"],
         "worker_hijack_root_logger": False,
+        "broker_connection_retry_on_startup": True,  # Celery before 6 warns where it is not said
         **told["conf"],
     }

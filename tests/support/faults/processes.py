@@ -49,6 +49,11 @@ class Command:
     def running(self) -> bool:
         return self._command.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while the command runs."""
+        return self._command.poll()
+
     def cpu_seconds(self) -> float:
         """User and system time that the living descendants have used, without the command that watches them."""
         return sum(_ticks(fields) for pid, fields in self._members() if pid != self.pid) / _TICK

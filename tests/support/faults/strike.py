@@ -5,7 +5,7 @@ One fault amid a flood on real workers, and what came of it.
     assert outcome.broken() == []
 
 The partner that the jobs call is the recording Redis: it writes every call down by a clock of its own,
-and the demo's partner, which shares no code with throttlekit, says afterwards which of them it would
+and the partner of the examples, which shares no code with throttlekit, says afterwards which of them it would
 have answered with 429. A case is repeatable: its seed says how many jobs have begun when the fault comes.
 """
 
@@ -22,11 +22,11 @@ from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.faults.kinds import FAULTS, PASSWORD, Fault, scene
 from support.flood.run import Flood, Flooding, FloodLimit, Told
 from support.huey.flood import HueyFlood, HueyFlooding
+from support.partner.strict import Contract
 from support.rq.flood import OURS, RqFlood, RqFlooding
 from support.servers.flood import Kind
 from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
 from support.waiting import wait_until
-from throttlekit_cli.demo.partner import Contract
 
 __all__ = ["Case", "Framework", "Outcome", "judge", "over", "strike"]
 
@@ -43,7 +43,6 @@ _CELERY_CONF: dict[str, Any] = {
         "unacked_mutex_expire": 2,  # a worker that was killed while it restored keeps the others from it
     },
 }
-_SECOND_NS = 1_000_000_000
 _WORKERS = 2
 
 
@@ -225,8 +224,8 @@ def judge(case: Case, told: Told, struck_us: int, over_us: int, lag: float = 0.0
 
 
 def over(times_us: Iterable[int], rate: int, burst: int) -> int:
-    """How many of those that came at *times_us* the demo's partner would have refused, at *rate* a second."""
-    contract = Contract(rate, _SECOND_NS, burst)
+    """How many of those that came at *times_us* the partner of the examples would have refused, at *rate* a second."""
+    contract = Contract(rate, burst)
     return sum(contract.admit(at_us * 1000) > 0 for at_us in sorted(times_us))
 
 

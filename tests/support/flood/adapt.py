@@ -132,10 +132,6 @@ class Found:
         """When it began, and each change of the true rate."""
         return [max(0.0, self._at(rate.at_us)) for rate in self.rates]
 
-    def served_each(self, seconds: float) -> list[float]:
-        """Calls a second that were served, in each so many seconds."""
-        return [self._served(n * seconds, (n + 1) * seconds) / seconds for n in range(int(self.seconds / seconds))]
-
     def sent_each(self, seconds: float) -> list[float]:
         """Calls a second, in each so many seconds."""
         times = [self._at(call.at_us) for call in self.calls]

@@ -31,9 +31,9 @@ from support.waiting import wait_until
 from throttlekit import Control
 from throttlekit._core.answer import Reason
 
-__all__ = ["ALSO", "STOCK", "WORKERS", "Happened", "Plan", "happen", "percentile"]
+__all__ = ["ALSO", "STOCK", "WOKEN", "WORKERS", "Happened", "Plan", "happen", "percentile"]
 
-STOCK = "RQ, stock"
+STOCK, WOKEN = "RQ, stock", "RQ, stock, woken"
 WORKERS: dict[str, tuple[type[Flooding], Callable[..., Flood], str]] = {
     "Dramatiq, Redis": (Flooding, Flood, "redis"),
     "Dramatiq, RabbitMQ": (Flooding, Flood, "rabbitmq"),
@@ -46,6 +46,9 @@ WORKERS: dict[str, tuple[type[Flooding], Callable[..., Flood], str]] = {
         RqFlooding,
         lambda **given: RqFlood(kinds=("rq.SimpleWorker+scheduler", "rq.SimpleWorker"), **given),
         "redis",
+    ),
+    WOKEN: (
+        RqFlooding, lambda **given: RqFlood(kinds=("rq.SimpleWorker", "rq.SimpleWorker"), wakes=True, **given), "redis"
     ),
 }  # fmt: skip
 """What runs jobs: two worker processes of each kind, and their broker."""

@@ -15,16 +15,9 @@ from support.reports.tables import about, spread, table
 
 __all__ = ["picture", "rows", "write"]
 
-SIMULATED = """\
-The share of its capacity that a simulated partner is used, and how much longer its calls take than by themselves. It
-bears 20 calls at once; 40 slots are declared, and the floor is 2. Calls take 0.1 s on average; two minutes from an
-empty state on, three runs. The rules of others are written anew from their sources, with their defaults, and are held
-to the whole fleet, which theirs are not."""
-FOUND = """\
-`ByLatency` keeps the queue short where jobs are of one kind, and uses as much as it can. Vector's rule and Gradient2
-take what they measure for normal, the queue included, and grow on. Envoy's measures with the floor alone, and has that
-to make up for. Where single jobs are 20 times as long as others, times say less, and the capacity is used less, or the
-queue is longer."""
+SIMULATED = (
+    "Use of a simulated partner that bears 20 calls at once, of 40 declared, and how much longer calls take than alone."
+)
 _WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 380, 190, 44, 34, 26
 _SENT = "#3274d9"
 
@@ -99,16 +92,13 @@ def _panel(title: str, run: Run, highest: float) -> Iterator[str]:
 
 
 def write(folder: Path, shown: str, notes: str, panels: Mapping[str, Run], highest: float, simulated: str) -> None:
-    """The page of this benchmark, and its picture. *simulated*: the table of the rules for slots."""
+    """The raw page of this benchmark, and its picture. *simulated*: the table of the rules for slots."""
     (folder / "adapt.svg").write_text(picture(panels, highest), "utf-8")
     page = [
-        "# Benchmarks: a limit that is not known",
+        "# Results: a limit that is not known",
         f"Printed by `{' '.join(['python', 'tests/benchmarks/adapt.py', *options_given()])}`, in one run or several, "
         f"on {date.today()}; not edited by hand.\n" + about("dramatiq", "celery", "rq", "redis", "botocore"),
-        "What `adapt=` does: [Follow a limit you do not know](how-to-adapt.md).",
-        shown, notes, "## Rate over time",
-        "Calls sent in each second. The dashed line is the limit that the callers do not know.",
-        "![Calls a second against the hidden limit](adapt.svg)",
-        "## Rules for slots, simulated", SIMULATED, simulated, FOUND,
+        shown, notes, "## Rules for slots, simulated", SIMULATED, simulated,
     ]  # fmt: skip
-    (folder / "benchmarks-adapt.md").write_text("\n\n".join(page) + "\n", "utf-8")
+    (folder / "results").mkdir(exist_ok=True)
+    (folder / "results/adapt.md").write_text("\n\n".join(page) + "\n", "utf-8")

@@ -81,7 +81,8 @@ class Report:
     The table of a benchmark, as it grows.
 
     Args:
-        footnotes: What the framework's rows and columns mean, besides what all floods have in common.
+        footnotes: What the framework's rows and columns mean, besides what all floods have in common, which the page
+            docs/results/index.md has.
         packages: Whose versions the docs tell.
         heading: Of the page in the docs.
     """
@@ -90,7 +91,7 @@ class Report:
         self, options: argparse.Namespace, title: str, footnotes: str, packages: Sequence[str], heading: str
     ) -> None:
         self._options, self._packages, self._heading = options, packages, heading
-        self._footnotes = _FOOTNOTES + footnotes
+        self._footnotes = footnotes
         self._table = Table(title=title)
         for name in _TITLES.split("|"):
             self._table.add_column(name, justify="left" if name in ("broker", "row") else "right", no_wrap=True)
@@ -132,7 +133,7 @@ class Report:
             self._faults += self._uneven()
         console = Console(highlight=False, width=None if sys.stdout.isatty() else 220)
         console.print(self._table)
-        console.print(self._footnotes)
+        console.print(_FOOTNOTES + self._footnotes)
         for line in self._lines:
             console.print(line)
         console.print("\n".join(f"BROKEN  {fault}" for fault in self._faults) or "Every promise kept.")

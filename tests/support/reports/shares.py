@@ -101,17 +101,16 @@ def write(
     main, other = by_workers(rows, workers), beside(others)
     command = " ".join(["python", "tests/benchmarks/shares.py", *options_given()])
     page = [
-        "# Benchmarks: shares",
+        "# Results: shares",
         f"Printed by `{command}`, in one run or several, on {date.today()}; not edited by hand.\n"
         + about("dramatiq", "celery", "rq", "redis"),
-        "How to use shares, and what holds: [Share one limit fairly](how-to-shares.md).",
         main, notes, "## Other ways", other, "## The service of each tenant",
-        "What each tenant got of the limit over time, one upon the other, each in its colour. "
-        "The dashed line is the limit.",
-        "![Service of each tenant over time](shares.svg)",
+        "Each colour is a tenant, and the dashed line is the limit.",
+        "![Service of each tenant over time](../shares.svg)",
     ]  # fmt: skip
-    (folder / "benchmarks-shares.md").write_text("\n\n".join(page) + "\n", "utf-8")
-    how_to = folder / "how-to-shares.md"
+    (folder / "results").mkdir(exist_ok=True)
+    (folder / "results/shares.md").write_text("\n\n".join(page) + "\n", "utf-8")
+    how_to = folder / "limit-shares.md"
     text, number = _MARKED.subn(lambda _: main, how_to.read_text("utf-8"))
     if number != 1:
         raise SystemExit(f"{how_to} must have one pair of the comments <!-- shares --> and <!-- shares: end -->")

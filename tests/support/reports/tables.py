@@ -67,7 +67,7 @@ def page(
     notes: str,
     verdict: Sequence[str],
 ) -> str:
-    """A page of the docs with one table, which the command that runs now prints; *notes* wrap by two blanks."""
+    """A page of docs/results with one table, which the command that runs now prints; *notes* wrap by two blanks."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
     lines = [
         f"# {heading}",

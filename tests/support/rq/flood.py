@@ -13,7 +13,7 @@ from rq.job import Job
 from support.faults.processes import Command
 from support.flood import run as floods
 from support.flood.run import Flood, Flooding, Told
-from support.rq.workers import Fleet, rq_worker
+from support.rq.workers import Fleet, rq_waker, rq_worker
 from support.servers.flood import Servers, batches
 from support.waiting import wait_until
 from throttlekit_rq import ThrottledQueue
@@ -33,9 +33,11 @@ class RqFlood(Flood):
 
     Attributes:
         kinds: A worker for each: its class, and "+scheduler" to run RQ's scheduler beside it.
+        wakes: Whether `throttlekit wake` runs beside them.
     """
 
     kinds: tuple[str, ...] = (OURS, OURS)
+    wakes: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "processes", len(self.kinds))
@@ -104,7 +106,7 @@ class RqFlooding(Flooding):
     ready = "*** Listening on"
 
     def sender(self, where: Servers, queue: str) -> _Sender:
-        self.url = where.broker_url
+        self.url, self._store = where.broker_url, where.store_url
         assert isinstance(self.flood, RqFlood)
         return _Sender(self.flood, where, queue)
 
@@ -116,9 +118,9 @@ class RqFlooding(Flooding):
     def workers(self) -> Fleet:
         assert isinstance(self.flood, RqFlood)
         options = ["-c", _SETTINGS]
+        commands = [rq_worker(self.url, self.queue, kind=kind, options=options) for kind in self.flood.kinds]
         return Fleet(
-            [rq_worker(self.url, self.queue, kind=kind, options=options) for kind in self.flood.kinds],
-            self._environment,
+            [*commands, *([rq_waker(self.url, store=self._store)] if self.flood.wakes else [])], self._environment
         )
 
     def extra(self, kind: str) -> Fleet:

@@ -39,7 +39,11 @@ _limiter = Limiter(
     RecordingStore(_flood["store_url"], _record, _record.count),
     plugins=[_Deferrals()] if _flood["mode"] == "throttlekit" else [],
 )
-configure(_limiter, when_over=_flood["actor_options"].get("when_over", "fail"), **options_of(configure, _flood))
+configure(
+    _limiter,
+    on_waited_too_long=_flood["actor_options"].get("on_waited_too_long", "fail"),
+    **options_of(configure, _flood),
+)
 
 
 def job(index: str, account: str = "one") -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from support.faults.processes import Command
 
-__all__ = ["Fleet", "rq_worker"]
+__all__ = ["Fleet", "rq_waker", "rq_worker"]
 
 
 def rq_worker(url: str, *queues: str, kind: str = "rq.Worker", options: Iterable[str] = ()) -> list[str]:
@@ -19,6 +19,12 @@ def rq_worker(url: str, *queues: str, kind: str = "rq.Worker", options: Iterable
     name, _, scheduler = kind.partition("+")
     command = [sys.executable, "-m", "rq.cli", "worker", *queues, "--url", url, "--worker-class", name]
     return [*command, *(["--with-scheduler"] if scheduler else []), *options]
+
+
+def rq_waker(url: str, *queues: str, store: str = "") -> list[str]:
+    """The command that wakes the jobs of stock workers. *store*: "" is that of $THROTTLEKIT_URL."""
+    command = [sys.executable, "-m", "throttlekit_cli", "wake", "--rq", url, *(["--url", store] if store else [])]
+    return [*command, *(each for name in queues for each in ("--queue", name))]
 
 
 class Fleet:

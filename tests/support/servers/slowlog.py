@@ -24,11 +24,12 @@ VERBS = (
 """The scripts that `throttlekit_lua.read` composes."""
 
 PARTS = (
-    "ask_bucket",
     "at_once",
     "claims",
     "clock",
     "common",
+    "one_record",
+    "ring",
     "slow_events",
     "slowdown",
     "waitlist",

@@ -201,12 +201,12 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
 
 def test_none_leaks_when_another_denies() -> None:
     """
-    A rate, slots, and a rate for each account in one claim, over ten thousand random histories of two accounts: a
+    A rate, slots, and a rate for each account in one claim, over two thousand random histories of two accounts: a
     denial takes nothing of any, a grant takes one of each, by a model that counts units and holders by itself.
     """
     rate, account = TokenBucket("rate", "2/s", burst=3), TokenBucket("account", "5/s", burst=2)
     slots, rnd, denied_by = Concurrency("slots", 3, lease=1), random.Random(6), [0, 0, 0]
-    for _ in range(10_000):
+    for _ in range(2_000):
         states, now_us = {name: Stored() for name in ("rate", "slots", "a", "b")}, NOW_US
         units = {"rate": (3.0, NOW_US), "a": (2.0, NOW_US), "b": (2.0, NOW_US)}
         holders: dict[str, int] = {}
@@ -237,7 +237,7 @@ def test_none_leaks_when_another_denies() -> None:
                 assert [state.taken for state in after] == [state.taken for state in before]
             states |= zip(names, (Stored(state.taken) for state in after), strict=True)
             assert sorted(living(states["slots"].taken, now_us)) == sorted(holders)
-    assert min(denied_by) > 500, denied_by
+    assert min(denied_by) > 100, denied_by
 
 
 # Clocks

@@ -12,8 +12,7 @@ from throttlekit import Concurrency, FixedWindow, LeakyBucket, Share, SlidingLog
 from throttlekit._core.answer import Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import CLASS, StoreClaim
 from throttlekit._core.late import EARLY_US, PLAIN_OWNER, late_owner
-from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
 from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Entry, State, Wake
 from throttlekit.stores.base import Lease
@@ -30,16 +29,16 @@ class Lists:
         self.now = 10**15
         self.store = MemoryStore(clock_us=lambda: self.now)
         self.rung: list[tuple[str, Wake]] = []
-        self.heard: list[str] = []
+        self.on_wakes: list[str] = []
         for owner in {"a", "b", "c"} - {*deaf}:
             self.listen(owner)
 
     def listen(self, owner: str) -> None:
-        def heard(_: str, wakes: Sequence[Wake]) -> None:
-            self.heard.append(owner)
+        def on_wakes(_: str, wakes: Sequence[Wake]) -> None:
+            self.on_wakes.append(owner)
             self.rung += ((owner, wake) for wake in wakes)
 
-        self.store.listen(owner, heard)
+        self.store.listen(owner, on_wakes)
 
     def claim(self, limit: Limit, *, key: str = "", cost: int = 1, job: str = "", **more: Any) -> StoreClaim:
         holder = ""
@@ -133,7 +132,7 @@ def test_a_change_of_the_rate_forgives_nothing_of_an_early_grant() -> None:
     """The bucket is beyond empty until the body begins."""
     algorithm, now = TokenBucket("partner", "1/s", burst=1).bind(1), 10**15
     full = algorithm.admit(None, now)
-    early = algorithm.admit_early(full, now + SECOND - EARLY_US, now + SECOND)
+    early = algorithm.admit(full, now + SECOND - EARLY_US, now + SECOND)
     assert early is not None
     assert (early.at_us, early.debt_us) == (now + 2 * SECOND, EARLY_US)
     other, changed = altered(TokenBucket("partner", "1/s", burst=1), "2/s").bind(1), now + SECOND - EARLY_US
@@ -222,11 +221,11 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
     lists.look("b", limit=limit, free=0)
     lists.now += PROBE_US
     lists.look("c", limit=limit)
-    assert lists.heard == [], "b has just said that no thread is free"
+    assert lists.on_wakes == [], "b has just said that no thread is free"
     lists.now += 1
     for _ in range(2):
         lists.look("c", limit=limit)
-    assert (lists.heard, lists.woken()) == (["b"], []), "b is told of no wake, and listens"
+    assert (lists.on_wakes, lists.woken()) == (["b"], []), "b is told of no wake, and listens"
     lists.store.listen("b", lambda *_: None)()
     lists.ask("other", limit)
     lists.now += PROBE_US
@@ -489,6 +488,17 @@ def test_an_owner_that_a_clock_woke_which_was_set_back_holds_nobody_up(lists: Li
     lists.look("b")
     lists.now += SECOND
     assert [wake.id for wake in lists.look("b").wakes] == ["four"]
+
+
+def test_a_job_that_a_clock_woke_which_was_set_back_asks_at_the_next_look(lists: Lists) -> None:
+    """Its bell was lost, and its wake is for an instant in an hour."""
+    for job in ("one", "two"):
+        lists.ask(job)
+    lists.now += 3_600 * SECOND
+    lists.look("b")
+    assert lists.woken() == ["two"]
+    lists.now -= 3_599 * SECOND
+    assert lists.look("a", ["two"]).wakes == (Wake("two", 0),)
 
 
 def test_a_wait_of_more_than_the_clock_shows_began_at_its_first_instant(lists: Lists) -> None:

@@ -30,7 +30,7 @@ from throttlekit._core.latency import (
     round_of,
     slots_of,
 )
-from throttlekit._core.limit.with_rate import altered, scaled
+from throttlekit._core.limit.base import altered, scaled
 from throttlekit._core.serialize import dump, load, load_in_force, plain
 from throttlekit.adapter.body import decision_from_receipt, receipt, running
 from throttlekit.stores import Lease, MemoryStore
@@ -247,7 +247,7 @@ def test_slots_that_are_held_stay_held_when_fewer_are_in_use(limiter: Limiter, c
     while decision := limiter.acquire(LLM):
         decisions.append(decision)
     clock.advance(0.1)
-    limiter.overloaded(LLM)
+    limiter.report_overload(LLM)
     slots = len(decisions) * 9 // 10
     for number, decision in enumerate(decisions):
         assert bool(limiter.peek(LLM)) is (len(decisions) - number < slots)

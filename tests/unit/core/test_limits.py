@@ -24,8 +24,8 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.algorithm import Use
+from throttlekit._core.limit.base import altered, scaled
 from throttlekit._core.limit.template import key_text
-from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._core.serialize import dump, load
 
 ALGORITHMS: tuple[type[Limit], ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
@@ -235,6 +235,22 @@ def test_option_of_another_algorithm_is_refused(algorithm: type[Limit], options:
     """An algorithm takes its own options only: none is silently without effect."""
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         make(algorithm, **options)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option", "hint"),
+    [
+        (TokenBucket, "brust", ": did you mean 'burst'?"),
+        (SlidingWindow, "scop", ": did you mean 'scope'?"),
+        (Concurrency, "leese", ": did you mean 'lease'?"),
+        (FixedWindow, "colour", ""),
+    ],
+)
+def test_misspelt_option_names_the_class_and_the_right_name(algorithm: type[Limit], option: str, hint: str) -> None:
+    """The error names the class that the user wrote, not its base class."""
+    with pytest.raises(TypeError) as caught:
+        algorithm("a", 5 if algorithm is Concurrency else "5/s", **{option: 3})  # type: ignore[arg-type]
+    assert str(caught.value) == f"{algorithm.__name__}() got an unexpected keyword argument {option!r}{hint}"
 
 
 @pytest.mark.parametrize("rate", ["1/s", "1/10s", "1/15m", "1/6h", "1/day", (5, 0.5), (5, timedelta(microseconds=1))])

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from support.faults import histories
 from throttlekit import TokenBucket
 from throttlekit._core.algorithms.gcra import Tat
-from throttlekit._core.limit.prefetch_options import PrefetchQuota
-from throttlekit._core.local_quota import LocalQuota
+from throttlekit._core.local_quota import LocalQuota, PrefetchQuota
 
 START_US = 1_800_000_000_000_000
 MS = 1_000

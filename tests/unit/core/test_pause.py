@@ -371,7 +371,7 @@ def test_a_429_and_a_pause_end_each_in_its_own_time(order: str) -> None:
 
 
 def test_limit_fills_from_the_end_of_a_429_within_a_longer_pause() -> None:
-    """A bucket that heard a 429 of 5 s, and is paused for 8 s, has what came in 3 s; and no more than its burst."""
+    """A bucket that received a 429 of 5 s, and is paused for 8 s, has what came in 3 s; and no more than its burst."""
     bucket = TokenBucket("bucket", "1/s", burst=5)
     for seconds, there in ((8, 3), (60, 5)):
         state, now_us = heard_429(bucket, Stored(), NOW_US, 5 * SECOND_US), NOW_US + seconds * SECOND_US
@@ -577,7 +577,7 @@ def test_reset_ends_it(limiter: Limiter) -> None:
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "30", None, True, 1_800_000_000])
 def test_seconds_that_are_none_are_refused(limiter: Limiter, seconds: Any) -> None:
     """An instant since 1970 in place of seconds is told at once, like what is no number."""
-    with pytest.raises(ConfigurationError, match=r"for_ must be a number of seconds.*, not "):
+    with pytest.raises(ConfigurationError, match=r"duration must be a number of seconds.*, not "):
         limiter.pause(TokenBucket("x", "1/s"), seconds)
     limiter.pause(TokenBucket("x", "1/s"), 366 * 86_400)
 

@@ -22,8 +22,8 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
+from throttlekit._core.limit.base import altered, scaled
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US
-from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._core.serialize import load_in_force, plain
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock

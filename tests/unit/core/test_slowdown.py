@@ -15,10 +15,9 @@ from throttlekit._core.answer import GUEST, Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.late import PLAIN_OWNER
-from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.serialize import dump, load
-from throttlekit._core.slowdown import ONE, Fall, Heard, Slowdown, fallen, heard, pace_of
+from throttlekit._core.slowdown import ONE, Fall, Remaining, Slowdown, apply_remaining, fallen, pace_of
 from throttlekit._core.storage_keys import wait_names
 from throttlekit.stores import MemoryStore, Slowing
 from throttlekit.testing import FakeClock
@@ -52,7 +51,7 @@ class Downstream:
         self.store.slow([Slowing(self.claim, Fall(granted_us, span_us, floor))], self.now_us)
 
     def hears(self, remaining: int, reset_us: int) -> None:
-        self.store.slow([Slowing(self.claim, Heard(remaining, reset_us))], self.now_us)
+        self.store.slow([Slowing(self.claim, Remaining(remaining, reset_us))], self.now_us)
 
 
 LIMITS: list[Any] = [TokenBucket("x", "100/s", burst=5), FixedWindow("x", "100/s"), SlidingWindow("x", "100/s")]
@@ -122,30 +121,32 @@ def test_nothing_left_lets_nothing_pass_until_the_reset() -> None:
 
 
 def test_it_only_ever_goes_down() -> None:
-    slow = heard(None, Heard(100, 10 * S), 100, NOW_US)
+    slow = apply_remaining(None, Remaining(100, 10 * S), 100, NOW_US)
     assert slow is None, "the limit itself lets no more pass"
-    slow = heard(None, Heard(10, 10 * S), 100, NOW_US)
+    slow = apply_remaining(None, Remaining(10, 10 * S), 100, NOW_US)
     assert slow is not None
     assert slow.each_ns == 1_000_000_000
-    assert heard(slow, Heard(50, 10 * S), 100, NOW_US) is slow, "an older answer of the same window"
-    assert heard(slow, Heard(20, 5 * S), 100, NOW_US) is slow, "an answer of an older window"
-    denied = heard(slow, Heard(0, 5 * S), 100, NOW_US)
+    assert apply_remaining(slow, Remaining(50, 10 * S), 100, NOW_US) is slow, "an older answer of the same window"
+    assert apply_remaining(slow, Remaining(20, 5 * S), 100, NOW_US) is slow, "an answer of an older window"
+    denied = apply_remaining(slow, Remaining(0, 5 * S), 100, NOW_US)
     assert denied is not None
-    assert (denied.heard_us, denied.gate_us) == (NOW_US + 5 * S, NOW_US + 5 * S), "but a slower one counts until then"
-    lower = heard(slow, Heard(5, 10 * S), 100, NOW_US)
+    assert (denied.reported_until_us, denied.gate_us) == (NOW_US + 5 * S, NOW_US + 5 * S), (
+        "but a slower one counts until then"
+    )
+    lower = apply_remaining(slow, Remaining(5, 10 * S), 100, NOW_US)
     assert lower is not None
     assert lower.each_ns == 2_000_000_000
-    newer = heard(lower, Heard(50, 20 * S), 100, NOW_US)
+    newer = apply_remaining(lower, Remaining(50, 20 * S), 100, NOW_US)
     assert newer is not None
     assert newer.each_ns == 400_000_000, "a newer window replaces it"
 
 
 def test_clock_that_steps_back_makes_it_no_longer() -> None:
     slow = Slowdown(
-        fell_us=NOW_US, top=ONE, span_us=S, floor=1000, back_us=NOW_US + 3 * S, heard_from_us=NOW_US,
-        heard_us=NOW_US + 5 * S, each_ns=1, gate_us=NOW_US + S,
+        fell_us=NOW_US, top=ONE, span_us=S, floor=1000, back_us=NOW_US + 3 * S, reported_at_us=NOW_US,
+        reported_until_us=NOW_US + 5 * S, each_ns=1, gate_us=NOW_US + S,
     ).at(NOW_US - 3600 * S)  # fmt: skip
-    assert (slow.back_us, slow.heard_us) == (NOW_US - 3597 * S, NOW_US - 3595 * S)
+    assert (slow.back_us, slow.reported_until_us) == (NOW_US - 3597 * S, NOW_US - 3595 * S)
 
 
 @given(
@@ -208,10 +209,10 @@ def test_sign_of_ones_own_makes_it_fall() -> None:
     limit = TokenBucket("x", "1000/h", burst=1000, adapt=Adapt("100/h", span=3600))
     limiter = Limiter("memory://")
     assert limiter.acquire(limit, cost=500).allowed
-    limiter.overloaded(limit)
+    limiter.report_overload(limit)
     assert not limiter.acquire(limit, cost=500).allowed
     with pytest.raises(ConfigurationError, match="has no adapt="):
-        limiter.overloaded(TokenBucket("y", "1/s"))
+        limiter.report_overload(TokenBucket("y", "1/s"))
 
 
 def test_429_outside_of_a_job_leaves_the_limit_empty_and_slower() -> None:
@@ -237,7 +238,7 @@ def _limited(limit: Limit) -> tuple[FakeClock, Limiter]:
 def test_jobs_that_wait_come_soon_after_the_slowdown_is_over() -> None:
     limit = TokenBucket("x", "10/s", burst=10)
     _, limiter = _limited(limit)
-    limiter.heard({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "10"}, limit)
+    limiter.apply_response({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "10"}, limit)
     delays = [limiter.acquire(limit, job=Job(id=str(number))).delay for number in range(30)]
     assert delays == sorted(delays)
     assert delays[0] == pytest.approx(10, abs=0.1)
@@ -277,8 +278,8 @@ def test_fall_lasts_from_the_end_of_the_pause() -> None:
 
 
 def test_newer_window_that_leaves_more_is_believed() -> None:
-    slow = heard(None, Heard(0, 600 * S), 10_000, NOW_US)
-    newer = heard(slow, Heard(500, 660 * S), 10_000, NOW_US + 10 * S)
+    slow = apply_remaining(None, Remaining(0, 600 * S), 10_000, NOW_US)
+    newer = apply_remaining(slow, Remaining(500, 660 * S), 10_000, NOW_US + 10 * S)
     assert newer is not None
     assert newer.gate_us < NOW_US + 12 * S
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import timedelta
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
@@ -23,13 +24,19 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.limit.base import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 S, DAY = 1_000_000, 86_400_000_000
-INTERVALS = {"100/s": 10_000, "3/s": 333_334, "1/m": 60 * S, "10/d": 8640 * S, "1/d": DAY}
+INTERVALS: dict[str, Fraction | int] = {
+    "100/s": 10_000,
+    "3/s": Fraction(S, 3),
+    "1/m": 60 * S,
+    "10/d": 8640 * S,
+    "1/d": DAY,
+}
 
 
 def rate_of_plan(job: Job) -> Any:

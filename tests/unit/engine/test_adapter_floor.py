@@ -61,11 +61,11 @@ def test_a_job_without_limits_runs_unasked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("when_over", "kind"), [("fail", Failed), ("drop", Dropped), ("run", Run)], ids=lambda value: str(value)
+    ("on_waited_too_long", "kind"), [("fail", Failed), ("drop", Dropped), ("run", Run)], ids=lambda value: str(value)
 )
-def test_a_job_that_may_not_wait_ends_as_the_rules_say(when_over: Any, kind: type[Any]) -> None:
+def test_a_job_that_may_not_wait_ends_as_the_rules_say(on_waited_too_long: Any, kind: type[Any]) -> None:
     """Past its longest wait a job fails, is dropped, or runs uncharged."""
-    throttling = _throttling(_Host(OWN, max_wait=0), rules=WaitRules(when_over=when_over))
+    throttling = _throttling(_Host(OWN, max_wait=0), rules=WaitRules(on_waited_too_long=on_waited_too_long))
     throttling.admit("a")
     outcome = throttling.admit("b")
     assert isinstance(outcome, kind)

@@ -22,7 +22,6 @@ from throttlekit import (
     hookimpl,
 )
 from throttlekit._core.answer import Answer, Asker, Caller
-from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver, build_request
 from throttlekit._engine.fallback import OutageDelays
@@ -30,6 +29,7 @@ from throttlekit._engine.registry import LimitRegistry
 from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import StoreFailed
 from throttlekit.stores import Correction, MemoryStore, Request
+from throttlekit.stores.breaker import CircuitBreaker
 from throttlekit.testing import FakeClock
 
 CLOSED = TokenBucket("closed", "10/s", burst=5)

@@ -20,7 +20,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit.hookspecs import Finished, RateLimitHeard, Settled, Started, StoreFailing
+from throttlekit.hookspecs import Finished, RateLimitReceived, Settled, Started, StoreFailing
 from throttlekit.plugins import CostFor, FailureFor, KeyFor, LimitsFor, RunLog
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
@@ -205,7 +205,7 @@ class Listener:
         self.events.append(event)
 
     @hookimpl
-    def throttlekit_rate_limited(self, event: RateLimitHeard) -> None:
+    def throttlekit_rate_limited(self, event: RateLimitReceived) -> None:
         self.events.append(event)
 
 
@@ -231,7 +231,7 @@ def test_events_of_the_floor_are_emitted_and_logged(caplog: pytest.LogCaptureFix
     assert listener.events == [
         Started(JOB, decision),
         Finished(JOB, decision, "succeeded", 1.5),
-        RateLimitHeard(JOB, API, 30.0),
+        RateLimitReceived(JOB, API, 30.0),
         Settled(decision, API, 1, 2),
     ]
     assert [record.getMessage() for record in caplog.records] == [

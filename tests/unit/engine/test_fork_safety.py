@@ -16,13 +16,13 @@ import pytest
 import throttlekit_lua
 from support.servers.processes import Cluster
 from throttlekit import Job, Limiter, TokenBucket
-from throttlekit._engine.breaker import CircuitBreaker
-from throttlekit._engine.builtin_plugins import DeferralLog
+from throttlekit._engine.plugins import DeferralLog
 from throttlekit._util import fork_safety
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore
+from throttlekit.stores.breaker import CircuitBreaker
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.sentinel import RedisSentinelStore

@@ -200,7 +200,7 @@ def test_each_is_entered_once_at_a_time(limiter: Limiter) -> None:
     """To enter what is entered, or to leave what is not, is an error that says what to do."""
     hold = limiter.hold(Concurrency("two", 2))
     with hold:
-        with pytest.raises(ConfigurationError, match=r"call limiter.hold\(…\) anew"), hold:
+        with pytest.raises(ConfigurationError, match=r"call limiter.hold\(…\) again"), hold:
             raise AssertionError("never entered")
         assert free(limiter, Concurrency("two", 2)) == 1
     with pytest.raises(ConfigurationError, match="was not entered"):
@@ -384,7 +384,7 @@ def test_plain_with_in_a_running_loop_is_an_error(limiter: Limiter) -> None:
 
 
 def test_acquire_in_a_running_loop_warns_once() -> None:
-    """A round trip stops the loop for a moment. No warning in memory, in a thread, or for an adapter."""
+    """A round trip blocks the loop for a moment. No warning in memory, in a thread, or for an adapter."""
 
     async def main() -> None:
         limiter = Limiter(Slow())
@@ -395,6 +395,12 @@ def test_acquire_in_a_running_loop_warns_once() -> None:
             limiter.acquire(ONE)
         assert seen[0].filename == __file__
         limiter.acquire(ONE)
+        with pytest.warns(RuntimeWarning, match=r"`await limiter.peek\(") as seen:
+            Limiter(Slow()).peek(ONE)
+        assert [each.filename for each in seen] == [__file__]
+        with pytest.warns(RuntimeWarning, match="`await limiter.acquire_many") as seen:
+            Limiter(Slow()).acquire_many(RATE, 2)
+        assert [each.filename for each in seen] == [__file__]
 
     asyncio.run(main())
 

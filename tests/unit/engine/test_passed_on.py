@@ -34,7 +34,7 @@ class Store:
     def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
         (self.kept if keep else self.removed).extend(ids)
 
-    def listen(self, owner: str, heard: Any, missed: Any) -> Callable[[], None]:
+    def listen(self, owner: str, on_wakes: Any, missed: Any) -> Callable[[], None]:
         return lambda: None
 
 
@@ -50,7 +50,7 @@ class Process:
         self.waker.answered(id, id, [UNIT], DENIED)
 
     def wake(self, id: str) -> None:
-        self.waker.heard(UNIT.bucket, [Wake(id, 0)])
+        self.waker.on_wakes(UNIT.bucket, [Wake(id, 0)])
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pluggy
 import pytest
 
 from throttlekit import ConfigurationError, Job, Limiter, TokenBucket, hookimpl
-from throttlekit._engine.builtin_plugins import DeferralLog
+from throttlekit._core.storage_keys import digest_of_key
+from throttlekit._engine.plugins import DeferralLog
 from throttlekit.adapter import once_in_fleet
 from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore, Store
@@ -50,6 +51,7 @@ def test_plugin_may_make_the_store() -> None:
         "mystery://user:hunter2@host/0",
         "mystery:hunter2",
         "hunter2@host",
+        "hunter2:1234",
         "hunter2",
         "user:hunter2://host",
         "memory",
@@ -63,6 +65,13 @@ def test_unknown_scheme_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigurationError, match="no store is known") as caught:
         Limiter(url)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["localhost:6379", "localhost", "127.0.0.1:6380/1", "limits.internal:6379"])
+def test_address_without_a_scheme_suggests_redis(address: str) -> None:
+    """A server is named by a URL. What may be a password is not repeated: see above."""
+    with pytest.raises(ConfigurationError, match=f"did you mean 'redis://{address}'"):
+        Limiter(address)
 
 
 @pytest.mark.parametrize("made", [5, "memory://", MemoryStore, object()])
@@ -224,10 +233,39 @@ def test_deferrals_are_told_quietly(caplog: pytest.LogCaptureFixture) -> None:
         for now[0] in (0.0, 1.0, 29.9, 30.0, 31.0):
             log.throttlekit_deferred(event)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
-    until = time.strftime("%H:%M:%S", time.localtime(1_000_000.1))
+    until = time.strftime("%H:%M:%S UTC", time.gmtime(1_000_000.1))
     begin = f"Limit 'partner' is holding jobs back: job a waits for 0.1 s, until {until}: exhausted."
     assert told == [begin, f"{begin} 3 were deferred since the last such line."]
     assert sum(record.levelno == logging.DEBUG for record in caplog.records) == 5
+
+
+def test_a_line_about_a_deferral_has_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
+    """For structlog and JSON logs. The key is not among them."""
+    log, limiter = DeferralLog(), Limiter()
+    limiter.acquire(LIMIT)
+    event = Deferred(Job(id="j"), limiter.acquire(LIMIT, job=Job()), 2, 1.5)
+    with caplog.at_level(logging.DEBUG, "throttlekit"):
+        log.throttlekit_deferred(event)
+    assert len(caplog.records) == 2
+    for record in caplog.records:
+        fields = {name: value for name, value in vars(record).items() if name.startswith("throttlekit_")}
+        assert fields == {
+            "throttlekit_limit": "partner", "throttlekit_job": "j", "throttlekit_wait": event.decision.delay,
+            "throttlekit_reason": "exhausted", "throttlekit_deferrals": 2, "throttlekit_waited": 1.5,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(("show_key", "shown"), [(True, "'jane'"), (False, digest_of_key("jane"))])
+def test_a_line_has_the_name_of_a_key_only_if_the_limit_shows_it(
+    caplog: pytest.LogCaptureFixture, show_key: bool, shown: str
+) -> None:
+    """With show_key=True; else its digest."""
+    limiter, limit = Limiter(), TokenBucket("api", "10/s", burst=1, key="{who}", show_key=show_key)
+    for _ in range(2):
+        decision = limiter.acquire(limit, key="jane")
+    with caplog.at_level(logging.INFO, "throttlekit"):
+        DeferralLog().throttlekit_deferred(Deferred(Job(id="j"), decision, 1, 0.0))
+    assert f"job j of key {shown} waits" in caplog.text
 
 
 def test_each_limit_has_its_own_summary(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,7 +31,7 @@ from throttlekit import (
     hookimpl,
 )
 from throttlekit._core.answer import Answer, Asker, Caller
-from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.limit.base import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine import prefetch as prefetching
 from throttlekit._wiring import wiring_of

@@ -23,7 +23,7 @@ from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.answer import Answer
 from throttlekit._core.storage_keys import wait_names
 from throttlekit._core.waitlist import Waitlist
-from throttlekit._engine.history import History
+from throttlekit._engine.pipeline import History
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import check_on_429
 from throttlekit.adapter.body import running
@@ -282,7 +282,7 @@ def test_store_that_is_away_lets_the_job_wait_as_it_was_told(limiter: Limiter, s
 
 
 def test_open_limit_lets_nobody_come_back_at_once(limiter: Limiter, store: Fickle) -> None:
-    """While the store is away an open limit lets all pass; a job that heard 429 waits all the same."""
+    """While the store is away an open limit lets all pass; a job that received a 429 waits all the same."""
     store.away = {"pause", "acquire"}
     limits = [TokenBucket("free", "5/s", on_store_failure="open")]
     decision = limited(limiter, RateLimited(30), limits, job=JOB, delivery=PLAIN, release=nothing)

@@ -18,13 +18,12 @@ from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 from throttlekit._core.answer import Answer, Asker
 from throttlekit._core.waitlist import Wake
-from throttlekit._engine.call import Call
-from throttlekit._engine.delivery import Delivery
-from throttlekit._engine.returns import Returns, slots_of
+from throttlekit._engine.call import Call, Delivery
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import Correction, Lease, MemoryStore, Request
 from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.returns import Returns, slots_of
 
 SLOTS = Concurrency("slots", 2, lease=600)
 
@@ -167,14 +166,14 @@ def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.M
         assert limiter.acquire(limit)
         for id in ("one", "two"):
             assert not ask(limiter, waker, limit, job=Job(id=id))
-        waker.heard(claim.bucket, [Wake("one", 0)])
+        waker.on_wakes(claim.bucket, [Wake("one", 0)])
         wait_until(lambda: started == ["one"], description="it asks")
         with monkeypatch.context() as patched:
             patched.setattr(store, "ask", away)
             patched.setattr(store, "forget", away)
             assert ask(limiter, waker, limit, job=Job(id="one"))
         assert store.list_waiting(claim).jobs == 2
-        waker.heard(claim.bucket, [Wake("one", 0)])
+        waker.on_wakes(claim.bucket, [Wake("one", 0)])
         assert store.list_waiting(claim).jobs == 1
         waker.close()
 
@@ -232,7 +231,7 @@ def test_it_is_given_back_once_more_after_the_first_answer(
     store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that was still on its way when the store answered again leaves no slot either. Then the thread ends."""
-    monkeypatch.setattr("throttlekit._engine.returns._LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr("throttlekit.stores.returns._LONGEST_PAUSE", 0.05)
     store.stands_still = True
     limiter.acquire(SLOTS)
     store.stands_still = False
@@ -278,8 +277,8 @@ def correction(name: str, bucket: str = "bucket") -> Correction:
 
 def test_a_bucket_that_cannot_be_asked_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """One key that holds something else is tried on by itself, and given up in the end; others are given back."""
-    monkeypatch.setattr("throttlekit._engine.returns._LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr("throttlekit._engine.returns._AT_LEAST", 0.1)
+    monkeypatch.setattr("throttlekit.stores.returns._LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr("throttlekit.stores.returns._AT_LEAST", 0.1)
     done: list[str] = []
 
     def settle(slots: Sequence[Correction]) -> None:
@@ -295,7 +294,7 @@ def test_a_bucket_that_cannot_be_asked_keeps_no_other(monkeypatch: pytest.Monkey
 
 def test_what_is_owed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are left to their leases. What is no slot is not owed."""
-    monkeypatch.setattr("throttlekit._engine.returns._MOST", 3)
+    monkeypatch.setattr("throttlekit.stores.returns._MOST", 3)
     returns = Returns(lambda slots: None)
     returns.owe([correction(str(number)) for number in range(9)], after=60)
     assert [holder for _, holder in returns._here.owed] == ["6", "7", "8"]

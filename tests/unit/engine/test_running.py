@@ -26,12 +26,12 @@ from throttlekit import (
     current,
     hookimpl,
 )
-from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._util.log_limiter import Every
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import begin, begin_from_receipt, decision_from_receipt, end, receipt
 from throttlekit.hookspecs import Finished, Started
 from throttlekit.stores import Correction, MemoryStore
+from throttlekit.stores.breaker import CircuitBreaker
 from throttlekit.testing import FakeClock
 
 TOKENS = TokenBucket("tokens", "100/hour", burst=100, cost=lambda job: job.kwargs["most"])
@@ -114,7 +114,7 @@ def test_a_store_that_fails_does_not_fail_the_body(
         end()
     outage, unsettled = (record.getMessage() for record in caplog.records)
     assert outage.startswith("gone. It is asked once a second")
-    assert [unsettled] == ["gone. What a job took could not be settled: it stays charged as it was."]
+    assert [unsettled] == ["gone. The cost of a job could not be settled: its first charge stays."]
     assert failing.peek(TOKENS, job=JOB).remaining == 40
 
 

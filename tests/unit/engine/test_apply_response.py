@@ -25,8 +25,8 @@ from throttlekit import (
     TokenBucket,
     current,
 )
-from throttlekit._core.slowdown import Heard
-from throttlekit._engine.heard import Allowance, allowance_of
+from throttlekit._core.slowdown import Remaining
+from throttlekit._engine.apply_response import Allowance, allowance_of
 from throttlekit._engine.response_headers import said_by
 from throttlekit._util.log_limiter import Every
 from throttlekit.stores import MemoryStore
@@ -102,27 +102,27 @@ def test_the_strictest_that_is_said_counts(
 
 def test_a_job_hears_for_its_only_rate(limiter: Recording) -> None:
     """Its slots have no rate; what is heard counts under the key that the job was charged under."""
-    _job(limiter, ACCOUNT, SLOTS).heard(Response(SPENT))
-    assert limiter.slowed == [(_bucket(limiter, ACCOUNT), Heard(5, 30_000_000))]
+    _job(limiter, ACCOUNT, SLOTS).apply_response(Response(SPENT))
+    assert limiter.slowed == [(_bucket(limiter, ACCOUNT), Remaining(5, 30_000_000))]
 
 
 def test_a_job_of_several_rates_names_one(limiter: Recording) -> None:
     """And is told so: a wrong guess would slow the wrong limit down."""
     running = _job(limiter, PARTNER, ACCOUNT)
-    with pytest.raises(ConfigurationError, match=r"not clear which .* `current\(\).heard\(response, limit\)`"):
-        running.heard(Response(SPENT))
-    running.heard(Response(SPENT), ACCOUNT)
+    with pytest.raises(ConfigurationError, match=r"not clear which .* `current\(\).apply_response\(response, limit\)`"):
+        running.apply_response(Response(SPENT))
+    running.apply_response(Response(SPENT), ACCOUNT)
     assert [name for name, _ in limiter.slowed] == [_bucket(limiter, ACCOUNT)]
 
 
 def test_tokens_go_to_the_limits_that_are_named_for_them(limiter: Recording) -> None:
     """Requests to the only other one."""
     running = _job(limiter, PARTNER, TOKENS, OUT)
-    running.heard(Response(LLM), tokens=TOKENS, output_tokens=OUT)
+    running.apply_response(Response(LLM), tokens=TOKENS, output_tokens=OUT)
     assert sorted(limiter.slowed) == sorted([
-        (_bucket(limiter, PARTNER), Heard(2, 30_000_000)),
-        (_bucket(limiter, TOKENS), Heard(300, 40_000_000)),
-        (_bucket(limiter, OUT), Heard(100, 50_000_000)),
+        (_bucket(limiter, PARTNER), Remaining(2, 30_000_000)),
+        (_bucket(limiter, TOKENS), Remaining(300, 40_000_000)),
+        (_bucket(limiter, OUT), Remaining(100, 50_000_000)),
     ])  # fmt: skip
 
 
@@ -130,11 +130,11 @@ def test_a_cost_of_its_own_counts_no_requests_unless_named(limiter: Recording) -
     """A limit whose cost is a callable may count tokens, or pages: what a request is of it, the caller knows."""
     running = _job(limiter, TOKENS)
     with pytest.raises(ConfigurationError, match="not clear"):
-        running.heard(Response(LLM))
-    running.heard(Response(LLM), tokens=TOKENS)
-    assert limiter.slowed == [(_bucket(limiter, TOKENS), Heard(300, 40_000_000))]
-    running.heard(Response(SPENT), TOKENS)
-    assert limiter.slowed[1:] == [(_bucket(limiter, TOKENS), Heard(5, 30_000_000))]
+        running.apply_response(Response(LLM))
+    running.apply_response(Response(LLM), tokens=TOKENS)
+    assert limiter.slowed == [(_bucket(limiter, TOKENS), Remaining(300, 40_000_000))]
+    running.apply_response(Response(SPENT), TOKENS)
+    assert limiter.slowed[1:] == [(_bucket(limiter, TOKENS), Remaining(5, 30_000_000))]
 
 
 @pytest.mark.parametrize(
@@ -152,20 +152,20 @@ def test_a_limit_that_cannot_be_meant_is_refused(
 ) -> None:
     """The message says which limits the job has."""
     with pytest.raises(ConfigurationError, match=match):
-        _job(limiter, *limits).heard(Response(SPENT), *named)
+        _job(limiter, *limits).apply_response(Response(SPENT), *named)
 
 
 def test_outside_a_job_nothing_is_heard() -> None:
     """A body can be called by tests and by hand; and a job that ran uncharged has nothing to slow down."""
-    current().heard(Response(SPENT), PARTNER)
+    current().apply_response(Response(SPENT), PARTNER)
     limiter = Recording(_Away())
     mails = TokenBucket("mails", "1/s", on_store_failure="open")
     local = TokenBucket("local", "1/s", on_store_failure="local", processes=1)
     for limit in (mails, local):
         running = _job(limiter, limit)
         assert running.decision
-        running.heard(Response(SPENT), limit)
-        running.heard(Response(SPENT))
+        running.apply_response(Response(SPENT), limit)
+        running.apply_response(Response(SPENT))
     assert limiter.slowed == []
 
 
@@ -178,7 +178,7 @@ def test_a_limit_in_shadow_mode_hears_nothing(limiter: Recording) -> None:
     """The job took nothing of it: there is no count to slow down."""
     decision = limiter.acquire(PARTNER, job=Job())
     nothing_taken = tuple(each._replace(bucket="") for each in decision.charged)
-    Running(limiter, replace(decision, charged=nothing_taken)).heard(Response(SPENT))
+    Running(limiter, replace(decision, charged=nothing_taken)).apply_response(Response(SPENT))
     assert limiter.slowed == []
 
 
@@ -186,7 +186,7 @@ def test_a_response_that_says_nothing_makes_no_request(limiter: Recording) -> No
     """Nor does one that leaves more than the limit lets pass."""
     limiter.slow_down = _refuse  # type: ignore[method-assign]
     for headers in ({}, {"RateLimit": '"a";r=1000;t=30'}, {"X-RateLimit-Remaining": "many"}):
-        limiter.heard(Response(headers), PARTNER)
+        limiter.apply_response(Response(headers), PARTNER)
 
 
 def _refuse(events: object) -> None:
@@ -195,24 +195,24 @@ def _refuse(events: object) -> None:
 
 def test_other_code_names_the_limit_and_the_key(limiter: Recording) -> None:
     """As for a pause. It can be several limits, for requests and tokens."""
-    limiter.heard(Response(SPENT), ACCOUNT, key=7)
-    limiter.heard(Response(LLM), PARTNER, tokens=OUT)
+    limiter.apply_response(Response(SPENT), ACCOUNT, key=7)
+    limiter.apply_response(Response(LLM), PARTNER, tokens=OUT)
     assert limiter.slowed == [
-        (_bucket(limiter, ACCOUNT), Heard(5, 30_000_000)),
-        (_bucket(limiter, PARTNER), Heard(2, 30_000_000)),
-        (_bucket(limiter, OUT), Heard(300, 40_000_000)),
+        (_bucket(limiter, ACCOUNT), Remaining(5, 30_000_000)),
+        (_bucket(limiter, PARTNER), Remaining(2, 30_000_000)),
+        (_bucket(limiter, OUT), Remaining(300, 40_000_000)),
     ]
-    with pytest.raises(ConfigurationError, match=r"name the limit .* limiter.heard\(response, partner\)"):
-        limiter.heard(Response(SPENT))
+    with pytest.raises(ConfigurationError, match=r"name the limit .* limiter.apply_response\(response, partner\)"):
+        limiter.apply_response(Response(SPENT))
 
 
 def test_of_a_limit_with_tiers_all_are_slower(limiter: Recording) -> None:
     """Unless there is a job, whose tier it is."""
     tiered = TokenBucket("tiered", {"free": "1/s", "pro": "100/s"}, burst={"free": 1, "pro": 9}, tier="{plan}")
     spent = Response({"RateLimit": '"a";r=0;t=30'})
-    limiter.heard(spent, tiered)
+    limiter.apply_response(spent, tiered)
     assert len(limiter.slowed) == 2
-    limiter.heard(spent, tiered, job=Job(kwargs={"plan": "pro"}))
+    limiter.apply_response(spent, tiered, job=Job(kwargs={"plan": "pro"}))
     assert len(limiter.slowed) == 3
 
 
@@ -220,21 +220,21 @@ def test_heard_as_a_coroutine(limiter: Recording) -> None:
     """AsyncLimiter hears the same."""
 
     async def hear() -> None:
-        await AsyncLimiter(limiter).heard(Response(LLM), PARTNER, tokens=OUT)
+        await AsyncLimiter(limiter).apply_response(Response(LLM), PARTNER, tokens=OUT)
 
     asyncio.run(hear())
-    assert [heard for _, heard in limiter.slowed] == [Heard(2, 30_000_000), Heard(300, 40_000_000)]
+    assert [heard for _, heard in limiter.slowed] == [Remaining(2, 30_000_000), Remaining(300, 40_000_000)]
 
 
 @pytest.mark.parametrize("hear", [
-    lambda limiter: limiter.heard(Response(SPENT), PARTNER),
-    lambda limiter: _job(limiter, PARTNER).heard(Response(SPENT)),
+    lambda limiter: limiter.apply_response(Response(SPENT), PARTNER),
+    lambda limiter: _job(limiter, PARTNER).apply_response(Response(SPENT)),
 ])  # fmt: skip
 def test_a_store_that_is_away_is_logged(
     limiter: Recording, hear: Callable[[Limiter], None], caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     """The call downstream was made: no error of the store may fail it."""
-    monkeypatch.setattr("throttlekit._engine.heard._not_stored", Every())
+    monkeypatch.setattr("throttlekit._engine.apply_response._not_stored", Every())
     limiter.slow_down = _away  # type: ignore[method-assign]
     hear(limiter)
     hear(limiter)
@@ -254,7 +254,7 @@ def test_headers_that_cannot_be_read_are_logged_now_and_then(
     monkeypatch.setattr("throttlekit._engine.rate_limited._unreadable", Every())
     with caplog.at_level(logging.INFO, logger="throttlekit"):
         for _ in range(2):
-            limiter.heard(Response({"X-RateLimit-Remaining": "secret"}), PARTNER)
+            limiter.apply_response(Response({"X-RateLimit-Remaining": "secret"}), PARTNER)
     assert [each.message for each in caplog.records] == [
         "A response has headers about rate limits that cannot be read: x-ratelimit-remaining."
     ]
@@ -264,6 +264,6 @@ def test_a_window_of_the_calendar_is_named_by_the_stores_clock(limiter: Recordin
     """As for settle: what is heard reaches the bucket that was charged."""
     daily = FixedWindow("daily", "100/day", tz="Asia/Kolkata")
     running = _job(limiter, daily)
-    running.heard(Response(SPENT))
+    running.apply_response(Response(SPENT))
     assert isinstance(running.decision, Decision)
-    assert limiter.slowed == [(running.decision.charged[0].bucket, Heard(5, 30_000_000))]
+    assert limiter.slowed == [(running.decision.charged[0].bucket, Remaining(5, 30_000_000))]

@@ -37,7 +37,7 @@ def test_no_more_pass_than_the_partner_has_left(limit: Limit) -> None:
     clock = FakeClock(1_800_000_000_000_000)
     limiter = Limiter(MemoryStore(clock_us=clock))
     running = Running(limiter, limiter.acquire(limit, job=Job()))
-    running.heard(SPENT)
+    running.apply_response(SPENT)
     assert 2 <= _passed(limiter, limit, clock, 30) <= 3
     assert _passed(limiter, limit, clock, 30) > 10
 
@@ -53,8 +53,8 @@ def test_nothing_that_is_heard_makes_a_limit_faster(answer: dict[str, Any]) -> N
     clock = FakeClock(1_800_000_000_000_000)
     limiter = Limiter(MemoryStore(clock_us=clock))
     limit = LIMITS[0]
-    limiter.heard({"RateLimit": '"default";r=3;t=30'}, limit)
-    limiter.heard(answer, limit)
+    limiter.apply_response({"RateLimit": '"default";r=3;t=30'}, limit)
+    limiter.apply_response(answer, limit)
     assert _passed(limiter, limit, clock, 30) <= 3
 
 
@@ -66,7 +66,7 @@ def test_a_429_that_is_heard_lets_no_job_pass_until_then() -> None:
 
     clock = FakeClock(1_800_000_000_000_000)
     limiter = Limiter(MemoryStore(clock_us=clock))
-    limiter.heard(Response(), LIMITS[0])
+    limiter.apply_response(Response(), LIMITS[0])
     assert _passed(limiter, LIMITS[0], clock, 19) == 0
     assert _passed(limiter, LIMITS[0], clock, 11) >= 10
 
@@ -84,7 +84,7 @@ def test_whatever_is_heard_is_forgotten_within_an_hour(headers: list[tuple[str, 
     clock = FakeClock(1_800_000_000_000_000)
     limiter, limit = Limiter(MemoryStore(clock_us=clock)), TokenBucket("bucket", "60/minute", burst=20)
     answer = type("Response", (), {"headers": headers, "status_code": status})
-    limiter.heard(answer, limit)
+    limiter.apply_response(answer, limit)
     assert sum(limiter.acquire(limit).allowed for _ in range(25)) <= 20
     clock.advance(3601)
     assert sum(limiter.acquire(limit).allowed for _ in range(25)) == 20

@@ -1,0 +1,301 @@
+"""`throttlekit wake`: the jobs that stock workers deny are woken, and come back by themselves if nobody wakes them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from support.faults.processes import Command
+from support.rq import jobs
+from support.rq.helpers import QUIET, Site
+from support.rq.workers import Fleet, rq_waker, rq_worker
+from support.servers.processes import patient, redis_server
+from support.waiting import wait_until
+from throttlekit import Control, Limiter, TokenBucket
+from throttlekit_rq import ThrottledQueue
+from throttlekit_rq._holding import GRACE_S
+from throttlekit_rq._waker import Announced, WakerProcess, announced
+from throttlekit_rq._wire import notes_key, waker_key
+
+pytestmark = [*QUIET, pytest.mark.workers, pytest.mark.flaky(reruns=1)]
+
+SECONDLY = TokenBucket("secondly", "1/s", burst=1)
+FOUR = TokenBucket("four", "4/hour", burst=4)
+LIVELY = TokenBucket("lively", "20/s", burst=1)
+PARTNER = TokenBucket("partner", "100/s", burst=100)
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start(redis_url: str) -> Iterator[Start]:
+    """Starts workers and wakers on this test's Redis; all are gone afterwards."""
+    started: list[Command] = []
+
+    def start(kind: str = "rq.SimpleWorker", *, store: str = redis_url) -> Command:
+        command = rq_waker(redis_url, "work")
+        if kind != "waker":  # a fork that imports throttlekit asks too late on a busy machine: others pass before it
+            command = rq_worker(redis_url, "work", kind=kind, options=["-c", "support.rq.preload"])
+        started.append(Command(command, {"THROTTLEKIT_URL": store}))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.close()
+
+
+def until_announced(site: Site, but: str = "") -> Announced:
+    def other() -> bool:
+        found = announced(site.connection, "work")
+        return found is not None and found.owner != but
+
+    wait_until(other, description="a waker has announced itself", timeout=15)
+    found = announced(site.connection, "work")
+    assert found is not None
+    return found
+
+
+def start_both(site: Site, start: Start, kind: str = "rq.Worker") -> tuple[Command, Command]:
+    """Start a worker, and the waker. Returns both, once the waker has announced itself."""
+    both = start(kind), start("waker")
+    until_announced(site)
+    return both
+
+
+def until_denied(site: Site, count: int) -> None:
+    registry = site.queue.scheduled_job_registry
+    wait_until(lambda: registry.count == count, description=f"{count} jobs are denied", timeout=30)
+
+
+def never_by_itself(site: Site) -> None:
+    """None of the denied jobs comes back unless it is woken."""
+    key = site.queue.scheduled_job_registry.key
+    for id_ in site.queue.scheduled_job_registry.get_job_ids():
+        site.connection.zadd(key, {id_: time.time() + 3600}, xx=True)
+
+
+def until_noted(site: Site, *expected: str) -> None:
+    wait_until(lambda: len(site.noted) >= len(expected), description=f"{len(expected)} jobs have run", timeout=30)
+    assert site.noted == [*expected]
+
+
+@pytest.mark.parametrize("kind", ["rq.SimpleWorker", "rq.Worker", "rq.Worker+scheduler"])
+def test_the_waker_brings_denied_jobs_back_in_order(stock_site: Site, start: Start, kind: str) -> None:
+    """Each at its turn, which its schedule alone would bring an hour later, and none beyond the limit."""
+    site = stock_site
+    start_both(site, start, kind)
+    site.limiter.pause(LIVELY, 3600)
+    for n in range(12):
+        site.queue.enqueue(jobs.plain, n, throttle=[LIVELY])
+    until_denied(site, 12)
+    never_by_itself(site)
+    site.limiter.resume(LIVELY)
+    until_noted(site, *map(str, range(12)))
+    wait_until(lambda: not site.deferrals_left(), description="the last job has ended")
+
+
+def test_a_queue_that_comes_later_is_found(stock_site: Site, start: Start, redis_url: str) -> None:
+    """Without `--queue` the waker has all queues that there are."""
+    site = stock_site
+    waker = Command(rq_waker(redis_url), {"THROTTLEKIT_URL": redis_url})
+    try:
+        wait_until(lambda: "no queue yet" in waker.log(), description="the waker runs")
+        site.queue.enqueue(jobs.plain)
+        wait_until(lambda: "wake: work" in waker.log(), description="the waker has found the queue")
+    finally:
+        waker.close()
+
+
+def test_a_released_slot_wakes_the_next_job(stock_site: Site, start: Start) -> None:
+    """And no cancelled or deleted one in its place."""
+    site = stock_site
+    held = site.limiter.acquire(jobs.SLOT)
+    start_both(site, start)
+    names = ("first", "cancelled", "deleted", "second")
+    waiting = [site.queue.enqueue(jobs.plain, name, throttle=[jobs.SLOT]) for name in names]
+    until_denied(site, 4)
+    never_by_itself(site)
+    site.fetch(waiting[1]).cancel()
+    site.fetch(waiting[2]).delete()
+    site.limiter.release(held)
+    until_noted(site, "first", "second")
+
+
+def test_a_job_of_two_limits_is_woken_when_both_let_it_pass(stock_site: Site, start: Start) -> None:
+    """It waits for the slot, and keeps what it has of the rate."""
+    site = stock_site
+    held = site.limiter.acquire(jobs.SLOT)
+    start_both(site, start)
+    for n in range(3):
+        site.queue.enqueue(jobs.plain, n, throttle=[LIVELY, jobs.SLOT])
+    until_denied(site, 3)
+    never_by_itself(site)
+    site.limiter.release(held)
+    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run", timeout=30)
+
+
+def test_a_job_past_its_longest_wait_fails_in_time(stock_site: Site, start: Start) -> None:
+    """The waker lets it ask then, though its limit has no room."""
+    site = stock_site
+    site.shut(FOUR)
+    start_both(site, start)
+    job = site.queue.enqueue(jobs.plain, throttle=[FOUR], throttle_max_wait=2)
+    until_denied(site, 1)
+    never_by_itself(site)
+    wait_until(lambda: site.queue.failed_job_registry.count == 1, description="the job has failed", timeout=10)
+    assert "WaitedTooLong" in str(site.fetch(job).latest_result().exc_string)
+
+
+def test_another_waker_takes_the_place_of_a_killed_one(stock_site: Site, start: Start) -> None:
+    """What the killed one held comes back by itself, and waits for the other one if it is denied again."""
+    site = stock_site
+    start("rq.Worker")
+    first = start("waker")
+    killed = until_announced(site)
+    second = start("waker")
+    wait_until(lambda: "work" in second.log(), description="the second waker has found the queue")
+    assert announced(site.connection, "work") == killed, "the first one is asked for as long as it lives"
+    site.limiter.pause(SECONDLY, 20)
+    waiting = [site.queue.enqueue(jobs.plain, n, throttle=[SECONDLY]) for n in range(3)]
+    until_denied(site, 3)
+    registry = site.queue.scheduled_job_registry
+    comes_in = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
+    assert all(GRACE_S < seconds < GRACE_S + 25 for seconds in comes_in)
+    first.kill()
+    assert until_announced(site, but=killed.owner).owner != killed.owner
+    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all have run", timeout=60)
+
+
+def test_a_waker_that_is_stopped_leaves_its_jobs_to_their_schedule(stock_site: Site, start: Start) -> None:
+    """At their turn, and not `GRACE_S` later. It ends with 0, and says no longer that it is there."""
+    site = stock_site
+    worker, waker = start_both(site, start, "rq.SimpleWorker+scheduler")
+    site.limiter.pause(SECONDLY, 30)
+    job = site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
+    until_denied(site, 1)
+    waker.terminate()
+    assert waker.ends_within(10)
+    assert waker.exit_code == 0, waker.log()
+    assert announced(site.connection, "work") is None
+    assert site.queue.scheduled_job_registry.get_scheduled_time(job).timestamp() - time.time() < 31
+    site.limiter.resume(SECONDLY)
+    assert worker.running
+
+
+def test_a_waker_that_is_stopped_strands_no_job(stock_site: Site, start: Start) -> None:
+    """Where nobody else enqueues scheduled jobs, they go to the front of their queue, in order."""
+    site = stock_site
+    site.limiter.pause(FOUR, 3600)
+    worker, waker = start_both(site, start)
+    waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(3)]
+    until_denied(site, 3)
+    worker.stop()
+    waker.terminate()
+    assert waker.ends_within(10)
+    assert site.queue.job_ids == [job.id for job in waiting]
+
+
+def test_the_waker_keeps_nothing_of_jobs_that_have_run(redis_url: str) -> None:
+    """Neither of jobs whose grants carried a note, nor of those whose grants did not."""
+    connection, limiter = redis.Redis.from_url(redis_url), Limiter(redis_url)
+    waker = WakerProcess(connection, limiter, ["work"])
+    queue = ThrottledQueue("work", connection=connection)
+    stopped = threading.Event()
+    thread = threading.Thread(target=waker.run, args=(stopped,))
+    thread.start()
+    try:
+        wait_until(lambda: announced(connection, "work"), description="the waker has announced itself")
+        with Fleet([rq_worker(redis_url, "work", kind="rq.SimpleWorker")], {"THROTTLEKIT_URL": redis_url}):
+            for n in range(30):
+                queue.enqueue(jobs.plain, n, throttle=[LIVELY])
+            wait_until(lambda: connection.llen("noted") == 30, description="all jobs have run")
+            room = waker._waker._here.room
+            wait_until(lambda: not room._busy and not len(room), description="the waker has forgotten them")
+    finally:
+        stopped.set()
+        thread.join()
+        limiter.close()
+        connection.close()
+
+
+def test_due_jobs_are_enqueued_while_the_store_is_away(redis_url: str) -> None:
+    """Denied jobs are scheduled again each second then, and maybe no other process enqueues them."""
+    connection = redis.Redis.from_url(redis_url)
+    queue, stopped = ThrottledQueue("work", connection=connection), threading.Event()
+    with redis_server() as store:
+        limiter = Limiter(patient(store))
+        thread = threading.Thread(target=WakerProcess(connection, limiter, ["work"]).run, args=(stopped,))
+        thread.start()
+        wait_until(lambda: announced(connection, "work"), description="the waker has announced itself")
+    try:
+        wait_until(lambda: not announced(connection, "work"), description="the waker announces itself no longer")
+        job = queue.enqueue_in(timedelta(seconds=0), jobs.plain)
+        wait_until(lambda: queue.job_ids == [job.id], description="the job is enqueued", timeout=30)
+    finally:
+        stopped.set()
+        thread.join()
+        limiter.close()
+        connection.close()
+
+
+def test_a_waker_at_another_store_is_not_waited_for(stock_site: Site, start: Start, redis_url: str) -> None:
+    """It would never be told of a wake. The log says so, and the job comes back by its delay."""
+    site = stock_site
+    worker = start("rq.SimpleWorker+scheduler")
+    start("waker", store=redis_url.rpartition("/")[0] + "/15")
+    until_announced(site)
+    site.shut(SECONDLY)
+    site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
+    until_noted(site, "ran")
+    assert "listens at the store" in worker.log()
+
+
+def test_a_note_that_cannot_be_read_stops_nobody(stock_site: Site, start: Start) -> None:
+    """The log has it, and the next one is read."""
+    site = stock_site
+    held = site.limiter.acquire(jobs.SLOT)
+    start("rq.Worker")
+    waker = start("waker")
+    notes = notes_key(until_announced(site).owner)
+    newer: dict[str, Any] = {"v": 1, "queue": "work", "grace": 1, "ends_in_us": None, "note": {"v": 2, "id": "newer"}}
+    wrong = {**newer, "note": {"v": 1, "id": "x", "units": [["b", "t", 1]], "kept": [3, ""], "wakes": [], "looks": []}}
+    site.connection.rpush(notes, "no JSON", json.dumps({"v": 9}), json.dumps(newer), json.dumps(wrong))
+    site.queue.enqueue(jobs.plain, throttle=[jobs.SLOT])
+    until_denied(site, 1)
+    never_by_itself(site)
+    site.limiter.release(held)
+    until_noted(site, "ran")
+    assert "cannot read a note" in waker.log()
+
+
+def test_a_job_in_a_frozen_limit_comes_back_after_its_pause(stock_site: Site, start: Start) -> None:
+    """An operator's rule is decided without the store, so nobody wakes the job: it comes back by its delay."""
+    site = stock_site
+    start_both(site, start)
+    with Control(site.limiter) as control:
+        control.pause("partner", duration=2)
+    site.queue.enqueue(jobs.plain, throttle=[PARTNER])
+    until_noted(site, "ran")
+
+
+def test_an_announcement_of_another_release_is_none(stock_site: Site) -> None:
+    for text in ("no JSON", "[]", '{"v": 2}', '{"v": 1, "owner": "x"}'):
+        stock_site.connection.set(waker_key("work"), text)
+        assert announced(stock_site.connection, "work") is None
+
+
+def test_the_waker_names_a_server_that_does_not_answer(start: Start) -> None:
+    """Exit code 2, and one line without the password."""
+    command = Command(rq_waker("redis://:secret@localhost:1/0"), {"THROTTLEKIT_URL": ""})
+    assert command.ends_within(20)
+    assert command.exit_code == 2
+    assert "RQ's Redis does not answer" in command.log()
+    assert "secret" not in command.log()
+    command.close()

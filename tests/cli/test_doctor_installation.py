@@ -1,0 +1,49 @@
+"""`throttlekit doctor` names another distribution that has modules under the name of this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from throttlekit_cli.doctor.installation import examine_installation
+
+
+@pytest.mark.parametrize(
+    ("owners", "named"),
+    [
+        ([], []),
+        (["throttlekit-jobs"], []),
+        (["Throttlekit_Jobs"], []),
+        (["throttlekit"], ["throttlekit"]),
+        (["throttlekit-jobs", "throttlekit", "throttlekit"], ["throttlekit"]),
+        (["other", "throttlekit-jobs", "throttlekit"], ["other", "throttlekit"]),
+    ],
+)
+def test_every_other_owner_of_the_name_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, owners: list[str], named: list[str]
+) -> None:
+    """Whether this distribution is known as an owner or not: an editable one is not."""
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"throttlekit": owners, "other": ["x"]})
+    found = list(examine_installation())
+    assert [each.grade for each in found] == ["warning"] * len(named)
+    for finding, name in zip(found, named, strict=True):
+        assert f"{name!r} installs a package named 'throttlekit' too" in finding.what
+        assert finding.remedy.startswith(f"pip uninstall {name},")
+
+
+def test_it_is_found_beside_this_one(tmp_path: Path) -> None:
+    """By what its installation lists, with any check of the doctor."""
+    info = tmp_path / "throttlekit-0.2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: throttlekit\nVersion: 0.2.0\n")
+    (info / "RECORD").write_text("throttlekit/__init__.py,,\nthrottlekit/limiter.py,,\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(tmp_path)])}
+    command = [sys.executable, "-m", "throttlekit_cli", "doctor", "--json", "--url", "memory://"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    (finding,) = [each for each in json.loads(done.stdout) if each["about"] == "install"]
+    assert (finding["grade"], "'throttlekit'" in finding["what"]) == ("warning", True)

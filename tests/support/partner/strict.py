@@ -1,0 +1,14 @@
+"""The contract of the examples' partner, as tests use it to judge arrivals."""
+
+from __future__ import annotations
+
+import runpy
+from typing import Any
+
+from support.markdown import ROOT
+
+__all__ = ["PARTNER", "Contract"]
+
+PARTNER = ROOT / "examples" / "partner.py"
+
+Contract: Any = runpy.run_path(str(PARTNER))["Contract"]

@@ -1,0 +1,69 @@
+"""A limit with another rule: a tier, a rate of a callable, a rate that is set or scaled, and the part of a process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from throttlekit import Adapt, Concurrency, FixedWindow, Job, LeakyBucket, Limit, Share, SlidingWindow, TokenBucket
+from throttlekit._core.limit.base import altered, scaled
+
+DECLARED: dict[str, Any] = {
+    "key": "{account}", "cost": lambda job: 1, "scope": "queue", "on_store_failure": "local", "processes": 2,
+    "share": Share("{tenant}"), "queue": 9,
+}  # fmt: skip
+KINDS: tuple[tuple[Any, Any, Any], ...] = (
+    (TokenBucket, "100/m", "40/m"),
+    (LeakyBucket, "100/m", "40/m"),
+    (FixedWindow, "100/m", "40/m"),
+    (SlidingWindow, "100/m", "40/m"),
+    (Concurrency, 100, 40),
+)
+
+
+def _says(limit: Limit, *left_out: str) -> dict[str, Any]:
+    return {each: getattr(limit, each) for each in ("name", *DECLARED) if each not in left_out}
+
+
+@pytest.mark.parametrize(("kind", "rate", "other"), KINDS)
+def test_only_the_rate_is_another(kind: Any, rate: Any, other: Any) -> None:
+    """A rate that is set, scaled, of a tier or of a callable changes nothing else of what the limit says."""
+    limit: Limit = kind("api", rate, **DECLARED)
+    tiered: Limit = kind("api", {"free": other}, tier="{plan}", **DECLARED)
+    varying: Limit = kind("api", lambda job: other, **DECLARED)
+    job = Job(kwargs={"plan": "free"})
+    made = [altered(limit, other), scaled(limit, 400), tiered.for_job(job), varying.for_job(job)]
+    assert [each.amount * (60_000_000 / each.period_us if each.period_us else 1) for each in made] == [40] * 4
+    assert [_says(each) for each in made] == [_says(limit)] * 4
+    assert [type(each) for each in made] == [kind] * 4
+    assert [(each.tier, each.tiers, each.varies) for each in made] == [(None, None, False)] * 4
+
+
+@pytest.mark.parametrize(("kind", "rate", "other"), KINDS)
+def test_part_of_a_process_is_the_limit_in_its_memory(kind: Any, rate: Any, other: Any) -> None:
+    """It has the key and the cost, and no line, share or part of its own."""
+    part = kind("api", rate, **DECLARED).local_part
+    assert (part.scope, part.on_store_failure, part.processes) == ("process", "closed", None)
+    assert (part.share, part.adapt, part.queue, part.local_part) == (None, None, None, None)
+    assert (part.name, part.key, part.cost) == ("api", DECLARED["key"], DECLARED["cost"])
+
+
+def test_a_limit_that_adapts_falls_to_the_same_part_of_a_rate_that_is_set() -> None:
+    """A floor of a tenth stays a tenth; a limit with tiers has its floor in each."""
+    limit = TokenBucket("api", "100/s", adapt=Adapt("10/s"))
+    changed = altered(limit, "50/s").adapt
+    assert isinstance(changed, Adapt)
+    assert changed.fall(50, 1_000_000, None).floor == 100_000
+    tiered = TokenBucket("api", {"free": "100/s", "pro": "50/s"}, tier="{plan}", adapt=Adapt("10/s"))
+    assert tiered.tiers is not None
+    assert {tier: each.adapt == limit.adapt for tier, each in tiered.tiers.items()} == {"free": True, "pro": True}
+
+
+def test_a_leaky_bucket_is_a_bucket_of_burst_one() -> None:
+    """It decides as the token bucket of that burst, at every rate; only its definition is its own."""
+    for rate in ("100/s", "1/m", "7/h", "3000/s"):
+        leaky, token = LeakyBucket("api", rate), TokenBucket("api", rate, burst=1)
+        assert leaky.bind(1) == token.bind(1)
+        assert altered(leaky, "2/s").bind(1) == altered(token, "2/s", 1).bind(1)
+        assert leaky.fingerprint != token.fingerprint

@@ -1,0 +1,54 @@
+"""`show_key=`: tools show the names of a limit's keys. It stays with the limit, and is no part of its definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from throttlekit import Concurrency, ConfigurationError, FixedWindow, Job, Limit, SlidingLog, TokenBucket
+from throttlekit._core.limit.base import altered, scaled
+from throttlekit._core.serialize import dump, load, plain
+
+NAMED = TokenBucket("api", "10/s", key="{tenant}", show_key=True)
+PLAIN = TokenBucket("api", "10/s", key="{tenant}")
+ACME = Job(kwargs={"tenant": "acme"})
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        NAMED,
+        altered(NAMED, "5/s"),
+        scaled(NAMED, 500),
+        load(dump(NAMED, ACME)),
+        load(plain(NAMED, "acme", 1)),
+        TokenBucket("api", {"free": "1/s"}, tier="{plan}", show_key=True).for_job(Job(kwargs={"plan": "free"})),
+        TokenBucket("api", lambda job: "1/s", show_key=True).at("1/s"),
+        Concurrency("api", 2, show_key=True),
+        FixedWindow("api", "1/s", show_key=True),
+        SlidingLog("api", "1/s", show_key=True),
+    ],
+    ids=lambda limit: f"{type(limit).__name__}-{limit.rate}",
+)
+def test_what_is_made_of_a_limit_shows_its_keys_too(limit: Limit) -> None:
+    """At another rate, for a tier, or in a message; of each algorithm."""
+    assert limit.show_key is True
+
+
+def test_it_is_no_part_of_the_definition() -> None:
+    """Limits that differ in it count together. By default it is off, and no message has it."""
+    assert PLAIN.show_key is False
+    assert PLAIN.definition == NAMED.definition
+    assert PLAIN != NAMED
+    assert "show_key=True" in repr(NAMED)
+    assert "show_key" not in repr(PLAIN)
+    assert "show_key" not in dump(PLAIN, ACME)
+
+
+def test_a_value_that_is_no_truth_value_is_refused() -> None:
+    """The error says what would be right. A message that has another value shows nothing."""
+    wrong: Any = "yes"
+    with pytest.raises(ConfigurationError, match="show_key must be True or False, not 'yes'"):
+        TokenBucket("api", "10/s", show_key=wrong)
+    assert load({**dump(PLAIN, ACME), "show_key": "yes"}).show_key is False

@@ -1,0 +1,143 @@
+"""A job asks in one process, and is woken by another: what it asks with, and the notes that it sends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.waiting import wait_until
+from throttlekit import Concurrency, ConfigurationError, FixedWindow, Job, Limiter, TokenBucket
+from throttlekit._core.answer import Caller
+from throttlekit._core.waitlist import State
+from throttlekit._engine.call import Call, Delivery
+from throttlekit._wiring import wiring_of
+from throttlekit.adapter import Relay, Waiting, Waker, read_note
+
+RATE = TokenBucket("rate", "100/s", burst=1)
+HOURLY = FixedWindow("hourly", "1/hour")
+SLOT = Concurrency("slot", 1, lease=60)
+
+
+class Two:
+    """A process that wakes, and jobs that ask elsewhere. Their notes go through JSON."""
+
+    def __init__(self, url: str) -> None:
+        self.here, self.there = Limiter(url), Limiter(url)
+        self.started: list[str] = []
+        self.notes: list[dict[str, Any]] = []
+        self.waker: Waker[str] = self.here.make_waker(lambda: 8, lambda id, _: self.started.append(id), roams=True)
+        self.waker.begin()
+        self.relays: dict[str, Relay] = {}
+
+    def ask(self, id: str, *limits: Any, **delivery: Any) -> Any:
+        relay = self.relays[id] = self.there.make_relay(self.waker.owner, 8, self._note)
+        wait = Delivery(waits=Waiting(relay, None, id), **delivery)
+        return self.there.acquire(*limits, job=Job(id=id), delivery=wait)
+
+    def keep(self, id: str) -> None:
+        """The job's framework has it, and the waker may start it."""
+        note = self.relays[id].kept
+        assert note is not None
+        read_note(self.waker, json.loads(json.dumps(note)), id)
+
+    def _note(self, note: dict[str, Any]) -> None:
+        read_note(self.waker, json.loads(json.dumps(note)), None)
+
+    def state_of(self, id: str, limit: Any) -> State | None:
+        claims = [each.claim for each in self.there.claims(Call((limit,), Job(id=id)))]
+        found = wiring_of(self.there).stores.where(claims, id)
+        return None if found is None else found.state
+
+    def close(self) -> None:
+        self.waker.close()
+        self.here.close()
+        self.there.close()
+
+
+@pytest.fixture
+def two(redis_url: str) -> Any:
+    made = Two(redis_url)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("limits", [[SLOT], [SLOT, RATE], [RATE, SLOT]])
+def test_a_released_slot_wakes_the_jobs_in_their_order(two: Two, limits: list[Any]) -> None:
+    held = two.there.acquire(SLOT)
+    for id in "ab":
+        assert not two.ask(id, *limits).allowed
+        two.keep(id)
+    two.there.release(held)
+    wait_until(lambda: two.started, description="the first job is started")
+    assert two.started == ["a"]
+    granted = two.ask("a", *limits)
+    assert granted.allowed
+    two.there.release(granted)
+    wait_until(lambda: len(two.started) > 1, description="the second job is started")
+    assert two.started == ["a", "b"]
+
+
+def test_a_job_that_is_woken_before_its_note_comes_keeps_its_position(two: Two) -> None:
+    """The waker does not know it yet, and lets others pass. With the note, the job is before those that came later."""
+    held = two.there.acquire(SLOT)
+    for id in "ab":
+        assert not two.ask(id, SLOT).allowed
+    two.keep("b")
+    for n in range(20):  # more than a look names
+        assert not two.ask(f"later {n}", SLOT).allowed
+        two.keep(f"later {n}")
+    two.there.release(held)
+    wait_until(lambda: two.started == ["b"], description="the second job is started")
+    granted = two.ask("b", SLOT)
+    assert granted.allowed
+    assert not two.ask("c", SLOT).allowed
+    two.keep("c")
+    two.keep("a")
+    wait_until(lambda: two.state_of("a", SLOT) is State.WAITING, description="the first job is in the order again")
+    two.there.release(granted)
+    wait_until(lambda: len(two.started) > 1, description="another job is started")
+    assert two.started == ["b", "a"]
+
+
+def test_a_job_whose_wait_ends_leaves_its_lists(two: Two) -> None:
+    """So that nobody waits for it."""
+    two.there.acquire(HOURLY)
+    assert not two.ask("a", HOURLY, max_wait=0.0).allowed
+    assert two.relays["a"].kept is None
+    assert two.there.peek(HOURLY).reason == "exhausted"
+    assert two.state_of("a", HOURLY) is None
+
+
+def test_a_job_that_is_held_elsewhere_is_in_no_note(two: Two) -> None:
+    """What is not on a list of the store is brought back by its framework."""
+    two.there.acquire(HOURLY)
+    assert not two.ask("a", HOURLY).allowed
+    assert two.relays["a"].kept is not None
+    two.relays["a"].hold("a", None, 1000)
+    assert two.relays["a"].kept is None
+
+
+def test_it_asks_as_the_job_of_the_waker(two: Two) -> None:
+    relay = two.there.make_relay("owner", 3, two.notes.append)
+    asker, attempt = relay.asks("a", ["bucket"], Caller.JOB, lambda _: 5)
+    assert (asker.job, asker.owner, asker.free, asker.max_wait_us) == ("a", "owner", 3, 5)
+    assert attempt
+
+
+GOOD = {"v": 1, "id": "a", "units": [["b", "t", 1, [1, 2, 3], 4, False]], "kept": [0, "e"], "wakes": [], "looks": []}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"v": 2}, {"units": [["b", "t"]]}, {"kept": [1, "e"]}, {"kept": "x"}, {"wakes": [[5, "a", 0]]},
+        {"looks": [[1, 0]]}, {"looks": 3}, {"units": [["b", "t", 1, [1, 2], 4, False]]},
+    ],
+)  # fmt: skip
+def test_a_note_that_no_relay_wrote_is_an_error(two: Two, change: dict[str, Any]) -> None:
+    """It names the reason, and changes nothing."""
+    with pytest.raises(ConfigurationError, match="note to the waker"):
+        read_note(two.waker, {**GOOD, **change}, "a")
+    assert len(two.waker) == 0

@@ -1,0 +1,37 @@
+"""The warning of a worker whose jobs declare limits that nothing keeps: when it is not logged."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from throttlekit import TokenBucket, _unlimited
+
+PARTNER = TokenBucket("partner", "10/s")
+
+
+def _start(*throttles: Any) -> None:
+    """What happens when a consumer of huey starts that has a task for each of *throttles*."""
+    tasks = {f"task-{number}": SimpleNamespace(throttle=each) for number, each in enumerate(throttles)}
+    registry = SimpleNamespace(_registry=tasks)
+    _unlimited._huey_starts(SimpleNamespace(huey=SimpleNamespace(_registry=registry)))
+
+
+@pytest.mark.parametrize(
+    ("in_use", "throttles", "warnings"),
+    [
+        (False, (PARTNER,), 1),
+        (False, (None, [PARTNER]), 1),
+        (False, ("5/s", None, []), 0),  # of another package, and none
+        (True, (PARTNER,), 0),
+    ],
+)
+def test_only_limits_that_nothing_keeps_are_warned_of(
+    in_use: bool, throttles: Any, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An adapter in use, a worker without limits, and another package's option `throttle` cause no warning."""
+    monkeypatch.setattr(_unlimited._Process, "in_use", in_use)
+    _start(*throttles)
+    assert len(caplog.messages) == warnings
