@@ -8,14 +8,14 @@ PYTEST ?=
 # Some thousand worker processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-bare test-oldest lint lint-style lint-mypy lint-pyright mutants mutants-lua bench docs clean
+.PHONY: demo test test-bare test-oldest lint lint-style lint-mypy lint-pyright mutants mutants-lua simulate bench docs clean
 
 demo: $(VENV)/made-demo
 	$(BIN)/throttlekit demo $(DEMO)
 
-# What is tested is the wheel that was built from the sdist, from another directory. Six processes, also on two cores:
+# What is tested is the wheel that was built from the sdist, from another directory. Eight processes, also on two cores:
 # most tests wait for workers, and their time-outs hold on a far busier machine.
-PROCESSES ?= 6
+PROCESSES ?= 8
 test: $(VENV)/made-test
 	cd $(VENV) && $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
@@ -27,26 +27,15 @@ test-bare: $(VENV)/made-test
 	cd $(VENV) && PATH=$(BARE) THROTTLEKIT_TEST_RABBITMQ=$(BARE)/rabbitmq-server $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml \
 		--rootdir $(CURDIR) $(CURDIR)/tests --bare -rs -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
-# With the oldest Celery that is supported, laid over the newest: its tests but for the slowest, and one flood of them.
-# And with the oldest RQ, and the newest RQ 2: floods, kills, and the promises of an adapter.
+# The promises of an adapter, which real workers keep, with the oldest Celery, the oldest RQ and the newest RQ 2: each is
+# laid over the newest release, which `make test` has.
 test-oldest: $(VENV)/made-oldest
-	$(OLDEST) -c 'import celery; assert celery.__version__.startswith("5.4"), celery.__version__'
-	cd $(VENV) && $(OLDEST) -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/adapters/celery -n $(PROCESSES) --dist loadfile --no-loadscope-reorder \
-		-k "$(OF_THE_OLDEST)" $(PYTEST)
-	set -e; cd $(VENV); for rq in 2.2 2; do \
-		export PYTHONPATH=$(CURDIR)/$(VENV)/rq-$$rq; $(BIN)/python -c "import rq; assert rq.VERSION.startswith('$$rq.'), rq.VERSION"; \
-		$(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(OF_RQ) -n $(PROCESSES) --dist worksteal $(PYTEST); \
+	set -e; cd $(VENV); for each in celery-5.4 rq-2.2 rq-2; do \
+		framework=$${each%%-*} version=$${each#*-}; export PYTHONPATH=$(CURDIR)/$(VENV)/$$each; \
+		$(BIN)/python -c "from importlib.metadata import version as v; assert f'{v(\"$$framework\")}.'.startswith('$$version.')"; \
+		$(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
+			$(CURDIR)/tests/adapters/contract/test_$$framework.py -n $(PROCESSES) --dist worksteal $(PYTEST); \
 	done
-
-OF_THE_OLDEST := not test_slots.py and (not test_processes.py or two_limits) and not one_429_stops and not consumer_timeout \
-	and not visibility_timeout and not celery_multi and not gevent and not solo and not (test_keeps.py and threads)
-
-RQ_TESTS := $(CURDIR)/tests/adapters/rq
-RQ_FLOOD := $(RQ_TESTS)/test_processes.py::test_a_backlog_keeps_the_bound_and_runs_once
-OF_RQ := $(CURDIR)/tests/adapters/contract/test_rq.py $(RQ_TESTS)/test_kills.py '$(RQ_FLOOD)[ours]' '$(RQ_FLOOD)[stock]' \
-	$(RQ_TESTS)/test_processes.py::test_sigkill_in_a_flood_loses_no_waiting_job
-
-OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 
 lint: lint-style lint-mypy lint-pyright
 
@@ -56,7 +45,7 @@ lint-style: $(VENV)/made-lint
 	$(BIN)/twine check --strict dist/*
 
 lint-mypy: $(VENV)/made-lint
-	$(BIN)/mypy throttlekit adapters/throttlekit_* lua/throttlekit_lua tests/typing
+	$(BIN)/mypy throttlekit adapters/throttlekit_* lua/throttlekit_lua tests/typing examples/partner.py
 
 lint-pyright: $(VENV)/made-lint
 	$(BIN)/basedpyright
@@ -74,26 +63,33 @@ MUTMUT := PYTHONPATH=mutants/adapters:mutants/lua $(BIN)/mutmut
 mutants-lua: $(VENV)/made-test
 	$(BIN)/python tests/mutants.py -n 2 $(filter %.lua,$(OF))
 
+# Runs on virtual time, each from a seed, with faults: for an hour, from a seed of the day. `make simulate MINUTES=5 FIRST=0`.
+MINUTES ?= 60
+FIRST ?= $(shell date +%Y%m%d)00000
+simulate: $(VENV)/made-test
+	$(BIN)/python tests/simulation/run.py --minutes $(MINUTES) --first $(FIRST)
+
 bench: $(VENV)/made-bench
-	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py \
-		"peers.py --hiredis --only TokenBucket" one_core.py prefetch.py throughput.py backlog.py campaign.py
-	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks-dramatiq.md $(BENCH)
-	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/benchmarks-rq.md $(BENCH)
-	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/benchmarks-celery.md $(BENCH)
-	$(BIN)/python tests/benchmarks/taskiq_flood.py --markdown docs/benchmarks-taskiq.md $(BENCH)
-	$(BIN)/python tests/benchmarks/huey_flood.py --markdown docs/benchmarks-huey.md $(BENCH)
-	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-concurrency.md "Benchmarks: concurrency, and a 429" \
+	$(BIN)/python tests/benchmarks/page.py docs/results/decisions.md "Results: one decision, and jobs with a limit" peers.py \
+		"peers.py --hiredis --only TokenBucket" one_core.py tails.py prefetch.py throughput.py backlog.py campaign.py
+	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/results/dramatiq.md $(BENCH)
+	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/results/rq.md $(BENCH)
+	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/results/celery.md $(BENCH)
+	$(BIN)/python tests/benchmarks/taskiq_flood.py --markdown docs/results/taskiq.md $(BENCH)
+	$(BIN)/python tests/benchmarks/huey_flood.py --markdown docs/results/huey.md $(BENCH)
+	$(BIN)/python tests/benchmarks/page.py docs/results/concurrency.md "Results: concurrency, and a 429" \
 		dramatiq_concurrency.py rq_concurrency.py celery_concurrency.py
-	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-kills.md "Benchmarks: workers that are killed" \
+	$(BIN)/python tests/benchmarks/page.py docs/results/kills.md "Results: workers that are killed" \
 		dramatiq_kills.py celery_kills.py taskiq_kills.py huey_kills.py
-	$(BIN)/python tests/benchmarks/faults.py --markdown docs/benchmarks-faults.md
-	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-waiting.md "Benchmarks: many jobs that wait" \
+	$(BIN)/python tests/benchmarks/faults.py --markdown docs/results/faults.md
+	$(BIN)/python tests/benchmarks/page.py docs/results/waiting.md "Results: many jobs that wait" \
 		"waiting_jobs.py --workers Redis --jobs 100000" "waiting_jobs.py --jobs 10000"
 	$(BIN)/python tests/benchmarks/operations.py
 	$(BIN)/python tests/benchmarks/expiry.py
 	$(BIN)/python tests/benchmarks/shares.py --write docs
 	$(BIN)/python tests/benchmarks/adapt.py --write docs
 	$(BIN)/python tests/benchmarks/waitlist_cost.py
+	$(BIN)/python tests/benchmarks/charts.py
 	$(BIN)/python tests/benchmarks/stalls.py --write docs/guarantees.md
 
 # The site, in site/. Warnings are errors. (The variable silences an advertisement of the theme's.)
@@ -103,7 +99,7 @@ docs: $(VENV)/made-docs
 clean:
 	rm -rf $(VENV) dist build site mutants
 
-SOURCES := $(shell find throttlekit adapters lua -name '*.py' -o -name '*.lua' -o -name py.typed -o -path '*/static/*.*') pyproject.toml README.md
+SOURCES := $(shell find throttlekit adapters lua examples -name '*.py' -o -name '*.lua' -o -name py.typed -o -path '*/static/*.*' -o -path 'examples/*.*') pyproject.toml README.md
 
 $(VENV)/made-venv:
 	$(PYTHON) -m venv $(VENV)
@@ -133,7 +129,7 @@ $(VENV)/made-mutants: $(VENV)/made-test
 	touch $@
 
 $(VENV)/made-oldest: $(VENV)/made-test
-	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/oldest "celery==5.4.*" "kombu==5.3.*"
+	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/celery-5.4 "celery==5.4.*" "kombu==5.3.*"
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(VENV)/rq-2.2 "rq==2.2.*"
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(VENV)/rq-2 "rq==2.*"
 	touch $@

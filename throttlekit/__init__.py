@@ -5,23 +5,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from throttlekit._unlimited import watch_workers as _watch_workers
+
 if TYPE_CHECKING:
     from throttlekit._core.algorithms.by_latency import ByLatency
     from throttlekit._core.algorithms.concurrency import Concurrency
     from throttlekit._core.algorithms.fixed_window import FixedWindow
-    from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
     from throttlekit._core.algorithms.sliding_log import SlidingLog
     from throttlekit._core.algorithms.sliding_window import SlidingWindow
-    from throttlekit._core.algorithms.token_bucket import TokenBucket
+    from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
     from throttlekit._core.decision import Decision
     from throttlekit._core.job import Job
     from throttlekit._core.limit.adapt import Adapt
     from throttlekit._core.limit.base import Limit
     from throttlekit._core.limit.share import Share
-    from throttlekit._engine.delivery import Delivery
+    from throttlekit._engine.call import Delivery
     from throttlekit._engine.rate_limited import RateLimited
     from throttlekit._engine.running import Running, current
     from throttlekit.aio import AsyncLimiter
+    from throttlekit.control import Control
     from throttlekit.errors import (
         ConfigurationError,
         CostExceedsLimit,
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
         ThrottleError,
         WaitedTooLong,
     )
-    from throttlekit.fleet.control import Control
     from throttlekit.hookspecs import hookimpl
     from throttlekit.limiter import Limiter
 
@@ -75,13 +76,12 @@ _WHERE = {
     "_core.limit.share": ("Share",),
     "_core.algorithms.sliding_log": ("SlidingLog",),
     "_core.algorithms.sliding_window": ("SlidingWindow",),
-    "_core.algorithms.leaky_bucket": ("LeakyBucket",),
-    "_core.algorithms.token_bucket": ("TokenBucket",),
+    "_core.algorithms.token_bucket": ("LeakyBucket", "TokenBucket"),
     "_engine.running": ("Running", "current"),
-    "_engine.delivery": ("Delivery",),
+    "_engine.call": ("Delivery",),
     "_engine.rate_limited": ("RateLimited",),
     "aio": ("AsyncLimiter",),
-    "fleet.control": ("Control",),
+    "control": ("Control",),
     "errors": (
         "ConfigurationError",
         "CostExceedsLimit",
@@ -100,6 +100,8 @@ def __getattr__(name: str) -> object:
         if name in names:
             found: object = getattr(import_module(f"{__name__}.{module}"), name)
             globals()[name] = found
+            if module.startswith("_core.algorithms."):
+                _watch_workers()
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""What a limiter is made of, and what adapters call of it. `throttlekit/limiter.py` has its verbs."""
+"""The parts of a limiter, and the methods that adapters call. `throttlekit/limiter.py` has the public methods."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.adapting import falling
-from throttlekit._engine.attempt import Decider, Layer
-from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Claim, ClaimResolver
+from throttlekit._engine.claims import Claim, ClaimResolver, Decider, Layer
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.leases import Leases
 from throttlekit._engine.pipeline import Pipeline
 from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of, with_groups
 from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
 from throttlekit._engine.registry import LimitRegistry
+from throttlekit._engine.relay import Relay
 from throttlekit._engine.room import AHEAD_US
-from throttlekit._engine.store_access import StoreAccess
+from throttlekit._engine.running import falling
 from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
-from throttlekit._engine.threads import Threads
 from throttlekit._engine.waker import Waker
 from throttlekit._util.log_limiter import Every
+from throttlekit._util.threads import Threads
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import Slowing, Store
+from throttlekit.stores.access import StoreAccess
+from throttlekit.stores.base import Slowing, Store, is_same_address
+from throttlekit.stores.breaker import CircuitBreaker
 from throttlekit.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -145,6 +145,19 @@ class Wired:
         if self.fleet is not None:
             self.fleet.on_change(waker.limits_changed)
         return waker
+
+    def make_relay(self, owner: str, free: int, send: Callable[[dict[str, Any]], None]) -> Relay:
+        """For adapters: what a job asks with that another process wakes; see `throttlekit.adapter.Relay`."""
+        return Relay(self._wiring.stores, owner, free, send)
+
+    @property
+    def store_address(self) -> str:
+        """For adapters: host:port/database of the shared store, without user and password; "": it is not one server."""
+        return self._wiring.stores.shared.address
+
+    def counts_at(self, address: str) -> bool:
+        """For adapters: whether another limiter, whose `store_address` is *address*, uses the same store."""
+        return is_same_address(address, self.store_address)
 
     def _close_waker(self) -> None:
         """The callers that wait ask again."""

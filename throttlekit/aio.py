@@ -18,10 +18,8 @@ from throttlekit._core.answer import Answer
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.attempt import Attempt
-from throttlekit._engine.call import Call
-from throttlekit._engine.claims import decision_from
-from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
+from throttlekit._engine.call import PLAIN_DELIVERY, Call, Delivery
+from throttlekit._engine.claims import Attempt, decision_from
 from throttlekit._engine.pipeline import begins_in
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
@@ -42,9 +40,9 @@ class AsyncLimiter:
     """
     `Limiter` for asyncio: the same verbs, with the same meaning, as coroutines. Make one per process.
 
-    The event loop never waits for a socket: at most four threads of the limiter do. Questions of tasks that come
-    while a round trip is under way go to the server together in the next one, each decided by itself: the more tasks
-    ask at once, the less each of them costs. A task that asks alone waits for no other.
+    The event loop never waits for a socket: at most four threads of the limiter do. Requests that arrive during a round
+    trip are sent together in the next one, and decided separately. So the more requests are made at once, the less each
+    of them costs. A single request does not wait for others.
 
     A coroutine that is cancelled takes nothing: an `acquire` that the store had granted already is given back before
     `CancelledError` goes on, which may take as long as the store's time-out. All other verbs are carried through.
@@ -89,7 +87,7 @@ class AsyncLimiter:
         cost: int | None = None,
         delivery: Delivery = PLAIN_DELIVERY,
     ) -> Decision:
-        """As `Limiter.acquire`."""
+        """Like `Limiter.acquire`."""
         call, wiring = Call(limits, job, key, cost, delivery), wiring_of(self._limiter)
         if await self._has_overrides():
             return await self._carry_through(partial(wiring.decider.acquire, call))
@@ -105,7 +103,7 @@ class AsyncLimiter:
             raise
         except StoreUnavailable as error:
             without_store = partial(wiring.pipeline.without_store, attempt, error)
-            # In a thread where other stores of a group may be told that the job waits for this one.
+            # In a thread where other stores of a group may learn that the job waits for this one.
             return without_store() if call.waits is None else await self._in_thread(without_store)
         decision = wiring.pipeline.conclude(attempt, verdict)
         if decision.allowed and (early := begins_in(verdict)):
@@ -119,7 +117,7 @@ class AsyncLimiter:
     async def acquire_many(
         self, limit: Limit, most: int, *, job: Job | None = None, key: str | int | None = None
     ) -> Decision:
-        """As `Limiter.acquire_many`."""
+        """Like `Limiter.acquire_many`."""
         await self._has_overrides()  # which asks the store in a thread, if it was not asked yet
         units = UpTo(wiring_of(self._limiter).pipeline.resolver, self._limiter.in_force, limit, most, job, key)
         with suppress(StoreUnavailable):
@@ -132,7 +130,7 @@ class AsyncLimiter:
     async def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
     ) -> Decision:
-        """As `Limiter.peek`."""
+        """Like `Limiter.peek`."""
         call = Call(limits, job, key, cost, peek=True)
         if await self._has_overrides():
             return await self._in_thread(partial(wiring_of(self._limiter).decider.acquire, call))
@@ -141,10 +139,10 @@ class AsyncLimiter:
         return replace(decision_from(verdict, attempt.claims), charged=())
 
     async def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
-        """As `Limiter.settle`."""
+        """Like `Limiter.settle`."""
         return await self._in_thread(partial(self._limiter.settle, decision, actual, limit=limit))
 
-    async def heard(
+    async def apply_response(
         self,
         response: Any,
         limit: Limit | None = None,
@@ -155,22 +153,22 @@ class AsyncLimiter:
         job: Job | None = None,
         key: str | int | None = None,
     ) -> None:
-        """As `Limiter.heard`."""
+        """Like `Limiter.apply_response`."""
         by_unit = {"tokens": tokens, "input_tokens": input_tokens, "output_tokens": output_tokens}
-        await self._in_thread(partial(self._limiter.heard, response, limit, **by_unit, job=job, key=key))
+        await self._in_thread(partial(self._limiter.apply_response, response, limit, **by_unit, job=job, key=key))
 
     async def release(self, decision: Decision) -> None:
-        """As `Limiter.release`."""
+        """Like `Limiter.release`."""
         await self._in_thread(partial(self._limiter.release, decision))
 
     async def done(
         self, limit: Limit, held_by: str | int | None = None, *, job: Job | None = None, key: str | int | None = None
     ) -> None:
-        """As `Limiter.done`."""
+        """Like `Limiter.done`."""
         await self._in_thread(partial(self._limiter.done, limit, held_by, job=job, key=key))
 
     async def cancel(self, decision: Decision) -> None:
-        """As `Limiter.cancel`."""
+        """Like `Limiter.cancel`."""
         await self._in_thread(partial(self._limiter.cancel, decision))
 
     def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
@@ -185,7 +183,7 @@ class AsyncLimiter:
         cost: int | None = None,
         timeout: float | timedelta | None = None,
     ) -> AbstractAsyncContextManager[Running]:
-        """As `Limiter.hold`: `async with limiter.hold(slots): …`."""
+        """Like `Limiter.hold`: `async with limiter.hold(slots): …`."""
         return self._limiter.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
 
     async def wait(
@@ -196,45 +194,45 @@ class AsyncLimiter:
         cost: int | None = None,
         timeout: float | timedelta | None = None,
     ) -> Decision:
-        """As `Limiter.wait`. If it is cancelled, it has taken nothing."""
+        """Like `Limiter.wait`. If it is cancelled, it has taken nothing."""
         waiting = self._limiter.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
         waiting.refuse_slots()
         return await waiting.pass_line_async()
 
     def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
-        """As `Limiter.limited`, for coroutine functions."""
+        """Like `Limiter.limited`, for coroutine functions."""
         return self._limiter.limited(*limits, timeout=timeout)
 
     async def pause(
         self,
         limit: Limit,
-        for_: float | timedelta,
+        duration: float | timedelta,
         *,
         job: Job | None = None,
         key: str | int | None = None,
         refused: bool = False,
     ) -> None:
-        """As `Limiter.pause`."""
-        await self._in_thread(partial(self._limiter.pause, limit, for_, job=job, key=key, refused=refused))
+        """Like `Limiter.pause`."""
+        await self._in_thread(partial(self._limiter.pause, limit, duration, job=job, key=key, refused=refused))
 
     async def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
-        """As `Limiter.resume`."""
+        """Like `Limiter.resume`."""
         await self._in_thread(partial(self._limiter.resume, limit, job=job, key=key))
 
-    async def overloaded(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
-        """As `Limiter.overloaded`."""
-        await self._in_thread(partial(self._limiter.overloaded, limit, job=job, key=key))
+    async def report_overload(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """Like `Limiter.report_overload`."""
+        await self._in_thread(partial(self._limiter.report_overload, limit, job=job, key=key))
 
     async def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
-        """As `Limiter.reset`."""
+        """Like `Limiter.reset`."""
         await self._in_thread(partial(self._limiter.reset, *limits, job=job, key=key))
 
     async def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
-        """As `Limiter.clear_line`."""
+        """Like `Limiter.clear_line`."""
         await self._in_thread(partial(self._limiter.clear_line, limit, job=job, key=key))
 
     def declare(self, *limits: Limit) -> None:
-        """As `Limiter.declare`; no round trip."""
+        """Like `Limiter.declare`; no round trip."""
         self._limiter.declare(*limits)
 
     async def close(self) -> None:
@@ -269,7 +267,7 @@ class AsyncLimiter:
         return wiring_of(self._limiter).pipeline.decide_all(attempts)
 
     async def _has_overrides(self) -> bool:
-        """As `Fleet.has_overrides`; the first call in a process, which asks the store, runs in a thread."""
+        """Like `Fleet.has_overrides`; the first call in a process, which asks the store, runs in a thread."""
         fleet = self._limiter.fleet
         if fleet is None:
             return False

@@ -17,7 +17,7 @@ from throttlekit._core.algorithm import Use as _Use
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.local_share import OnStoreFailure as _OnStoreFailure
+from throttlekit._core.limit.options import OnStoreFailure as _OnStoreFailure
 from throttlekit.stores.base import Store
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "Finished",
     "OnStoreFailure",
     "Outcome",
-    "RateLimitHeard",
+    "RateLimitReceived",
     "Settled",
     "ShadowDenied",
     "SlotLost",
@@ -174,7 +174,7 @@ class Settled(NamedTuple):
     actual: int
 
 
-class RateLimitHeard(NamedTuple):
+class RateLimitReceived(NamedTuple):
     """
     A job's body said that downstream answered 429, and the limit is paused for it.
 
@@ -343,7 +343,7 @@ def throttlekit_settled(event: Settled) -> None:
 
 
 @hookspec
-def throttlekit_rate_limited(event: RateLimitHeard) -> None:
+def throttlekit_rate_limited(event: RateLimitReceived) -> None:
     """
     Called when a job's body has raised `RateLimited`, once for each limit that is paused for it.
 

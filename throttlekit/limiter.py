@@ -1,4 +1,4 @@
-"""The verbs of a limiter: acquire, release, hold, wait, peek, settle, cancel, pause, overloaded, heard, reset …"""
+"""The methods of a limiter: acquire, release, hold, wait, peek, settle, cancel, pause, apply_response, reset …"""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.durations import finite_seconds, seconds_in
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.adapting import falling
-from throttlekit._engine.call import Call
-from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
-from throttlekit._engine.heard import hear, limits_by_unit
+from throttlekit._engine.apply_response import apply_response, limits_by_unit
+from throttlekit._engine.call import PLAIN_DELIVERY, Call, Delivery
 from throttlekit._engine.hold import Hold, limited_by
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
-from throttlekit._engine.running import check_held
-from throttlekit._engine.threads import in_running_loop, warn_in_loop
+from throttlekit._engine.running import check_held, falling
 from throttlekit._engine.up_to import UpTo
+from throttlekit._util.threads import in_running_loop, warn_in_loop
 from throttlekit._wiring import NO_CLIENT, Wired
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Store
@@ -82,11 +80,11 @@ class Limiter(Wired):
     ) -> Decision:
         """
         Ask whether a job may run now under all of *limits*, and charge all of them or none: one round trip.
-        Limits of scope "process" are asked first, and without any.
+        Limits of scope "process" are checked first, without a round trip.
 
-        With a *job* that has an id, a denial gives it a position on the limits' waitlists: ask again after
-        `decision.delay`, with the same `job.id`. A caller without one keeps no position, and `decision.delay` spreads
-        such callers out. They pass when no job waits, so under a backlog hardly at all.
+        With a *job* that has an id, a denial gives it a position on the limits' waitlists: call `acquire` again after
+        `decision.delay`, with the same `job.id`. A caller without one has no position, and `decision.delay` spreads
+        such callers over time. They pass only while no job waits, so during a backlog they hardly pass at all.
 
         Args:
             key: The key to count under, for limits that have one, in place of the job's.
@@ -95,17 +93,17 @@ class Limiter(Wired):
 
         Raises:
             ConfigurationError: No limit was given, one was given twice or with two definitions, a key or cost could
-                not be worked out, or a key was given and no limit has one. A permanent fault: asking again is no help.
-            CostExceedsLimit: The cost could never pass.
+                not be computed, or a key was given and no limit has one. Another call cannot help.
+            CostExceedsLimit: The cost is more than the limit can ever admit.
 
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
-        the job is denied, keeps its position, and is asked to come back in about a second.
+        the job is denied, keeps its position, and `decision.delay` is about a second.
 
-        Where an event loop runs, it stands still meanwhile, and a RuntimeWarning says so, once: use `AsyncLimiter`.
+        In a thread whose event loop runs, this blocks the loop until the store answers. The first such call of a
+        limiter, also of `acquire_many` or `peek`, raises a RuntimeWarning: use `AsyncLimiter`.
         """
-        if delivery is PLAIN_DELIVERY and not self._warned and in_running_loop() and not self.in_memory:
-            self._warned = True
-            warn_in_loop()
+        if delivery is PLAIN_DELIVERY and not self._warned:
+            self._check_loop("acquire")
         return self._wiring.decider.acquire(Call(limits, job, key, cost, delivery))
 
     def acquire_many(
@@ -113,37 +111,40 @@ class Limiter(Wired):
     ) -> Decision:
         """
         Take as many units of *limit* as are free now, up to *most*: at least 1, as `decision.cost` says; or a denial.
-        As `acquire` without a job: no position, only what waiting jobs leave. Two round trips; up to two more,
-        which may get fewer than are free, if others take units meanwhile or the limit is slowed down.
+        Like `acquire` without a job, it gives no position, and takes only units that waiting jobs leave. It makes two
+        round trips. If others take units meanwhile, or the limit is slowed down, it makes up to two more, and may get
+        fewer units than are free.
 
         Args:
-            most: At least 1. More than can pass at once counts as what can.
+            most: At least 1. If more than the limit can admit at once, that amount counts.
             job, key: As for `acquire`, but the job is not put on a waitlist.
 
         Raises:
             ConfigurationError: As for `acquire`; or *limit* gives slots, or has the scope "queue" or "job".
         """
+        self._check_loop("acquire_many")
         return UpTo(self._resolver, self.in_force, limit, most, job, key).take(self.peek, self.acquire)
 
     def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
     ) -> Decision:
         """
-        Return what `acquire` would, and change nothing. A job that waits is answered at its position.
+        Return the decision that `acquire` would make, and change nothing. For a waiting job, its position counts.
 
         Raises:
             StoreUnavailable: The store did not answer.
         """
+        self._check_loop("peek")
         return self._wiring.decider.acquire(Call(limits, job, key, cost, peek=True))
 
     def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """
-        Correct a cost that is only known afterwards: charge what *actual* is more than what was charged when
-        *decision* was allowed, or give back what it is less.
+        Correct a cost that is only known after the job has run. If *actual* is more than what was charged when
+        *decision* was allowed, charge the difference. If it is less, return the difference.
 
-        May charge more than the limit has: then no job passes until a bucket has made up for it, or a window is
-        over. Never gives back more than still counts: a bucket is never fuller than its burst, what a window
-        that is over took stays taken, and a `SlidingLog` that is owed more than it holds gives nothing back.
+        It may charge more than the limit has left: then no job passes until the bucket has made up for it, or the
+        window is over. It returns only units that still count: a bucket is never fuller than its burst, units of a
+        window that is over are not returned, and a `SlidingLog` with a debt above its amount returns nothing.
 
         Args:
             decision: What `acquire` returned. Settle it once; to correct again, settle what this returns.
@@ -266,7 +267,7 @@ class Limiter(Wired):
         return limited_by(partial(Hold, self), limits, seconds_in("timeout", timeout))
 
     def pause(
-        self, limit: Limit, for_: float | timedelta, *, job: Job | None = None, key: str | int | None = None,
+        self, limit: Limit, duration: float | timedelta, *, job: Job | None = None, key: str | int | None = None,
         refused: bool = False,
     ) -> None:  # fmt: skip
         """
@@ -275,21 +276,21 @@ class Limiter(Wired):
         come meanwhile are deferred to behind the pause, in their order.
 
         Args:
-            for_: Seconds, or a timedelta.
+            duration: Seconds, or a timedelta.
             job, key: What is paused, as for `acquire`. Of a limit with tiers, all if there is no job.
             refused: Downstream has answered 429, outside of a job: afterwards the limit begins empty, so that no burst
                 follows, and one with `adapt=` is slower. In a job, raise `RateLimited`.
 
         Raises:
-            ConfigurationError: As for `acquire`; *for_* is not a number of seconds from 0 to 366 days.
+            ConfigurationError: As for `acquire`; *duration* is not a number of seconds from 0 to 366 days.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
-        for_us = round(finite_seconds("for_", for_, LONGEST_PAUSE) * 1_000_000)
+        duration_us = round(finite_seconds("duration", duration, LONGEST_PAUSE) * 1_000_000)
         claims = self._each_tier(limit, job, key)
         if refused:
-            self.refuse(claims, for_us)
+            self.refuse(claims, duration_us)
         else:
-            self.pause_claims(claims, for_us)
+            self.pause_claims(claims, duration_us)
 
     def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
@@ -301,11 +302,11 @@ class Limiter(Wired):
         """
         self.pause_claims(self._each_tier(limit, job, key), None)
 
-    def overloaded(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+    def report_overload(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Say that downstream is overloaded, by a sign of your own: a time-out, latency, a health check. The rate of
-        *limit* falls, or its slots in use, as its `adapt=` says. In a job, use `current().overloaded()`: it knows when
-        the job was admitted.
+        Report that the partner is overloaded, by a sign of your own: a time-out, latency, a health check. The rate of
+        *limit* falls, or its slots in use, as its `adapt=` says. In a job, use `current().report_overload()`, which
+        knows when the job was admitted.
 
         Raises:
             ConfigurationError: As for `acquire`; *limit* has no `adapt=`.
@@ -313,7 +314,7 @@ class Limiter(Wired):
         """
         self.slow_down([falling(each) for each in self._each_tier(limit, job, key)])
 
-    def heard(
+    def apply_response(
         self,
         response: Any,
         limit: Limit | None = None,
@@ -325,20 +326,20 @@ class Limiter(Wired):
         key: str | int | None = None,
     ) -> None:
         """
-        For code outside a job: take over what downstream's *response* says of its limits, in the whole fleet. In a
-        job's body use `throttlekit.current().heard`.
+        For code outside a job: apply the rate-limit headers of a *response* to limits, in the whole fleet. In a job's
+        body use `throttlekit.current().apply_response`.
 
-        Only ever downwards: until their reset no more units pass than they say remain, evenly paced, and no more than
-        *limit* itself lets pass. Then it is forgotten. A 429, or a 503, with Retry-After leaves no unit until then.
-        docs/how-to-429.md lists the headers that are read; a response that says nothing changes nothing.
+        A response can only make a limit slower. Until the reset in its headers, the units that it reports as remaining
+        pass, evenly paced, and never more than *limit* itself admits. After the reset it has no effect. A 429 or 503
+        with Retry-After lets no unit pass until then. docs/limit-429.md lists the headers that are read.
 
-        It never raises over what the response says, nor over a status of 429: raise `RateLimited.from_response` for
-        that. If the store does not answer, what was heard is lost, and logged.
+        No response raises an error, not even one with the status 429: raise `RateLimited.from_response` for that. If
+        the store does not answer, the response is not applied, and that is logged.
 
         Args:
             response: Of requests, httpx, aiohttp, urllib, whatever has `.headers`; or headers themselves.
-            limit: What the requests that remain are units of.
-            tokens, input_tokens, output_tokens: The limits that the tokens of language models are units of.
+            limit: The limit that counts requests.
+            tokens, input_tokens, output_tokens: The limits that count the tokens of language models.
             job, key: As for `acquire`.
 
         Raises:
@@ -346,8 +347,10 @@ class Limiter(Wired):
         """
         named = limits_by_unit(limit, tokens, input_tokens, output_tokens)
         if not named:
-            raise ConfigurationError("name the limit that the response speaks of: limiter.heard(response, partner)")
-        hear(self, response, {unit: self._each_tier(each, job, key) for unit, each in named.items()})
+            raise ConfigurationError(
+                "name the limit that the response speaks of: limiter.apply_response(response, partner)"
+            )
+        apply_response(self, response, {unit: self._each_tier(each, job, key) for unit, each in named.items()})
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
@@ -391,6 +394,11 @@ class Limiter(Wired):
         self._close_waker()
         self._wiring.stores.shared.close()
         self.threads.close()
+
+    def _check_loop(self, verb: str) -> None:
+        if not self._warned and in_running_loop() and not self.in_memory:
+            self._warned = True
+            warn_in_loop(verb)
 
     def __enter__(self) -> Self:
         return self

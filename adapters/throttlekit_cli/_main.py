@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from throttlekit_cli._extras import missing
 
 __all__ = ["main"]
 
 
-def main() -> None:
-    """Run the command line. Exits; never returns."""
+def main(arguments: Sequence[str] | None = None, *, program: str = "throttlekit") -> None:
+    """
+    Run the command line. Exits; never returns.
+
+    Args:
+        arguments: Default: those of this process.
+        program: What the help names.
+    """
     if text := missing(["click"]):
         print(f"Error: {text}", file=sys.stderr)
         sys.exit(2)
     from throttlekit_cli._commands import cli
 
-    cli(prog_name="throttlekit")
+    cli(arguments, prog_name=program)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from throttlekit_cli._common import require, store_errors, url_option
+from throttlekit_cli._common import require, store_errors, title_option, url_option
 
 __all__ = ["explain", "top"]
 
@@ -33,8 +33,9 @@ _show_keys = click.option(
     help="The time between two updates.",
 )  # fmt: skip
 @_show_keys
+@title_option
 def top(
-    url: str, order: str, name: str, most: int, once: bool, as_json: bool, interval: float, show_keys: bool
+    url: str, order: str, name: str, most: int, once: bool, as_json: bool, interval: float, show_keys: bool, title: str
 ) -> None:
     """
     Show what the limits of the whole fleet do now. It needs only the store, and none of your code.
@@ -44,9 +45,10 @@ def top(
 
     \b
       now             units used now, of the most that can be used
-      use             the same as a bar; then "full", "slow" or "paused"
+      use             a bar: units of the last minute, as a share of what the rate allows (of slots, and of windows
+                      longer than a minute: what is used now); then "full", "slow" or "paused"
       units/min       units that were used in the last minute, as far as settle() has corrected them
-      share           the same, as a share of what the rate allows
+      share           the same, as a percentage of what the rate allows
       waiting         about how many jobs wait, and their units if jobs take more than one
       last starts     in how long the last of them will start
       oldest          the longest wait of a job that was decided in the last minute, or that is
@@ -60,16 +62,18 @@ def top(
     of a limit that is slowed down for a while (adapt=, or what downstream said is left), how long
     slots are held, and changes by an operator.
 
-    In a terminal, q or Esc quits, s sorts by something else, and / filters: type a part of the name,
-    then Enter. "recent use" is the use at the last looks.
+    In a terminal, q or Esc quits, s sorts by something else, n shows or hides the notes, space and b
+    (or Page Down and Page Up) turn the page, and / filters: type a part of the name, then Enter.
+    "recent use" is the use at the last looks.
 
-    "processes" counts those that reported in the last 15 seconds; "store" is the median time that
-    the store takes for a report. The decisions of a process that ends within two seconds, like
+    The first line names the store, then the median time that it takes for a report. "processes"
+    counts those that reported in the last 15 seconds. The decisions of a process that ends within two seconds, like
     RQ's work-horse, are included, but the process is not counted.
 
     If `waiting` grows from update to update, more jobs come than the limit lets pass.
 
-    Keys are shown as digests, because they may contain arguments of jobs. An update is a few short
+    Keys and tenants are shown as digests, because they may contain arguments of jobs: see --show-keys.
+    Limits with show_key=True show theirs. An update is a few short
     calls to the store, with ten keys or with a million.
 
     \b
@@ -80,14 +84,16 @@ def top(
 
     \b
     Examples:
-      throttlekit top --url redis://localhost:6379/1
+      throttlekit top --url redis://localhost:6379/1 --title production
       throttlekit top --url redis://localhost:6379/1 --once --sort denied --filter partner
       throttlekit top --url redis://localhost:6379/1 --once --json
     """
     require(["redis", "rich"])
+    from throttlekit_cli.store import name_store
     from throttlekit_cli.top import watch
 
-    view = watch.View(order=order, most=most, name=name, show_keys=show_keys)
+    store = name_store(url, title)
+    view = watch.View(order=order, most=most, name=name, show_keys=show_keys, store=store)
     with store_errors():
         try:
             watch.top(url, view, once=once, as_json=as_json, interval=interval)
@@ -105,15 +111,27 @@ def explain(job_id: str, url: str, as_json: bool, show_keys: bool) -> None:
     Show why a job waits: which limit denied it, since when, how often it was deferred, when it is
     its turn, and how many jobs come before it.
 
-    It needs only the store. Each process reports the ids of the jobs that it denied, up to 100 a
-    second. The last 10 000 jobs of the fleet are kept, for an hour.
+    It needs only the store. Every job that waits for a limit is found by its id on the limit's
+    waitlist, with its position. If it waits on no list that the workers reported, the names of the
+    store are searched, at most 2 million: that may take some seconds. How the last 10 000 jobs that
+    had waited ended is known for an hour; each process reports up to 100 a second.
 
     JOB_ID is the framework's own id: Dramatiq's message_id, RQ's job id, Celery's and huey's task id.
 
+    With --json, "known" is false if the job is not known, and "state" is one of these:
+
+    \b
+      waiting  it waits for the limit that is named
+      woken    it may start: it is on its way to a worker, or waits for a free one
+      kept     it keeps its position while an operator's pause or another limit holds it back
+      allowed  it waited, and was allowed to run
+      left     it was denied, and is on no waitlist now
+      unknown  it is on no waitlist, and no worker has reported it
+
     \b
     Exit codes:
-      0  the job is known: it waits, or it was allowed to run
-      1  the job is not known: it was not denied in the last hour, or too many others were
+      0  the job is known: it waits, or it had waited
+      1  the job is not known: it does not wait for a limit of this store
       2  the store does not answer, or is not one that a fleet shares
 
     \b

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from urllib.parse import unquote
 
 from throttlekit import Limit
@@ -17,12 +17,14 @@ from throttlekit.fleet.rules import Rule
 __all__ = [
     "format_active_rule",
     "format_change",
+    "format_date",
     "format_duration",
     "format_key",
     "format_limit",
     "format_pace",
     "format_rule",
     "format_slowed",
+    "format_time",
     "printable",
     "to_json",
 ]
@@ -55,10 +57,20 @@ def format_duration(seconds: float | None) -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
+def format_time(seconds: float) -> str:
+    """The time of day. All tools show times in UTC, so that people in several places can compare them."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
+
+
+def format_date(seconds: float) -> str:
+    """The date and the time of day, as `format_time`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
 def format_slowed(slowed: SlowNow) -> str:
-    """How a limit is slowed down: to 12/minute by its adapt=, for 42 s yet."""
-    by = {"adapt": "its adapt=", "headers": "what downstream said is left"}[slowed.by]
-    return f"to {format_pace(slowed.rate)} by {by}, for {format_duration(slowed.ends)} yet"
+    """How a limit is slowed down: to 12/minute by its adapt=, for another 42 s."""
+    by = {"adapt": "its adapt=", "headers": "what the partner said is left"}[slowed.by]
+    return f"to {format_pace(slowed.rate)} by {by}, for another {format_duration(slowed.ends)}"
 
 
 def format_pace(rate: float) -> str:
@@ -75,9 +87,11 @@ def format_limit(limit: Limit) -> str:
         rate = written if isinstance(written, str) else f"{limit.amount}/{period}"
     else:
         rate = str(limit.amount)
-    options = [f"{name} {getattr(limit, name):g}" if isinstance(getattr(limit, name), float)
-               else f"{name} {getattr(limit, name)}"
-               for name in limit.options if getattr(limit, name) is not None]  # fmt: skip
+    options = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in limit.own_options().items()
+        if value is not None
+    ]
     tier = [] if limit.of_tier is None else [f"tier {limit.of_tier}"]
     return " ".join([limit.algorithm, rate, *options, *tier])
 
@@ -94,7 +108,7 @@ def format_key(key: str, part: str | None, *, clear: bool) -> str:
 
 
 def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
-    """A rule that is in force, as a note below its limit: what, by whom, for how long yet."""
+    """A rule that is in force, as a note below its limit: what, by whom, for how much longer."""
     part = ""
     if rule.part is not None:
         shown = rule.part if rule.what == "set" else _shown_key(rule.part, clear=clear)
@@ -104,7 +118,7 @@ def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
     new = {"weight": rule.weight, "scale": rule.factor}.get(rule.what, rule.rate)
     rate = f" to {new:g}" if isinstance(new, float) else f" to {new}" if new is not None else ""
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
-    left = f", for {format_duration(rule.until_us / 1e6 - now)} yet" if rule.until_us else ""
+    left = f", for another {format_duration(rule.until_us / 1e6 - now)}" if rule.until_us else ""
     word = {"set": "set", "pause": "paused", "shadow": "shadow mode", "weight": "weight", "scale": "scaled"}[rule.what]
     return f"{word}{part}{rate}{burst} by {rule.by}{left}"
 
@@ -112,7 +126,7 @@ def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
 def format_rule(rule: Rule) -> str:
     """A rule that is in force, as one line."""
     name = _format_name(rule.name, rule.part, _PARTS.get(rule.what, "key"))
-    return printable(f"{name}: {_format_effect(rule)}, since {_format_time(rule.since_us / 1_000_000)}, by {rule.by}")
+    return printable(f"{name}: {_format_effect(rule)}, since {format_date(rule.since_us / 1_000_000)}, by {rule.by}")
 
 
 def format_change(change: Change, *, when: bool = False) -> str:
@@ -124,7 +138,7 @@ def format_change(change: Change, *, when: bool = False) -> str:
         what = f"clear-line: {change.forgotten} waitlists emptied"
     else:
         what = f"{_format_effect(change.before)} -> {_format_effect(change.after)}"
-    begin = f"{_format_time(change.at)}  {change.by}  " if when else ""
+    begin = f"{format_date(change.at)}  {change.by}  " if when else ""
     return printable(f"{begin}{name}: {what}")
 
 
@@ -136,7 +150,7 @@ def to_json(items: Sequence[Change] | Sequence[Rule]) -> str:
 def _format_effect(rule: Rule | None) -> str:
     if rule is None:
         return "as declared"
-    until = f" until {_format_time(rule.until_us / 1_000_000)}" if rule.until_us else ""
+    until = f" until {format_date(rule.until_us / 1_000_000)}" if rule.until_us else ""
     if rule.what == "pause":
         return f"paused{until}"
     if rule.what == "shadow":
@@ -151,11 +165,6 @@ def _format_effect(rule: Rule | None) -> str:
 
 def _format_name(name: str, part: str | None, kind: str) -> str:
     return name if part is None else f"{name} ({kind} {part})"
-
-
-def _format_time(seconds: float) -> str:
-    """In the time zone of the terminal."""
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _shown_key(key: str, *, clear: bool) -> str:

@@ -1,7 +1,10 @@
 """throttlekit for Dramatiq: `broker.add_middleware(Throttle(limiter))`, `@dramatiq.actor(throttle=[limit])`."""
 
+from throttlekit.adapter import installed_by as _installed_by
 from throttlekit.errors import WaitedTooLong
-from throttlekit_dramatiq._errors import DeferFailed
-from throttlekit_dramatiq._middleware import Throttle
+
+with _installed_by("throttlekit-jobs[dramatiq]"):
+    from throttlekit_dramatiq._errors import DeferFailed
+    from throttlekit_dramatiq._middleware import Throttle
 
 __all__ = ["DeferFailed", "Throttle", "WaitedTooLong"]

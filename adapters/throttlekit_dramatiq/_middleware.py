@@ -20,12 +20,12 @@ from throttlekit.adapter import (
     Deferred,
     Dropped,
     Failed,
+    OnWaitedTooLong,
     Outcome,
     Run,
     Throttling,
     Waiting,
     WaitRules,
-    WhenOver,
     begin,
     boolean_in,
     check_limiter,
@@ -55,33 +55,32 @@ __all__ = ["Throttle"]
 _log = logging.getLogger("throttlekit.dramatiq")
 _LEAST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 """
-Seconds that a message spends in the delay queue which this process does not hold: the time until its turn, as its store
-estimates it, within these bounds.
+A message that this process does not hold waits in the delay queue for the estimated seconds until its turn, within
+these bounds.
 """
 
 
 class Throttle(Middleware):
     """
-    Holds limits over every worker that has this middleware and names the same store.
+    Applies limits in every worker that has this middleware and uses the same store.
 
-    A message that its limits deny waits in the worker process, unacknowledged, with its id, options, retries,
-    group, pipeline and result untouched, and runs when its turn has come. So does one whose body raises
-    `RateLimited`, once the key that it pauses admits again. A slot of a concurrency limit is held until the
-    body has ended, however it ends. Add it to the broker before
-    actors are declared; it takes its right place among the middleware by itself when a worker boots.
+    A denied message waits in the worker process, unacknowledged, and runs when it is its turn, with the same id,
+    options, retries, group, pipeline and result. A message whose body raises `RateLimited` waits in the same way, until
+    the pause is over. A slot of a concurrency limit is held until the body has ended, however it ends. Add the
+    middleware to the broker before actors are declared; when a worker boots, it moves itself to its place.
 
     Args:
-        limiter: Decides. Make it at import; it connects on first use.
-        throttle: Limits for every actor that names none of its own.
-        on_429: The one of them that is paused if a body raises `RateLimited` without naming a limit; a limit or its
-            name. An actor or a message with limits of its own may have a `throttle_on_429` of its own too.
+        limiter: The limiter that decides. Make it at import; it connects on first use.
+        throttle: Limits for every actor that declares none.
+        on_429: The limit of these, or its name, that pauses if a body raises `RateLimited` without naming a limit. An
+            actor or a message with its own limits may also have its own `throttle_on_429`.
         max_wait: How long a message may wait in all, in seconds, from its first denial. The option
-            `throttle_max_wait` of an actor goes before it, and that of a message before both. Default: for ever.
+            `throttle_max_wait` of a message, or else of its actor, replaces it. Default: no limit.
         max_deferrals: How often a message may be denied. Default: any number of times.
-        when_over: What becomes of a message past either, and of one that is refused because a limit's `queue=`
-            is full: "fail" dead-letters it with `WaitedTooLong`, "drop" acknowledges it unrun, "run" runs it
-            uncharged, **beyond the limit**.
-        own_limits: Whether messages may bring `throttle`, `throttle_max_wait` or `throttle_on_429` of their own. False:
+        on_waited_too_long: What happens to a message that exceeds one of them, or that a full `queue=` refuses: "fail"
+            dead-letters it with `WaitedTooLong`, "drop" acknowledges it without running it, "run" runs it uncharged,
+            **beyond the limit**.
+        own_limits: Whether messages may carry `throttle`, `throttle_max_wait` or `throttle_on_429` of their own. False:
             to send one is an error, and a worker dead-letters it.
 
     Raises:
@@ -96,11 +95,11 @@ class Throttle(Middleware):
         on_429: Limit | str | None = None,
         max_wait: float | timedelta | None = None,
         max_deferrals: int | None = None,
-        when_over: WhenOver = "fail",
+        on_waited_too_long: OnWaitedTooLong = "fail",
         own_limits: bool = True,
     ) -> None:
         check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
-        rules = WaitRules.read(max_wait, max_deferrals, when_over)
+        rules = WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
         own_limits = boolean_in("own_limits", own_limits)
         self._options = Options(limiter, throttle, on_429, rules, own_limits=own_limits)
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Message")

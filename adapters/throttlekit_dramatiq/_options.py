@@ -1,4 +1,4 @@
-"""What a message is held to: the options of its actor, and those that it brings along by value."""
+"""The limits of a message: the options of its actor, and those that the message carries by value."""
 
 from __future__ import annotations
 

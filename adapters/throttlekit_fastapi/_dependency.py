@@ -6,13 +6,10 @@ from collections.abc import AsyncGenerator, Callable
 from inspect import Parameter, Signature
 from typing import Any
 
+from fastapi import Depends, HTTPException, Request, Response
+
 from throttlekit import ConfigurationError, Decision, Limit, Limiter
 from throttlekit.adapter import RequestLimits
-
-try:
-    from fastapi import Depends, HTTPException, Request, Response
-except ImportError as error:
-    raise ImportError("throttlekit_fastapi needs FastAPI: pip install 'throttlekit-jobs[fastapi]'") from error
 
 __all__ = ["Throttled"]
 

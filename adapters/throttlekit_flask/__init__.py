@@ -1,5 +1,8 @@
 """Flask views, held to limits: `@throttled(limiter, search)` below `@app.get("/search")`."""
 
-from throttlekit_flask._decorator import throttled
+from throttlekit.adapter import installed_by as _installed_by
+
+with _installed_by("throttlekit-jobs[flask]"):
+    from throttlekit_flask._decorator import throttled
 
 __all__ = ["throttled"]

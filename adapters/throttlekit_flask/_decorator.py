@@ -6,13 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from flask import Response, abort, after_this_request, current_app, g, make_response, request
+
 from throttlekit import Limit, Limiter
 from throttlekit.adapter import RequestLimits
-
-try:
-    from flask import Response, abort, after_this_request, current_app, g, make_response, request
-except ImportError as error:
-    raise ImportError("throttlekit_flask needs Flask: pip install 'throttlekit-jobs[flask]'") from error
 
 __all__ = ["throttled"]
 

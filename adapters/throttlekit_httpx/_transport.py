@@ -8,13 +8,10 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import httpx
+
 from throttlekit import AsyncLimiter, Limit, Limiter, StoreUnavailable
 from throttlekit.adapter import Calls, OfRequest, Tokens
-
-try:
-    import httpx
-except ImportError as error:
-    raise ImportError("throttlekit_httpx needs httpx: pip install 'throttlekit-jobs[httpx]'") from error
 
 __all__ = ["AsyncLimitedTransport", "LimitedTransport"]
 
@@ -41,7 +38,7 @@ class _Options:
 class LimitedTransport(_Options, httpx.BaseTransport):
     """
     For `httpx.Client(transport=…)`: each request waits until the limits let it pass, what its response says of them is
-    heard, and a 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
+    applied, and a 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
 
     In the body of a job that was charged under a limit, the request is the one that the job was charged for: it does
     not wait for that limit again. `RateLimited` defers the job, and pauses the limit. Elsewhere it is an error for the
@@ -56,7 +53,7 @@ class LimitedTransport(_Options, httpx.BaseTransport):
         key, cost: As for `Limiter.wait`, or a function of the request. They do not matter to limits that a job was
             charged under.
         timeout: As for `Limiter.wait`.
-        tokens, input_tokens, output_tokens: As for `Limiter.heard`.
+        tokens, input_tokens, output_tokens: As for `Limiter.apply_response`.
 
     Raises:
         ConfigurationError: There is no limit, or one of concurrency: `with limiter.hold(slots):` around the call.
@@ -85,7 +82,7 @@ class LimitedTransport(_Options, httpx.BaseTransport):
             response.close()
             calls.refused(limiter, asked, denial)
             raise denial
-        calls.hear(limiter, asked, response)
+        calls.apply_response(limiter, asked, response)
         return response
 
     def close(self) -> None:
@@ -135,7 +132,7 @@ class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
         if calls.in_job(asked):
             await asyncio.to_thread(calls.hear_in_job, asked, response)
         else:
-            await limiter.heard(response, calls.limits[0], **calls.tokens, key=asked.key)
+            await limiter.apply_response(response, calls.limits[0], **calls.tokens, key=asked.key)
         return response
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Ask for each task between huey's own checks and its body, and conclude what was decided."""
+"""Check the limits of each task after huey's own checks and before its body, and act on the decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one call: it checks tasks' options, and gives a huey workers that ask first."""
+"""The one call: it checks tasks' options, and gives a huey workers that check the limits first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from huey.serializer import Serializer, SignedSerializer  # type: ignore[import-
 from huey.storage import RedisStorage  # type: ignore[import-untyped]
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import WaitRules, WhenOver, check_limiter, show_log
+from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, show_log
 from throttlekit_huey._admission import Gate
 from throttlekit_huey._options import FIELD, Tasks, throttled_wrapper
 
@@ -25,23 +25,23 @@ def install(
     *,
     max_wait: float | timedelta | None = None,
     max_deferrals: int | None = None,
-    when_over: WhenOver = "fail",
+    on_waited_too_long: OnWaitedTooLong = "fail",
 ) -> None:
     """
-    Hold the tasks of *huey* to limits, together with all workers whose limiter uses the same store.
+    Apply limits to the tasks of *huey*, together with all workers whose limiter uses the same store.
 
-    A task that its limits deny goes back into huey's schedule, and runs when its turn has come: same id,
-    arguments, retries, priority, expiry, result, pipeline, chord. Call it once, where *huey* is made, in all processes
-    that import it; tasks may be declared before or after.
+    A denied task returns to huey's schedule, and runs when it is its turn, with the same id, arguments, retries,
+    priority, expiry, result, pipeline and chord. Call `install` once, where *huey* is made, in all processes that
+    import it; tasks may be declared before or after.
 
     Args:
-        huey: On Redis: `RedisHuey`, `PriorityRedisHuey`, or one of their kind that expires results.
-        limiter: Decides. Make it at import; it connects on first use.
+        huey: A huey on Redis: `RedisHuey`, `PriorityRedisHuey`, or a variant of these that expires results.
+        limiter: The limiter that decides. Make it at import; it connects on first use.
         max_wait: How long a task may wait in all, in seconds, from its first denial. The option
-            `throttle_max_wait` of a task or a call goes before it. Default: for ever.
+            `throttle_max_wait` of a task or a call replaces it. Default: no limit.
         max_deferrals: How often a task may be denied. Default: any number of times.
-        when_over: What becomes of a task past either, or refused because a limit's `queue=` is full: "fail" ends it
-            with `WaitedTooLong`, "drop" as canceled, "run" runs it uncharged, **beyond the limit**.
+        on_waited_too_long: What happens to a task that exceeds one of them, or that a full `queue=` refuses: "fail"
+            ends it with `WaitedTooLong`, "drop" as canceled, "run" runs it uncharged, **beyond the limit**.
 
     Raises:
         ConfigurationError: An argument or a task's option can never work, or it was called before for this huey.
@@ -65,7 +65,7 @@ def install(
     def texts() -> list[str]:
         return [FIELD, *tasks.names] if plain and not limiter.events.configures_limits else [""]
 
-    gate = Gate(huey, limiter, tasks, WaitRules.read(max_wait, max_deferrals, when_over), texts)
+    gate = Gate(huey, limiter, tasks, WaitRules.read(max_wait, max_deferrals, on_waited_too_long), texts)
     make_consumer = untyped.create_consumer
 
     def create_consumer(**options: Any) -> Any:
@@ -77,6 +77,12 @@ def install(
 
         def stop_consumer(graceful: bool = False) -> None:
             consumer.stop_flag.set()
+            # An idle worker listens for up to a second. After `close` each would take one of the tasks that are handed
+            # to others, and end with it: then nobody has that task for ten seconds. So the idle workers end first.
+            # (A greenlet has no ident; that of a process is the ident of no thread.)
+            workers, idle = [worker for _, worker in consumer.worker_threads], {None, *gate.waiting.idle}
+            for worker in [each for each in workers if getattr(each, "ident", None) in idle]:
+                worker.join(2 * (untyped.storage.read_timeout or 1))
             gate.waiting.close()
             stop(graceful)
 

@@ -1,4 +1,4 @@
-"""What tasks are held to: options of `@huey.task(…)`, and those that one call brings."""
+"""The limits of a task: the options of `@huey.task(…)`, and those of one call."""
 
 from __future__ import annotations
 

@@ -41,11 +41,14 @@ class WaitingTasks:
 
     Args:
         schedule: Returns where tasks wait.
+
+    Attributes:
+        idle: The threads that wait for a task.
     """
 
     def __init__(self, limiter: Limiter, schedule: Callable[[], Schedule]) -> None:
         self._limiter, self._schedule = limiter, schedule
-        self._idle: set[int] = set()
+        self.idle: set[int] = set()
         self.begin()
 
     def begin(self) -> None:
@@ -57,9 +60,7 @@ class WaitingTasks:
 
     def close(self) -> None:
         """The workers of this process stop: its tasks ask in other processes."""
-        if not (items := self.waker.close()):
-            return
-        for item in items:
+        for item in (items := self.waker.close()):
             item.woken = True
         with suppress(ConnectionError, TimeoutError):  # then they come back when due
             self._schedule().wake([(item.priority, item.message) for item in items if item.message])
@@ -71,17 +72,17 @@ class WaitingTasks:
 
     def is_idle(self) -> None:
         """This thread waits for a task."""
-        if threading.get_ident() not in self._idle:
-            self._idle.add(threading.get_ident())
+        if threading.get_ident() not in self.idle:
+            self.idle.add(threading.get_ident())
             self.waker.freed()
 
     def is_busy(self) -> None:
         """This thread has a task, or does not look for one."""
-        self._idle.discard(threading.get_ident())
+        self.idle.discard(threading.get_ident())
 
     def has_ended(self, id: str) -> None:
         """This thread has ended a task, which does not wait, and is about to be idle."""
-        self._idle.add(threading.get_ident())
+        self.idle.add(threading.get_ident())
         self.waker.pass_on(id)
         self.waker.done(id)
 
@@ -92,7 +93,7 @@ class WaitingTasks:
             self._start(id, item)
 
     def _free(self) -> int:
-        return len(self._idle)
+        return len(self.idle)
 
     def _start(self, id: str, item: Item) -> bool:
         """The waker has woken a task. Returns whether it is in the schedule, or in a worker's hand."""

@@ -6,24 +6,21 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from requests import PreparedRequest, Response
+from requests.adapters import HTTPAdapter
+from requests.exceptions import ConnectionError as NoConnection
+from requests.exceptions import ConnectTimeout
+from urllib3.exceptions import NewConnectionError
+
 from throttlekit import Decision, Limit, Limiter
 from throttlekit.adapter import Calls, OfRequest, Tokens
-
-try:
-    from requests import PreparedRequest, Response
-    from requests.adapters import HTTPAdapter
-    from requests.exceptions import ConnectionError as NoConnection
-    from requests.exceptions import ConnectTimeout
-    from urllib3.exceptions import NewConnectionError
-except ImportError as error:
-    raise ImportError("throttlekit_requests needs requests: pip install 'throttlekit-jobs[requests]'") from error
 
 __all__ = ["LimitedAdapter"]
 
 
 class LimitedAdapter(HTTPAdapter):
     """
-    For `session.mount`: each request waits until the limits let it pass, what its response says of them is heard, and
+    For `session.mount`: each request waits until the limits let it pass, what its response says of them is applied, and
     a 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
 
     In the body of a job that was charged under a limit, the request is the one that the job was charged for: it does
@@ -38,7 +35,7 @@ class LimitedAdapter(HTTPAdapter):
         key, cost: As for `Limiter.wait`, or a function of the prepared request. They do not matter to limits that a job
             was charged under.
         timeout: As for `Limiter.wait`.
-        tokens, input_tokens, output_tokens: As for `Limiter.heard`.
+        tokens, input_tokens, output_tokens: As for `Limiter.apply_response`.
         options: Of requests' `HTTPAdapter`.
 
     Raises:
@@ -83,7 +80,7 @@ class LimitedAdapter(HTTPAdapter):
             response.close()
             calls.refused(limiter, asked, denial)
             raise denial
-        calls.hear(limiter, asked, response)
+        calls.apply_response(limiter, asked, response)
         return response
 
 

@@ -1,4 +1,4 @@
-"""Ask for a job, and conclude what was decided: who brings a denied job back, and what it waits out in its worker."""
+"""Check the limits of a job, and act on the decision: how a denied job returns, or a short wait in its worker."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from throttlekit.adapter import (
     once_in_fleet,
 )
 from throttlekit.errors import WaitedTooLong
-from throttlekit_rq._heard import Heard
 from throttlekit_rq._options import Declared, describe
+from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import limiter_for, settings
 from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_log, shown_of
 from throttlekit_rq._wire import Record
@@ -82,14 +82,14 @@ class Grant:
     Attributes:
         run: Its decision is None where another process holds all that it charged.
         expires_ms: When the job's ttl ends; None: it has none, or was never denied.
-        heard: How its worker learns of a 429 of its body; None: it is a stock worker.
+        received: How its worker learns of a 429 of its body; None: it is a stock worker.
         ended: Whether the body has run in this process, and its slots are released.
     """
 
     throttling: Throttling[Any]
     run: Run
     expires_ms: int | None
-    heard: Heard | None = None
+    received: Received429 | None = None
     ended: bool = False
 
     def keep(self) -> None:
@@ -126,8 +126,8 @@ def admit(
         return Failed(error)
     if throttling.limiter.in_memory and _memory_warning.due():
         _log.warning(
-            "The limits of %s are kept in memory, where no other process sees them; a work-horse forgets them when "
-            'its job is done. Name a store: Limiter("redis://…").',
+            "The limits of %s are kept in memory, where no other process sees them, and are lost when the work-horse "
+            'ends. Name a store: Limiter("redis://…").',
             job.func_name,
         )
     waiting = None if waits is None else waits(job, throttling.limiter)

@@ -1,4 +1,4 @@
-"""What is around a job's body: its slots are held while it runs, and a 429 that it raises puts the job back."""
+"""Run a job's body: hold its slots while it runs, and put the job back if the body raises `RateLimited`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from throttlekit_rq._admission import (
     log_once,
     throttling_of,
 )
-from throttlekit_rq._heard import Heard
 from throttlekit_rq._holding import GRACE_S
 from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
+from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import expires_in, promoted_by, shown_of
 from throttlekit_rq._wire import ADMITTED, Record
@@ -111,7 +111,7 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
             raise
     finally:
         if is_last:
-            flush(grant.throttling.limiter)  # what the body settled or heard
+            flush(grant.throttling.limiter)  # what the body settled or received
 
 
 @contextmanager
@@ -135,8 +135,8 @@ def _slots(grant: Grant) -> Generator[None, None, None]:
 def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     """Pause what *error* means, and put *job* back behind the pause; None: it may wait no longer, and fails with it."""
     run, record, throttling = grant.run, Record(job.enqueue_at_front, grant.expires_ms), grant.throttling
-    if grant.heard is not None:
-        return _held_by_worker(job, grant, grant.heard, record, error)
+    if grant.received is not None:
+        return _held_by_worker(job, grant, grant.received, record, error)
     scheduler, ours = promoted_by(job.connection, job.origin)
     by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
     lives = expires_in(job, record)
@@ -153,7 +153,7 @@ def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, at_end=at_end, shown=shown))
 
 
-def _held_by_worker(job: Any, grant: Grant, heard: Heard, record: Record, error: RateLimited) -> Denied | None:
+def _held_by_worker(job: Any, grant: Grant, received: Received429, record: Record, error: RateLimited) -> Denied | None:
     """The same where the worker asks for *job*: it does so once this process has put *job* back."""
     run, throttling = grant.run, grant.throttling
     with log_once(job.connection):
@@ -169,7 +169,7 @@ def _held_by_worker(job: Any, grant: Grant, heard: Heard, record: Record, error:
     held = Deferred(delay + GRACE_S, None)
     shown = shown_of(job, Deferred(delay, run.decision), waited)
     denied = end_with(job, conclude(job, record, held, shown=shown))
-    heard.put(0.0 if stored else error.retry_after)
+    received.put(0.0 if stored else error.retry_after)
     return denied
 
 
@@ -181,9 +181,9 @@ def write_admission(job: Any) -> str:
     decision = grant.run.decision
     rates = tuple(each for each in decision.charged if not each.holder or each.stays)
     charged = receipt(replace(decision, charged=rates)) if rates else None
-    heard = None if grant.heard is None else grant.heard.into
+    received = None if grant.received is None else grant.received.into
     waited, expires = grant.throttling.waited(job.id), grant.expires_ms
-    admission = {"limits": True, "charged": charged, "waited": waited, "expires": expires, "heard": heard}
+    admission = {"limits": True, "charged": charged, "waited": waited, "expires": expires, "received": received}
     return json.dumps({"job": job.id, **admission})
 
 
@@ -205,5 +205,5 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
         settings().rules.delivery(BY_RQ_SCHEDULER, declared.options.max_wait),
         declared.options.on_429,
     )
-    heard = written.get("heard")
-    return True, Grant(throttling, run, expires_ms, None if heard is None else Heard(heard))
+    received = written.get("received")
+    return True, Grant(throttling, run, expires_ms, None if received is None else Received429(received))

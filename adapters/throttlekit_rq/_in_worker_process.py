@@ -1,23 +1,35 @@
-"""A job that asks for itself, in the process that runs it: so a stock worker, which knows no limits, keeps them."""
+"""Check limits in the process that runs the job, so that a stock worker, which knows no limits, applies them."""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from throttlekit import ConfigurationError
+from throttlekit import ConfigurationError, Limiter
 from throttlekit.adapter import Deferred, flush, show_log
-from throttlekit_rq._admission import BY_RQ_SCHEDULER, Grant, admit, conclude, limiter_of, log_once, patience_of
+from throttlekit_rq._admission import (
+    BY_RQ_SCHEDULER,
+    BY_WORKER,
+    Grant,
+    admit,
+    conclude,
+    limiter_of,
+    log_once,
+    patience_of,
+)
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, guarded, read_admission, running_body
+from throttlekit_rq._holding import returns
 from throttlekit_rq._host import Denied, current_job, end_with
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import expires_in, is_first_to_log, look, promote, promoted_by, read_record
-from throttlekit_rq._wire import ask_with, imported
+from throttlekit_rq._waiting import expires_in, is_first_to_log, look, promote, promoted_by, read_record, shown_of
+from throttlekit_rq._waker import RelayedWait, announced
+from throttlekit_rq._wire import LATE_IMPORT, Record, ask_with, imported
 
 __all__ = ["call_of", "carried_call", "run"]
 
@@ -27,6 +39,7 @@ _LONGEST_OF_NEW, _LONGEST_OF_RETURNING = 0.05, 1.25
 _LONGEST_IN_PLACE = 10.0
 _BRAKE = 1.0
 _WARN_EVERY = 600
+_IMPORTED_BY = os.getpid()
 _log = logging.getLogger("throttlekit.rq")
 
 
@@ -99,6 +112,7 @@ def _call_that_asks(job: Any) -> AbstractContextManager[Body]:
 def _asking_body(job: Any, declared: Declared) -> Generator[Body, None, None]:
     """The function of *job* runs within, if *job* may run."""
     show_log("rq.worker")
+    _note_late_import(job)
     limiter = limiter_of(job, declared)
     try:
         answer = _ask_in_place(job, declared)
@@ -118,13 +132,17 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
     if lives < 0:
         return end_with(job, conclude(job, record, Deferred(0.0, None)))
     patience, left = patience_of(job), _LONGEST_IN_PLACE
+    relayed = _relayed(job, limiter_of(job, declared))
+    by, waits = (BY_RQ_SCHEDULER, None) if relayed is None else (BY_WORKER, relayed.waits)
     while True:
         with log_once(job.connection):
-            outcome = admit(job, declared, record, BY_RQ_SCHEDULER, lives)
+            outcome = admit(job, declared, record, by, lives, waits)
         if isinstance(outcome, Grant):
             return outcome
         if not isinstance(outcome, Deferred):
             return end_with(job, conclude(job, record, outcome))
+        if relayed is not None and relayed.is_kept:
+            return _until_woken(job, declared, record, outcome, relayed, lives)
         wait = outcome.delay
         if not _is_worth_waiting(outcome, record.is_denied) or wait > min(patience, lives):
             scheduler, ours = promoted_by(job.connection, job.origin)
@@ -140,6 +158,52 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
         time.sleep(wait)
         lives -= wait
         patience -= wait
+
+
+def _note_late_import(job: Any) -> None:
+    """Log, once for the fleet, that this process has imported throttlekit itself, and was made for *job* alone."""
+    is_made_for_job = os.environ.get("RQ_JOB_ID") == job.id
+    if (
+        is_made_for_job
+        and os.getpid() == _IMPORTED_BY
+        and is_first_to_log(job.connection, f"{LATE_IMPORT}{job.origin}", _WARN_EVERY)
+    ):
+        _log.info(
+            "Workers of queue %r import throttlekit for each job, which takes about 0.1 s of CPU. Start them with "
+            "--worker-class throttlekit_rq.ThrottledWorker, or with -c and a module that imports throttlekit_rq and "
+            "your tasks.",
+            job.origin,
+        )
+
+
+def _relayed(job: Any, limiter: Limiter) -> RelayedWait | None:
+    """How *job* waits for the waker of its queue, if that listens at the store of *limiter*."""
+    waker = announced(job.connection, job.origin)
+    if waker is None:
+        return None
+    if limiter.counts_at(waker.store):
+        return RelayedWait(job, limiter, waker)
+    if is_first_to_log(job.connection, f"other-store:{job.origin}", _WARN_EVERY):
+        _log.warning(
+            "The waker of queue %r (`throttlekit wake`) listens at the store %s, and the workers use %s: denied jobs "
+            "return after an estimated delay. Start it with the store of the workers: --url.",
+            job.origin, waker.store or "(none)", limiter.store_address or "(none)",
+        )  # fmt: skip
+    return None
+
+
+def _until_woken(
+    job: Any, declared: Declared, record: Record, outcome: Deferred, relayed: RelayedWait, lives: float
+) -> Denied:
+    """Put *job* among the scheduled ones, to come back by itself some time after its turn, and tell the waker."""
+    comes = returns(outcome, relayed.waited, declared.options.max_wait, lives)
+    put_back = conclude(job, record, comes.outcome, shown=shown_of(job, outcome, relayed.waited))
+
+    def write(pipeline: Any) -> None:
+        put_back(pipeline)
+        relayed.send(comes, pipeline)
+
+    return end_with(job, write)
 
 
 def _is_worth_waiting(denied: Deferred, came_back: bool) -> bool:

@@ -1,4 +1,4 @@
-"""What a job is held to: limits given when it was enqueued, those of its function, and those of its queue."""
+"""The limits of a job: those given when it was enqueued, those of its function, and those of its queue."""
 
 from __future__ import annotations
 

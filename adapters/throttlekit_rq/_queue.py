@@ -1,4 +1,4 @@
-"""A queue whose jobs may bring limits with them."""
+"""`ThrottledQueue`: its enqueue methods take limits, which the job carries."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _check_options(made: type, options: Iterable[str]) -> None:
 
 def _with_options(function: Any, keywords: dict[str, Any]) -> Any:
     """*function*, with the options that are taken out of *keywords*, if there are any."""
-    if callable(function):
+    if not isinstance(function, _Call):  # whose options were taken before
         check_spelling("a job", keywords, function)
     options = {name: keywords.pop(name) for name in (THROTTLE, MAX_WAIT, ON_429) if name in keywords}
     given = {name: value for name, value in options.items() if name == THROTTLE or value is not None}

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import WaitRules, WhenOver, boolean_in, check_limiter, read_limits, seconds_in
+from throttlekit.adapter import OnWaitedTooLong, WaitRules, boolean_in, check_limiter, read_limits, seconds_in
 
 __all__ = ["Settings", "configure", "limiter_for", "settings"]
 
@@ -43,7 +43,7 @@ def configure(
     queues: Mapping[str, Limit | Iterable[Limit]] | None = None,
     max_wait: float | timedelta | None = None,
     max_deferrals: int | None = None,
-    when_over: WhenOver = "fail",
+    on_waited_too_long: OnWaitedTooLong = "fail",
     max_inline_wait: float | timedelta | None = None,
     own_limits: bool = True,
 ) -> None:
@@ -55,17 +55,17 @@ def configure(
         limiter: For jobs whose function names no limiter. Default: the Redis of $THROTTLEKIT_URL, else the
             Redis that the job came from.
         queues: Limits for every job of a queue, by the queue's name, besides the jobs' own limits.
-            Only throttlekit's worker classes keep them: a stock worker takes jobs without asking.
+            Only throttlekit's worker classes keep them: a stock worker starts jobs without checking them.
         max_wait: How long a job may wait in all, in seconds, from its first denial. The `throttle_max_wait` of an
-            enqueue call replaces it for its job. Default: for ever.
+            enqueue call replaces it for its job. Default: no limit.
         max_deferrals: How often a job may be denied. Default: any number of times.
-        when_over: What becomes of a job past either: "fail" fails it with `WaitedTooLong`, whatever its
-            `Retry`; "drop" cancels it; "run" runs it uncharged, **beyond the limit**.
+        on_waited_too_long: What happens to a job that exceeds one of them: "fail" fails it with `WaitedTooLong`,
+            whatever its `Retry`; "drop" cancels it; "run" runs it uncharged, **beyond the limit**.
         max_inline_wait: The longest wait, in seconds, that a stock worker sleeps in place; 0: it never does. It never
-            sleeps for longer than 0.05, or 1.25 for a job that RQ's own scheduler has brought back,
-            since RQ's scheduler looks once a second.
-        own_limits: Whether jobs may bring limits, a `throttle_max_wait` or a `throttle_on_429` of their own, from an
-            enqueue call or a `ThrottledQueue(throttle=…)`. False: a job that brings any fails with
+            sleeps for longer than 0.05, or 1.25 for a job that RQ's own scheduler has returned,
+            because RQ's scheduler checks once a second.
+        own_limits: Whether jobs may carry limits, a `throttle_max_wait` or a `throttle_on_429` of their own, from an
+            enqueue call or a `ThrottledQueue(throttle=…)`. False: a job that carries any fails with
             `ConfigurationError`.
 
     Raises:
@@ -82,7 +82,7 @@ def configure(
         if limiter is not None:
             limiter.declare(*of_queues[name])
     wait = seconds_in("max_inline_wait", max_inline_wait)
-    rules = WaitRules.read(max_wait, max_deferrals, when_over)
+    rules = WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
     _Process.settings = Settings(limiter, of_queues, rules, wait, boolean_in("own_limits", own_limits))
 
 

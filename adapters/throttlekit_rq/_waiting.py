@@ -1,4 +1,4 @@
-"""The jobs that wait, in RQ's own Redis data: how a job goes back, what brings it again, and what its start undoes."""
+"""Waiting jobs in RQ's own Redis data: put a job back, enqueue it again, and clean up when it starts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def expires_in(job: Any, record: Record) -> float:
     """
     In how many seconds the ttl of *job* ends, by the server's clock; infinity: it has none. Negative: it is over.
 
-    A job that was denied has what its *record* says, since RQ's scheduler starts the ttl anew when it promotes. For
+    A job that was denied has what its *record* says, since RQ's scheduler restarts the ttl when it promotes. For
     any other the answer is what rq_deny.lua will note. One round trip for a job with a ttl.
     """
     if record.expires_ms is None and not job.ttl:
@@ -59,7 +59,7 @@ def expires_in(job: Any, record: Record) -> float:
     now_ms = seconds * 1000 + micros / 1000
     if record.expires_ms is not None:
         return float(record.expires_ms - now_ms) / 1000
-    if left_ms <= 0:  # running a job makes its key last for ever
+    if left_ms <= 0:  # running a job removes its key's expiry
         left_ms = _enqueued_ms(job) + job.ttl * 1000 - now_ms
     return float(left_ms if 0 < left_ms <= job.ttl * 1000 else job.ttl * 1000) / 1000
 
@@ -217,11 +217,13 @@ class _Look:
         due: Ids of jobs whose instant has come, in order.
         next_in: Seconds until the first job that is not due yet; None: there is none.
         scheduler: Whether one of RQ's schedulers has the queue.
+        has_more: Whether more jobs may be due.
     """
 
     due: list[bytes]
     next_in: float | None
     scheduler: bool
+    has_more: bool
 
 
 def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[_Look]:
@@ -245,7 +247,7 @@ def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[
     for locked, jobs in zip(found[::step], found[1::step], strict=True):
         due = [job_id for job_id, score in jobs if score <= now]
         next_in = next((score - now for _, score in jobs if score > now), None)
-        looks.append(_Look(due, next_in, bool(locked)))
+        looks.append(_Look(due, next_in, bool(locked), len(due) == _MOST_PROMOTED))
     return looks
 
 

@@ -19,9 +19,12 @@ from rq.utils import import_attribute
 from throttlekit import ConfigurationError
 
 __all__ = [
-    "ADMITTED", "EXPIRES", "FIELD", "RUN", "Carried", "Given", "Record", "ask_with", "idle_key", "imported",
-    "logged_key", "promoter_key",
+    "ADMITTED", "EXPIRES", "FIELD", "LATE_IMPORT", "RUN", "Carried", "Given", "Record", "ask_with", "idle_key",
+    "imported", "logged_key", "notes_key", "promoter_key", "waker_key",
 ]  # fmt: skip
+
+LATE_IMPORT = "late-import:"
+"""What is logged, before the name of the queue, if a process that RQ made for one job imports throttlekit itself."""
 
 RUN = "throttlekit_rq.run"
 """The function that a job is enqueued for where its serializer cannot carry a `Carried`."""
@@ -44,6 +47,16 @@ def promoter_key(queue: str) -> str:
 def idle_key(queue: str) -> str:
     """Exists while a worker of ours has no job of *queue* to run, and for a moment after."""
     return f"throttlekit:rq:idle:{queue}"
+
+
+def waker_key(queue: str) -> str:
+    """Exists while a waker (`throttlekit wake`) wakes the jobs of *queue* that stock workers deny: its `Announced`."""
+    return f"throttlekit:rq:waker:{queue}"
+
+
+def notes_key(owner: str) -> str:
+    """The notes of stock workers to the waker *owner*: list of JSON texts, the oldest first."""
+    return f"throttlekit:rq:notes:{owner}"
 
 
 def logged_key(what: str) -> str:
@@ -119,7 +132,7 @@ class _Asking:
 
 
 def ask_with(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Register *wrap*: the functions of jobs that carry limits are passed through it. Done when the package loads."""
+    """Register *wrap*, which gets the function of each job that carries limits. Called at import."""
     _Asking.wrap = wrap
 
 

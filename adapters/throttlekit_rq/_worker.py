@@ -1,4 +1,4 @@
-"""Workers that ask before they run a job: a denial costs one call, and no fork."""
+"""Workers that check the limits before they fork for a job: a denial costs one call, and no fork."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,17 +20,15 @@ from throttlekit.adapter import Deferred, JobOptions, Waiting, flush, show_log
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
-from throttlekit_rq._heard import Heard
-from throttlekit_rq._holding import GRACE_S, Holding
+from throttlekit_rq._holding import Holding, returns
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
+from throttlekit_rq._promoter import Promoter
+from throttlekit_rq._received_429 import Received429
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import (
-    announce,
     deny,
     expires_in,
-    look,
-    promote,
     put_new_first,
     read_record,
     shown_of,
@@ -41,11 +38,9 @@ from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
 
-_LOOK_EVERY = 0.25
 _LEAST_BLOCK = 0.01
 _IDLE = 0.005
 _NEW_EVERY = 0.02
-_ANNOUNCE_EVERY = 1.0
 _log = logging.getLogger("throttlekit.rq")
 _W = TypeVar("_W", bound=BaseWorker)
 
@@ -61,7 +56,7 @@ class _Dispatcher:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._holding = Holding(worker.connection, worker.queue_names)
-        self._look_at = self._announce_at = 0.0
+        self._promoter = Promoter(worker.connection, idle=True)
         self._returning_since: float | None = None
         self._in_burst = False
         self._unreported: set[Limiter] = set()
@@ -86,8 +81,10 @@ class _Dispatcher:
             if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
                 self._returning_since = None
                 put_new_first(worker.connection, names)
-            else:
-                self._promote_due(names)
+            elif now >= self._promoter.look_at:
+                show_log("rq.worker")
+                holding.let_go()
+                self._promoter.promote_due(names, now)
                 now = time.monotonic()
             if end is not None and now >= end:
                 raise DequeueTimeout(timeout, names)
@@ -95,7 +92,7 @@ class _Dispatcher:
             worker._state = WorkerStatus.BUSY
             popped = None
             try:
-                popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._look_at) - now))
+                popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._promoter.look_at) - now))
                 if popped is not None:
                     holding.busy()
                     self._note_turn(popped[0], time.monotonic() - now)
@@ -122,7 +119,7 @@ class _Dispatcher:
         if grant is not None:
             if not self.horse_runs:
                 grant.release()
-            seconds = None if grant.heard is None else grant.heard.take()
+            seconds = None if grant.received is None else grant.received.take()
         if grant is None or seconds is None:
             self._holding.ran(job)
         else:
@@ -130,7 +127,7 @@ class _Dispatcher:
 
     def report(self) -> None:
         """The worker ends: let go of what it holds, and report what it decided for the bodies that it ran itself."""
-        self._holding.close(in_queue=not self._in_burst)
+        self._holding.close(in_queue=lambda _: not self._in_burst)
         for limiter in self._unreported:
             flush(limiter)
 
@@ -145,25 +142,6 @@ class _Dispatcher:
             self._returning_since = None
         elif self._returning_since is None or waited > _IDLE:
             self._returning_since = time.monotonic()
-
-    def _promote_due(self, names: Sequence[str]) -> None:
-        now, connection = time.monotonic(), self._worker.connection
-        if now < self._look_at:
-            return
-        self._holding.let_go()
-        if now >= self._announce_at:
-            show_log("rq.worker")
-            announce(connection, names)
-            self._announce_at = now + _ANNOUNCE_EVERY
-        next_in = _LOOK_EVERY
-        for name, seen in zip(names, look(connection, names, idle=True), strict=True):
-            if seen.scheduler:
-                continue
-            if seen.due and promote(connection, name, seen.due) < len(seen.due):
-                next_in = 0.0
-            if seen.next_in is not None:
-                next_in = min(next_in, seen.next_in)
-        self._look_at = now + next_in
 
     def _admits(self, job: Any) -> bool:
         """Whether the worker is to have *job*: to run it, or to fail it."""
@@ -197,13 +175,13 @@ class _Dispatcher:
         record, waiting = read_record(job), list[Waiting]()
 
         def waits(asked: Any, limiter: Limiter) -> Waiting:
-            waiting.append(self._holding.waits(asked, limiter))
+            waiting.append(self._holding.waits(asked.id, asked.origin, limiter))
             return waiting[0]
 
         lives = expires_in(job, record)
         outcome = admit(job, declared, record, BY_WORKER, lives, waits=waits)
         if isinstance(outcome, Grant):
-            outcome.heard = Heard()
+            outcome.received = Received429()
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
             in_place = isinstance(self._worker, SimpleWorker)
@@ -227,17 +205,14 @@ class _Dispatcher:
     ) -> None:
         """Put a job that was denied among the scheduled ones, to come back by itself some time after its turn."""
         waited = waiting.waker.waited(job.id)
-        delivery = settings().rules.delivery(BY_WORKER, declared.options.max_wait)
-        left = delivery.max_wait - waited.for_us / 1_000_000
-        turn_in = max(0.0, min(outcome.delay, delivery.longest, left, lives))
-        comes = replace(outcome, delay=max(0.0, min(turn_in + GRACE_S, lives)))
-        waiting.item.grace = comes.delay - turn_in
-        deny(job, record, comes, shown=shown_of(job, outcome, waited))
+        comes = returns(outcome, waited, declared.options.max_wait, lives)
+        waiting.item.grace = comes.grace
+        deny(job, record, comes.outcome, shown=shown_of(job, outcome, waited))
         self._holding.scheduled(waiting)
 
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
-        """The body of *job* heard a 429, and the job is among the scheduled ones: hold it."""
-        waiting = self._holding.waits(job, grant.throttling.limiter)
+        """The body of *job* received a 429, and the job is among the scheduled ones: hold it."""
+        waiting = self._holding.waits(job.id, job.origin, grant.throttling.limiter)
         outcome = grant.throttling.wait_again(job, waiting, seconds, stored=not seconds)
         if isinstance(outcome, Deferred):
             self._holding.scheduled(waiting)

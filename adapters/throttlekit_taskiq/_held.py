@@ -1,8 +1,8 @@
 """
 The messages that a worker process holds, unacknowledged, until they are due.
 
-They wait between the broker and the receiver, so a waiting message has no place of `max_async_tasks` and none of
-`max_prefetch`. A message that is denied ends its callback, which gives its places back.
+They wait between the broker and the receiver, so a waiting message does not count for `max_async_tasks` or
+`max_prefetch`. When a message is denied its callback ends, so it no longer counts.
 """
 
 from __future__ import annotations

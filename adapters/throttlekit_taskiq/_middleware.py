@@ -1,4 +1,4 @@
-"""`Throttle`: asks for each task that names a limit, before its body."""
+"""`Throttle`: checks the limits of each task before its body."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from throttlekit.adapter import (
     Admitted,
     Deferred,
     Failed,
+    OnWaitedTooLong,
     Outcome,
     Run,
     Throttling,
     Waiting,
     WaitRules,
-    WhenOver,
     check_limiter,
 )
 from throttlekit_taskiq._held import Delivered, Holding, check_broker
@@ -42,7 +42,7 @@ _ASKED: ContextVar[Asked | None] = ContextVar("throttlekit_taskiq_asked", defaul
 
 
 class _HeldBack(NoResultError):
-    """The body heard a 429: its run has no result, and the message is deferred."""
+    """The body raised `RateLimited`: its run has no result, and the message is deferred."""
 
     def __init__(self, outcome: Deferred) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ class Throttle(TaskiqMiddleware):
 
     Add it before tasks are declared, and make one for each broker. `@broker.task(throttle=[limit])` is a task with
     limits; `throttle_on_429=` and `throttle_max_wait=` are its other options. A denied task waits in its worker
-    process, unacknowledged; it costs no retry, and no place of `--max-async-tasks`.
+    process, unacknowledged; it uses no retry, and does not count for `--max-async-tasks`.
 
     Args:
         limiter: Decides.
-        max_wait, max_deferrals, when_over: How long tasks may wait, and what becomes of them afterwards: see
-            `throttlekit.adapter.WaitRules`.
+        max_wait, max_deferrals, on_waited_too_long: How long tasks may wait, and what happens to others:
+            see `throttlekit.adapter.WaitRules`.
         max_held: How many tasks may wait in one worker process. While so many do, it fetches no other tasks.
 
     Raises:
@@ -73,15 +73,14 @@ class Throttle(TaskiqMiddleware):
         *,
         max_wait: float | timedelta | None = None,
         max_deferrals: int | None = None,
-        when_over: WhenOver = "fail",
+        on_waited_too_long: OnWaitedTooLong = "fail",
         max_held: int = 1000,
     ) -> None:
         super().__init__()
         self.limiter = check_limiter(limiter, "Throttle takes a limiter: Throttle(Limiter(…))")
         if type(max_held) is not int or max_held < 1:
             raise ConfigurationError(f"max_held must be a whole number of at least 1, not {max_held!r}")
-        self._max_held, self._rules = max_held, WaitRules.read(max_wait, max_deferrals, when_over)
-        self._holding: Holding
+        self._max_held, self._rules = max_held, WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
         """The limits that the task *name* was declared with."""

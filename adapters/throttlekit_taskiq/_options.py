@@ -1,4 +1,4 @@
-"""What a task is held to: read where it is declared, written into a message's labels, and read in the worker."""
+"""The limits of a task: read where it is declared, written into a message's labels, and read in the worker."""
 
 from __future__ import annotations
 

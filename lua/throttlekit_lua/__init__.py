@@ -2,7 +2,7 @@
 Every Lua script of throttlekit.
 
 A store's script is composed (`read`): what all share, one file for each algorithm that it needs, and one for the verb;
-for `ask` also the short ways of most grants, `at_once` and `ask_bucket`. The scripts of the fleet and of adapters stand
+for `ask` also the short ways of most grants, `one_record` and `at_once`. The scripts of the fleet and of adapters stand
 alone (`script`).
 """
 
@@ -21,6 +21,9 @@ ALGORITHMS = {
 }
 """The file of each algorithm, by its code. That of `a` builds on that of `c`, and comes after it."""
 
+_ONE_RECORD = frozenset("tfsl")
+"""The algorithms whose state one_record.lua reads and writes."""
+
 _WAITING = {
     "ask": (),
     "wait_look": (),
@@ -36,16 +39,17 @@ _WAITING = {
 _ALONE = ("wait_clear", "wait_list")
 """Verbs of waitlists that read no claim."""
 
-# Read here and not when first needed: a child that was forked meanwhile would wait for the import system for ever.
+# Read here and not when first needed: a child that was forked meanwhile would wait for the import system without end.
 _PARTS = {
     part: (files(__name__) / f"{part}.lua").read_text("utf-8")
     for part in (
         "clock",
         "common",
+        "ring",
         *ALGORITHMS.values(),
         "slowdown",
         "slow_events",
-        "ask_bucket",
+        "one_record",
         "at_once",
         "claims",
         "waitlist",
@@ -68,18 +72,25 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
     texts = [_PARTS[name] for name in algorithms]
     if verb in _WAITING:
-        first = ("ask_bucket",) if verb == "ask" and codes == frozenset("t") else ()
-        return _read_waiting(verb, texts, first)
+        return _read_waiting(verb, texts, codes)
     if verb in _ALONE:
         return "\n".join(_PARTS[part] for part in ("clock", "common", "claims", verb))
-    return "\n".join((_PARTS["clock"], _PARTS["common"], *texts, _PARTS[verb]))
+    return "\n".join((*_head(codes), _PARTS["common"], *texts, _PARTS[verb]))
 
 
-def _read_waiting(verb: str, algorithms: list[str], shortest: tuple[str, ...]) -> str:
-    """Lua allows 200 local variables in a function, and a function that is made in another one is made sooner."""
+def _head(codes: frozenset[str]) -> list[str]:
+    return [_PARTS[part] for part in ("clock", *(("ring",) if "l" in codes else ()))]
+
+
+def _read_waiting(verb: str, algorithms: list[str], codes: frozenset[str]) -> str:
+    """
+    Lua allows 200 local variables in a function, and a function that is made in another one is made sooner. A function
+    of few variables is also called sooner: what comes after `one_record` is a function of its own.
+    """
     first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "ask" else ()))]
     names = ("slowdown", "waitlist", *_WAITING[verb], verb)
-    rest = [_PARTS[part] for part in names]
-    before = [_PARTS[part] for part in ("clock", *shortest, "common")]
-    head = (*before, "do", *algorithms, "end", *first)
-    return "\n".join((*head, "local function decide()", *rest, "end", "return decide()"))
+    rest = ("local function decide()", *(_PARTS[part] for part in names), "end", "return decide()")
+    whole = (_PARTS["common"], "do", *algorithms, "end", *first, *rest)
+    if verb == "ask" and codes <= _ONE_RECORD:
+        whole = (_PARTS["one_record"], "local function ask()", *whole, "end", "return ask()")
+    return "\n".join((*_head(codes), *whole))

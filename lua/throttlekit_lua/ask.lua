@@ -1,18 +1,18 @@
 --[[
-  Decide whether every claim may pass, and charge all of them or none; a job that is denied waits on a list, which wakes
-  it. Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua.
+  Decide whether every claim may pass, and charge all of them or none. A denied job waits on a list until it is woken.
+  Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua.
 
-  Its first part is at_once.lua, whose header says what is read, written and returned.
+  Its first parts are one_record.lua and at_once.lua, whose header says what is read, written and returned.
 ]]
 local SOONEST = 1000
 
 free, max_wait, early = tonumber(free), tonumber(max_wait), tonumber(early)
--- For how long the job has waited, how often it was denied, and the claim on whose list it waits.
+-- How long the job has waited, how often it was denied, and the claim on whose list it waits.
 local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, nil
 
 local late = lateness(owner)
 
--- When c passes once n units have passed before it; those of a rate come after a pause.
+-- When c passes if n units pass before it; for a rate, not before a pause ends.
 local function ready(c, n) return ready_after(c, n, max(now, c.line.paused)) end
 
 local function look_once(c)
@@ -33,8 +33,8 @@ end
 local function look(c)
   find(c)
   look_once(c)
-  -- A job that comes back by a delay, and is the first, is woken by whoever asks.
-  local o = ARGV[2] ~= 'peek' and not c.first and head(c.line)
+  -- If the first job is one that returns after a delay, the next request, of any job, wakes it.
+  local o = caller ~= 'peek' and not c.first and head(c.line)
   if o and lateness(o.name) > 0 then
     wake(c)
     c.entry = c.entry and entry_of(c.line, job) or nil
@@ -42,8 +42,8 @@ local function look(c)
   end
 end
 
--- Whether as many jobs wait as may, with those that were woken and should come back yet, without those of owners that do
--- not listen.
+-- Whether the queue is full. It counts jobs that wait, and woken jobs that will return after a delay, but not those of
+-- owners that do not listen.
 local function is_full(c)
   local list, low = c.line, '[w~0'
   if not c.queue or c.size == 0 or c.held then return false end
@@ -60,7 +60,7 @@ local function is_full(c)
   return jobs >= c.queue
 end
 
--- The reason, the binding claim's number, and about when the request passes.
+-- The reason, the number of the binding claim, and an estimate of when the request passes.
 local function verdict()
   local binding, retry, waits = nil, now, false
   for i, c in ipairs(claims) do
@@ -79,7 +79,7 @@ local function verdict()
     local jobs = c.entry and rank_of(list, c.entry.place) or waiting(list)
     retry = max(retry, ready(c, units_out(list) + jobs * c.cost))
   end
-  if not waits and waited_denials == 0 and ARGV[2] ~= 'again' then
+  if not waits and waited_denials == 0 and caller ~= 'again' then
     for i, each in ipairs(claims) do
       if is_full(each) then return 3, i, retry end
     end
@@ -103,7 +103,7 @@ local function grant(c, begins)
   if c.entry then pass(list, c.entry) end
 end
 
--- The job's entry in a list, which may be new. If its workflow holds the slot, it takes no unit, and is the first.
+-- The job's entry in a list, which may be new. If its workflow holds the slot, it takes no unit, and is first.
 local function position(c)
   local list = c.line
   if list.epoch == '' then list.epoch = epoch end
@@ -113,7 +113,7 @@ local function position(c)
     e = nil
   end
   if not e then
-    local place, step = new_place(list, c, ARGV[2] == 'again')
+    local place, step = new_place(list, c, caller == 'again')
     e = {id = job, place = place, cost = c.held and 0 or c.cost, owner = owner, at = 0, step = step, tenant = c.tenant}
     e.workflow = workflow_of(c)
     c.entry = e
@@ -122,7 +122,7 @@ local function position(c)
   return e
 end
 
--- Whether a text is before another one, by its bytes: "<" goes by the server's locale.
+-- Whether a text is before another one, by its bytes: "<" would use the server's locale.
 local function is_before(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = string.byte(one, i), string.byte(other, i)
@@ -137,7 +137,7 @@ local function is_scarcer(c, than)
   return is_before(c.key, than.key)
 end
 
--- When there are units for a job that comes back by a delay, if all before it pass.
+-- When there are units for a job that returns after a delay, if all jobs before it pass.
 local function comes(c)
   local list = c.line
   if not c.entry then return now end
@@ -147,13 +147,13 @@ local function comes(c)
   return max(now + SOONEST, at, list.paused)
 end
 
--- Others do not wait for a job that may come back after its last instant: it only keeps its position.
+-- If a job may return only after its longest wait, it keeps its position, but no other job waits for it.
 local function keep_if_over(c, retry)
   local e = c.entry
   if max_wait and retry - now + late > max_wait and e and e.till then keep(c.line, e, owner, e.till) end
 end
 
--- When a caller that keeps no position asks again: after those that were denied before it.
+-- The retry time of a caller without a position: after those of the callers that were denied before it.
 local function spread(c, retry)
   local list, last = c.line, retry + GUESTS
   if list.guest <= last then retry = max(retry, list.guest) end
@@ -177,7 +177,7 @@ local function deny(binding)
   enter(bound.line, position(bound), owner, max_wait and now + max_wait + late)
 end
 
--- The positions of a job that is granted: another store may deny it, and then it keeps them.
+-- The positions of a granted job: if another store then denies the job, they are restored.
 local function positions()
   local texts = {}
   for i, c in ipairs(claims) do texts[i] = c.entry and c.entry.place .. (c.entry.at > 0 and '+' or '-') or '-' end
@@ -199,7 +199,7 @@ local before = not waited and not paused and not nobody_waits and answer_before(
 if before then return before end
 for _, c in ipairs(claims) do look(c) end
 local reason, binding, retry = verdict()
-if ARGV[2] == 'peek' then
+if caller == 'peek' then
   for _, c in ipairs(claims) do mend(c, true) end
   return answer(reason, binding, retry, '', '', '') .. ';'
 end

@@ -1,17 +1,15 @@
 --[[
-  The first part of ask.lua: repeat a grant whose answer was lost, or grant at once where nobody waits and nothing is
-  paused or slowed down. Then nothing of what follows is needed. Comes after claims.lua.
+  The part of ask.lua that runs before the others: repeat a grant whose answer was lost, or grant at once if nobody
+  waits and nothing is paused or slowed down. Comes after claims.lua.
 
   KEYS[5n+1]  besides those of n claims: where a grant is kept for a while, in case its answer is lost; only with an attempt
 
-  ARGV[1]  now, microseconds; "" means the server's clock (tests pass a number)
-  ARGV[2]  caller: "job", "again", "guest" or "peek"
-  ARGV[3]  the job's id; ARGV[4] its owner; each may be ""
-  ARGV[5]  "free wait epoch waited denials early attempt": free threads besides the one that asks; how long the job will wait,
-           microseconds, or nothing; the epoch of lists that begin now; for how long the job has waited, and how often it
-           was denied, as far as its process knows; how long before its units come it may be granted; which attempt
-           of the job this is, or nothing
-  ARGV[6 ..]  the claims: see claims.lua
+  ARGV     now, microseconds, if not by the server's clock; but for a caller without a job who waits for any time, "denials
+           caller owner free wait epoch waited early attempt", and the job's id or ""; the claims: see claims.lua
+           denials, waited: how often the job was denied, and for how long it has waited, as far as its process knows
+           caller: "job", "again", "guest" or "peek"; free: threads besides the one that asks; wait: how long the job will
+           wait, microseconds, or nothing; epoch: of lists that begin now; early: how long before its units come it may
+           be granted; attempt: which attempt of the job this is, or nothing
 
   Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;waited;wakes": claim, of claims from 0; kept: "claim
            epoch" or nothing, but of a job that waited and is granted, for each claim "-", or the position that it
@@ -19,9 +17,10 @@
            claim that is unknown, or nothing; wakes: "claim delay" each, whose ids follow as texts of their own
            reason: 0 allowed, 1 exhausted, 2 in line, 3 queue full, 4 paused
 ]]
-local job, owner, claims = ARGV[3], ARGV[4], read_claims(6, math.floor(#KEYS / 5), ARGV[4])
-local free, max_wait, epoch, waited_for, waited_denials, early, attempt =
-  match(ARGV[5], '^(%d+) (%d*) (%x*) (%d+) (%d+) (%d+) (.*)$')
+local head = #ARGV - 3 * math.floor(#KEYS / 5)
+local waited_denials, caller, owner, free, max_wait, epoch, waited_for, early, attempt = match(
+  head > 1 and ARGV[head - 1] or '0 guest  0  0 0 0 ', '^(%d+) (%l+) (%S*) (%d+) (%d*) (%x*) (%d+) (%d+) (.*)$')
+local job, claims = head > 1 and ARGV[head] or '', read_claims(head + 1, math.floor(#KEYS / 5), owner)
 
 local function answer(reason, binding, retry, kept, looks, waited)
   local two, uses = INTEGER .. ' ' .. INTEGER, ''
@@ -29,7 +28,7 @@ local function answer(reason, binding, retry, kept, looks, waited)
   return format(two .. ' ' .. two .. ';%s;%s;%s;%s', reason, binding - 1, now, retry, uses, kept, looks, waited)
 end
 
--- The answer to the same question, if it was a grant to a job that waited.
+-- The answer to the same request, if it was a grant to a job that had waited.
 local function answer_before()
   if attempt == '' then return nil end
   local mine, known = owner .. ' ' .. attempt .. ' ', call('GET', KEYS[#KEYS])
@@ -42,7 +41,7 @@ for _, c in ipairs(claims) do
   nobody_waits = nobody_waits and not (was.epoch or was[1] or was.slow)
 end
 if nobody_waits then
-  local before, at_once = answer_before(), ARGV[2] ~= 'peek'
+  local before, at_once = answer_before(), caller ~= 'peek'
   if before then return before end
   for _, c in ipairs(claims) do
     c.of.read(c)
@@ -54,29 +53,6 @@ if nobody_waits then
       c.of.charge(c)
       c.of.keep(c)
     end
-    local waited = waited_denials ~= '0' and waited_for .. ' ' .. waited_denials .. ' -' or ''
-    return answer(0, 1, now, '', '', waited) .. ';'
-  end
-  local peeks, binding, passes = ARGV[2] == 'peek', 1, now
-  if peeks or ARGV[2] == 'guest' and job == '' and waited_denials == '0' then
-    for i, c in ipairs(claims) do
-      local at = c.size == 0 and now or c.of.ready(c, 0, now)
-      if c.stale or c.adopted or string.find(c.rest, '^%d+ %d+ %d+ %d+ 0 ') then at = math.huge end
-      if at > passes then binding, passes = i, at end
-    end
-    local c, wait = claims[binding], tonumber(max_wait)
-    if passes < math.huge and peeks then
-      return answer(passes > now and 1 or 0, binding, passes, '', '', '') .. ';'
-    elseif passes < math.huge and passes > now then
-      -- A caller that keeps no position is told an instant of its own: one number of one list is written.
-      local after = (c.record_was[8] or 0) + 0
-      local retry = after - GUESTS <= passes and max(after, passes) or passes
-      if not wait or retry - now <= wait then
-        local last = math.min(retry + c.of.pace(c), passes + GUESTS)
-        call('HSET', c.record, 'guest', whole(last))
-        call('PEXPIRE', c.record, ttl(last))
-      end
-      return answer(1, binding, retry, '', '', '') .. ';'
-    end
+    return answer(0, 1, now, '', '', waited_denials ~= '0' and waited_for .. ' ' .. waited_denials .. ' -' or '') .. ';'
   end
 end

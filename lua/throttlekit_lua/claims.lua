@@ -2,7 +2,8 @@
   The claims of a script on waitlists. Comes after common.lua and the algorithms.
 
   KEYS[5i-4 .. 5i]  of claim i: what is taken, and the record, order, entries and tags of its list: see waitlist.lua
-  ARGV              of claim i: size, a, and "code b;c;mark cost step lead queue tenant"
+  ARGV              of claim i: "code b;c;mark cost step lead queue tenant", with "~" for the first space if c is more than
+                    one number or no job may wait; size; a
 ]]
 local call, match, sub, concat = redis.call, string.match, string.sub, table.concat
 local unpacked = table.unpack or unpack
@@ -29,10 +30,10 @@ local function read_claims(at, number, asker)
   local found = {}
   for i = 1, number do
     local k, n = 5 * (i - 1), at + 3 * (i - 1)
-    local code, b, own, rest = match(ARGV[n + 2], '^(%l) (%d+);([^;]*);(.*)$')
-    local a, record = tonumber(ARGV[n + 1]), KEYS[k + 2]
+    local code, b, own, rest = match(ARGV[n], '^(%l)[ ~](%d+);([^;]*);(.*)$')
+    local a, record = tonumber(ARGV[n + 2]), KEYS[k + 2]
     found[i] = {
-      key = KEYS[k + 1], of = algorithms[code], code = code, size = tonumber(ARGV[n]), a = a, b = tonumber(b), c = own,
+      key = KEYS[k + 1], of = algorithms[code], code = code, size = tonumber(ARGV[n + 1]), a = a, b = tonumber(b), c = own,
       rest = rest, declared_a = a, record = record, order = KEYS[k + 3], entries = KEYS[k + 4], tags = KEYS[k + 5],
       record_was = read_record(k, asker), asker = asker, own = {}, line = nil, is_read = false, turn = false, passes = now, till = now, first = true,
     }

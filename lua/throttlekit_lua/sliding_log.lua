@@ -1,42 +1,21 @@
 --[[
   Mirrors throttlekit/_core/algorithms/sliding_log.py. Code l.
   a, b   amount and period, microseconds
-  Key    numbers of 7 bytes: the place of the oldest unit; until when more is owed than the log holds, microseconds;
-         and a ring of `amount` instants, microseconds. What is not there yet, or was given back, is 0
+  Key    numbers (see ring.lua): the place of the oldest unit, and `amount` times as many units as were in the window when
+         the last one was written, or 0, if none was since units were moved; until when more is owed than the log holds,
+         microseconds; and a ring of `amount` instants, microseconds. What is not there yet, or was given back, is 0
 ]]
-local SHORT = 256  -- a log of no more units is read and written at once, a longer one piece by piece
 local PIECE = 1000  -- units that are written or moved at once: the server pays far more for one long text
 
-local function bytes(x)
-  local digits = {}
-  for i = 7, 1, -1 do
-    local low = x % 256
-    digits[i], x = string.char(low), (x - low) / 256
-  end
-  return table.concat(digits)
-end
-local function number(text)
-  local x = 0
-  for i = 1, #text do x = x * 256 + string.byte(text, i) end
-  return x
-end
-
--- The bytes of `count` numbers from the `at`th on. What was never written reads as no bytes, whose number is 0.
-local function get(c, at, count)
-  return c.bytes and string.sub(c.bytes, 7 * at + 1, 7 * (at + count))
-    or redis.call('GETRANGE', c.key, whole(7 * at), whole(7 * (at + count) - 1))
-end
 local function put(c, at, text)
-  if not c.bytes then return redis.call('SETRANGE', c.key, whole(7 * at), text) end
-  local before = c.bytes .. string.rep('\0', 7 * at - #c.bytes)
-  c.bytes = string.sub(before, 1, 7 * at) .. text .. string.sub(before, 7 * at + #text + 1)
+  redis.call('SETRANGE', c.key, whole(7 * at), text)
 end
 
--- The instant of group `g` of a log that is taken to be used up evenly, in `c.groups`, until `c.even`.
+-- The time of group `g` of a log that counts as used up evenly, in `c.groups`, until `c.even`.
 local function group(c, g) return math.max(1, c.even - c.b + math.ceil((g + 1) * c.b / c.groups)) end
 
--- The instant of the unit that is `i` younger than the oldest: as it was kept, and as it is taken to be.
-local function kept(c, i) return c.stale and now or number(get(c, 2 + (c.head + i) % c.a, 1)) end
+-- The time of the unit that is `i` younger than the oldest: as it is stored, and as it counts.
+local function kept(c, i) return c.stale and now or number(get(c, 2 + (c.head + i) % c.a, 1), 0) end
 local function unit(c, i)
   return c.even and math.max(kept(c, i), group(c, math.floor(i * c.groups / c.a))) or kept(c, i)
 end
@@ -88,10 +67,9 @@ end
 algorithms.l = {
   read = function(c)
     c.head, c.owed, c.newest, c.push = 0, 0, 0, 0
-    if c.a <= SHORT then c.bytes = redis.call('GET', c.key) or '' end
-    local head = c.bytes and string.sub(c.bytes, 1, 14) or redis.call('GETRANGE', c.key, '0', '13')
+    local head = get(c, 0, 2)
     if #head < 14 then return end
-    c.stored, c.head, c.owed = true, number(string.sub(head, 1, 7)) % c.a, number(string.sub(head, 8))
+    c.stored, c.head, c.owed = true, number(head, 0) % c.a, number(head, 1)
     c.newest = unit(c, c.a - 1)
     if c.newest - now > STALE then
       c.stale, c.head, c.owed, c.newest, c.even, c.groups = true, 0, 0, now, now, 1
@@ -119,7 +97,7 @@ algorithms.l = {
     local last = count_until(c, c.granted)
     if last == 0 or unit(c, last - 1) + c.b <= now then return false end
     if c.stale then write_all(c) end
-    -- What is older moves up, and the oldest places fall free.
+    -- Older units move up, and the oldest places become free.
     local back = math.min(-c.by, last)
     local empty = later(c, 0, kept, 0, last - back)
     local older = last - back - empty
@@ -129,6 +107,7 @@ algorithms.l = {
       write(c, empty + older + back, units(c, empty + older, count))
     end
     fill(c, empty, back, 0)
+    put(c, 0, bytes(c.head) .. bytes(c.owed))
     c.newest = unit(c, c.a - 1)
     return true
   end,
@@ -138,10 +117,10 @@ algorithms.l = {
       c.units = c.a - count_until(c, now - c.b) + c.push
       fill(c, 0, c.push, c.newest)
       c.stored, c.head, c.push = true, (c.head + c.push) % c.a, 0
-      put(c, 0, bytes(c.head) .. bytes(c.owed))
+      put(c, 0, bytes(c.head + c.a * math.min(c.units, c.a)) .. bytes(c.owed))
     end
     local last = ttl(c.newest > 0 and c.newest + c.b or now)
-    if c.bytes then redis.call('SET', c.key, c.bytes, 'PX', last) else redis.call('PEXPIRE', c.key, last) end
+    redis.call('PEXPIRE', c.key, last)
   end,
   use = function(c)
     if c.newest == 0 then return 0, now end

@@ -1,29 +1,29 @@
 --[[
-  Look at one list for an owner: wake jobs, and say which of its jobs may ask. Mirrors throttlekit/_core/decide.py.
+  Look at one list for an owner: wake jobs, and return its woken jobs. Mirrors throttlekit/_core/decide.py.
   Comes after waitlist.lua.
 
   KEYS     of the claim, of one unit: see ask.lua
   ARGV     [1] now; [2] the owner; [3] its free threads; [4 .. 6] the claim, as in ask.lua; then the ids of its first jobs
 
-  Returns  "owners look epoch;delay ...;again": in how long somebody should look, or "-"; the delay of each wake of the
+  Returns  "owners look epoch;delay ...;again": in how long a process should look, or "-"; the delay of each wake of the
            owner; how many of the ids the list does not know for it. Then the ids of the wakes, and those
 ]]
 local owner, ids = ARGV[2], {unpacked(ARGV, 7)}
 local c = read_claims(4, 1, owner)[1]
 find(c)
 local list = c.line
-
 local function look_reply(woken, again, in_us)
   local delays, reply, low = {}, {''}, #owner + 3
   for i, member in ipairs(woken) do
-    delays[i], reply[i + 1] = whole(max(0, sub(member, low, low + 15) - now)), sub(member, low + 17)
+    local in_us = max(0, sub(member, low, low + 15) - now)
+    if in_us > FUTURE then in_us = 0 end  -- a clock that was wrong woke it
+    delays[i], reply[i + 1] = whole(in_us), sub(member, low + 17)
   end
   for _, id in ipairs(again) do reply[#reply + 1] = id end
   local numbers = concat({whole(count(list, '[h', '(i')), in_us and whole(in_us) or '-', list.epoch}, ' ')
   reply[1] = concat({numbers, concat(delays, ' '), whole(#again)}, ';')
   return reply
 end
-
 if list.epoch == '' then return look_reply({}, ids, nil) end
 if list.look <= now then list.look = 0 end
 local again, found = {}, entries_of(list, ids)

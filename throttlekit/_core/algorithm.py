@@ -1,10 +1,12 @@
-"""What an algorithm must do. gcra.py, concurrency.py and the windows are algorithms."""
+"""What an algorithm must provide. token_bucket.py, concurrency.py, the windows and the log are algorithms."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-__all__ = ["STALE_US", "Algorithm", "NoSlots", "Use", "stored_until_us", "window_mark"]
+__all__ = ["STALE_US", "Algorithm", "AlgorithmBase", "NoSlots", "Use", "WindowAlgorithm", "stored_until_us"]
 
 STALE_US = 60_000_000
 """A state that lies so much further ahead than it can was written by a clock that was wrong."""
@@ -63,30 +65,29 @@ class Algorithm(Protocol):
         """The limit's numbers, in the order in which the script reads them."""
         ...
 
-    def sanitized(self, state: Any, now_us: int) -> Any:
-        """
-        The stored state if it can be true; else the state of a limit that has just been used up.
-
-        A state a little ahead of the clock stays as it is: a clock that steps back then only delays jobs. A state more
-        than `STALE_US` further ahead than it can be would block the limit for as long as the clock was wrong.
-        """
-        ...
-
-    def adopted(self, state: Any, now_us: int) -> Any:
-        """
-        What *state* means here, if a limit of another rate wrote it, which counts in the same place: the same object if
-        it means the same. Every other method takes and returns such a state, but `sanitized` and `settled`: these two
-        leave a state as it was written, so that it goes on at the rate that is in force.
-        """
-        ...
-
-    def exhausted(self, state: Any, at_us: int) -> Any:
-        """The state as if all that passes in one period had passed, evenly, up to *at_us*; *state* if it says more."""
-        ...
-
     @property
     def mark(self) -> int:
         """Changes whenever the limit's rate does: the faster, the less."""
+        ...
+
+    @property
+    def keeps_us(self) -> float:
+        """For how long a unit that is there is kept, if it is not taken; then it is lost. Below 0: not at all."""
+        ...
+
+    def read(self, state: Any, now_us: int, emptied_us: int = 0) -> tuple[Any, Any, Any]:
+        """
+        Read what is stored.
+
+        Args:
+            emptied_us: After a 429: up to then the limit counts as used. 0: there was none.
+
+        Returns:
+            (1) *state*, or that of a limit that has just been used up, if *state* cannot be true. `settled` takes that:
+            a state stays as it was written, so that it goes on at the rate that is in force. (2) What it means here, if
+            a limit of another rate wrote it, which counts in the same place: the same object if it means the same. All
+            other methods take and return that. (3) The same as it counts after the 429.
+        """
         ...
 
     def there(self, state: Any, now_us: int) -> int:
@@ -108,14 +109,13 @@ class Algorithm(Protocol):
         """
         ...
 
-    def admit(self, state: Any, now_us: int) -> Any:
-        """The state once the request has passed. The caller has checked that `ready_us` is *now_us*."""
-        ...
-
-    def admit_early(self, state: Any, now_us: int, at_us: int) -> Any:
+    def admit(self, state: Any, now_us: int, begins_us: int | None = None) -> Any:
         """
-        As `admit`, of a limit that `overflows`, for a request that passes at *at_us*, a little later. A change of the
-        rate until then forgives nothing of it.
+        The state once the request has passed. The caller has checked that `ready_us` is *now_us*.
+
+        Args:
+            begins_us: When it passes, if that is a little later, of a limit that `overflows`. A change of the rate
+                until then forgives nothing of it.
         """
         ...
 
@@ -132,35 +132,52 @@ class Algorithm(Protocol):
         """What is used, and until when it counts."""
         ...
 
-    def idle_us(self, state: Any, now_us: int) -> int:
-        """For how long it has been full, and lost what came; 0 if that is not known."""
-        ...
-
-    def tight(self, grace_us: int) -> bool:
-        """Whether a unit that is not taken within *grace_us* is lost: then no unit waits for the job in front."""
-        ...
-
     def pace_us(self, state: Any, now_us: int) -> int:
         """How long the limit takes, at its rate, to let the units of this request pass."""
         ...
 
 
-class NoSlots:
-    """The part of an `Algorithm` whose limit gives no slots."""
+class AlgorithmBase:
+    """What algorithms have in common: each says what of it is different."""
 
     __slots__ = ()
 
     remembered_us: ClassVar[int] = 0
     overflows: ClassVar[bool] = False
 
-    def idle_us(self, state: Any, now_us: int) -> int:
-        return 0
+    def of_one(self) -> Any:
+        return replace(self, size=1)  # type: ignore[type-var]
+
+    def read(self, state: Any, now_us: int, emptied_us: int = 0) -> tuple[Any, Any, Any]:
+        kept = self.sanitized(state, now_us)
+        known = self.adopted(kept, now_us)
+        return kept, known, self.exhausted(known, emptied_us) if emptied_us else known
+
+    def sanitized(self, state: Any, now_us: int) -> Any:
+        """
+        The stored state if it can be true; else the state of a limit that has just been used up.
+
+        A state a little ahead of the clock stays as it is: a clock that steps back then only delays jobs. A state more
+        than `STALE_US` further ahead than it can be would block the limit for as long as the clock was wrong.
+        """
+        raise NotImplementedError
+
+    def adopted(self, state: Any, now_us: int) -> Any:
+        """What a sanitized *state* means at this rate."""
+        return state
+
+    def exhausted(self, state: Any, at_us: int) -> Any:
+        """The state as if all that passes in one period had passed, evenly, up to *at_us*; *state* if it says more."""
+        return state
 
     def holds(self, state: Any, now_us: int) -> bool:
         return False
 
-    def admit_early(self, state: Any, now_us: int, at_us: int) -> Any:
-        raise NotImplementedError("only a limit that overflows admits early")
+
+class NoSlots(AlgorithmBase):
+    """The part of an `Algorithm` whose limit gives no slots."""
+
+    __slots__ = ()
 
     @property
     def holder(self) -> str:
@@ -170,13 +187,41 @@ class NoSlots:
     def lease_us(self) -> int:
         return 0
 
+    @property
+    def keeps_us(self) -> float:
+        return inf
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAlgorithm(NoSlots):
+    """What one request means to *amount* units in each period: *size* of them."""
+
+    size: int
+    amount: int
+    period_us: int
+
+    estimates: ClassVar[bool] = False
+
+    @property
+    def params(self) -> tuple[int | str, int | str, int | str]:
+        return self.amount, self.period_us, 0
+
+    @property
+    def mark(self) -> int:
+        """The nanoseconds of one unit."""
+        return self.period_us * 1000 // self.amount
+
+    def there(self, state: Any, now_us: int) -> int:
+        return max(0, self.amount - self.use(state, now_us).units)
+
+    def pace_us(self, state: Any, now_us: int) -> int:
+        return -(-self.size * self.period_us // self.amount)
+
+    def use(self, state: Any, now_us: int) -> Use:
+        raise NotImplementedError
+
 
 def stored_until_us(algorithm: Algorithm, state: Any, now_us: int) -> int:
     """The instant from which nothing is of use any more of what is written now."""
     full_us = algorithm.use(state, now_us).full_us
     return max(full_us, now_us + algorithm.remembered_us) if algorithm.remembered_us else full_us
-
-
-def window_mark(amount: int, period_us: int) -> int:
-    """`Algorithm.mark` of so many units in each period: the nanoseconds of one unit."""
-    return period_us * 1000 // amount

@@ -1,4 +1,4 @@
-"""What a decision is asked with, and what it answers: `throttlekit._core.decide.ask`."""
+"""The arguments and the result of a decision, which `throttlekit._core.decide.ask` makes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Caller(Enum):
     JOB = "job"
     """A job: a denial gives it a position on a waitlist."""
     AGAIN = "again"
-    """A job that ran, and has to wait once more: its position is in front of those that have not run."""
+    """A job that ran and has to wait again, after a 429: its position is ahead of jobs that have not run."""
     GUEST = "guest"
-    """A caller without a job, which keeps no position: a denial suggests an instant."""
+    """A caller without a job: a denial gives it a retry time, but no position."""
     PEEK = "peek"
-    """A caller that only looks: the store writes nothing but in place of what a clock that was wrong has written."""
+    """A caller that only looks: the store writes nothing, except to replace what a wrong clock wrote."""
     __hash__ = object.__hash__  # that of Enum is written in Python, and a request is encoded by it
 
 
@@ -44,17 +44,17 @@ class Reason(Enum):
 
 class Asker(NamedTuple):
     """
-    Who asks.
+    The caller that makes a request.
 
     Attributes:
         job: The job's id; "" for a caller that keeps no position.
-        owner: The process, by the name of its channel; of a job that its framework brings back, `late_owner`.
-        free: How many threads it has free besides that which asks.
-        max_wait_us: How long the job wants to wait from now on; None: for ever.
-        waited_us, denials: For how long it has waited, and how often it was denied, as far as its process knows. A full
-            queue does not refuse a job that was denied before, even if the store has lost its state.
-        most_early_us: How long before its units come a job that was woken may be granted at most; `late.early_us` if
-            that is less.
+        owner: The process, by the name of its channel; for a job that its framework returns, `late_owner`.
+        free: How many threads of the process are free, besides the one that makes the request.
+        max_wait_us: How long the job waits at most, from now on. None: any time.
+        waited_us, denials: How long the job has waited, and how often it was denied, as far as its process knows. A
+            full queue does not refuse a job that was denied before, even if the store has lost its state.
+        most_early_us: How long before its units are free a woken job may be granted, at most; `late.early_us` if that
+            is less.
     """
 
     caller: Caller
@@ -77,7 +77,7 @@ class Kept(NamedTuple):
 
     Attributes:
         claim: The number of the claim on whose list it waits.
-        epoch: That of the list.
+        epoch: The epoch of that list.
     """
 
     claim: int
@@ -86,10 +86,10 @@ class Kept(NamedTuple):
 
 class Position(NamedTuple):
     """
-    What a job had on one list until it was granted.
+    The position that a job had on one list until it was granted. If another store then denies the job, it is restored.
 
     Attributes:
-        turn: It was woken there, or before another limit held it back.
+        turn: Whether the job was woken on that list, also if another limit denied it after that.
     """
 
     place: Place
@@ -116,19 +116,19 @@ NOT_WAITED = Waited(0, 0, None)
 
 class Answer(NamedTuple):
     """
-    The answer to one question.
+    The answer to one request.
 
     Attributes:
-        claim: The number of the binding claim; 0 when allowed.
-        retry_us: About when the request would pass, if every job before it does. When allowed, the time at which its
-            body may begin: at most `late.early_us` of its owner from now if it was woken, else now.
-        uses: What is used of each claim's limit after the decision; None: that claim was not decided.
-        kept: Where the job waits; None: it does not.
-        wakes: The asker's own wakes, and for each claim that somebody should look at, in how many microseconds.
-        positions: When a job that waited is granted, what it had on each list.
-        asked_us: The instant of the decision on each claim, where several stores with clocks of their own decide; else
-            empty.
-        waited: How the job has waited; None: it has not.
+        claim: The number of the binding claim; 0 if the request is allowed.
+        retry_us: If denied: an estimate of the time at which the request passes. If allowed: the time at which the body
+            may begin, which is now, or for a woken job at most `late.early_us` later.
+        uses: How much of each claim's limit is used after the decision. None: that claim was not decided.
+        kept: Where the job waits. None: it does not wait.
+        wakes: Jobs of the caller's own process that were woken: the number of a claim, and the wake.
+        looks: The lists that the caller's process should look at: the number of a claim, and in how many microseconds.
+        positions: For a granted job that had waited: its position on each list.
+        asked_us: The time of the decision on each claim, if several stores with different clocks decide; else empty.
+        waited: How long the job has waited. None: it has not.
     """
 
     reason: Reason
@@ -153,10 +153,10 @@ class Look(NamedTuple):
     The answer to a look at one list.
 
     Attributes:
-        wakes: All wakes of the owner that have not asked.
-        again: Of the ids that it named, those that are not waiting here for it: they ask anew.
+        wakes: All woken jobs of the owner that have not requested their units yet.
+        again: Of the ids that the owner named, those that do not wait here for it. These jobs make a new request.
         owners: How many owners have jobs in the order.
-        look_in_us: In how many microseconds somebody should look; None: nobody needs to.
+        look_in_us: In how many microseconds a process should look; None if none needs to.
     """
 
     epoch: str

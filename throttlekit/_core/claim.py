@@ -11,10 +11,10 @@ from throttlekit._core.storage_keys import wait_names
 __all__ = ["CLASS", "CLASSES", "UNIT", "StoreClaim", "claim_of"]
 
 UNIT = 1_000_000
-"""How far one unit moves a tenant of weight 1 on."""
+"""What one unit adds to the start tag of a tenant's next job, at weight 1."""
 
 CLASS, CLASSES = 2**40, 16
-"""What a class of priority adds to `StoreClaim.lead`, and how many classes there are at most."""
+"""What a priority class adds to `StoreClaim.lead`, and how many classes there are at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,14 +22,15 @@ class StoreClaim:
     """
     What one request takes of one limit, and the names under which the limit's state is stored.
 
-    The limiter gives the same object again for the same question. So a claim is equal to itself only, and a store can
-    remember by the object what it has worked out.
+    The limiter uses the same object again for the same request. So a claim is equal only to itself, and a store can
+    cache what it computes for the object.
 
     Attributes:
         max_queue: How many jobs may wait for a new one to join them. None: any number.
         tenant: Whose share of the limit the job takes; "" if the limit is not shared.
-        step: How far the job moves its tenant on: cost / weight, in `UNIT`, rounded up; 0 if the limit is not shared.
-        lead: The job's class of priority, times `CLASS`: who has more is before who has less.
+        step: What the job adds to its tenant's start tag: cost / weight, in `UNIT`, rounded up; 0 if the limit is not
+            shared.
+        lead: The job's priority class, times `CLASS`: a job with a greater lead is ahead of one with a smaller lead.
     """
 
     bucket: str
@@ -42,7 +43,7 @@ class StoreClaim:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names of the limit's state: what is taken, and those of its waitlist."""
+        """All names of the limit's state: the bucket, and the keys of its waitlist."""
         return self.bucket, *wait_names(self.bucket)
 
 

@@ -1,9 +1,14 @@
 """
-One decision over several limits: all or nothing. The authority that every store is held to.
+One decision over several limits: it charges all of them, or none. This file is the reference for every store.
 
-A decision has four steps: `_look` at each limit, the verdict, then `_grant` or `_deny`, and the answer, which wakes the
-jobs that wait. Each algorithm says what one claim means (`Algorithm`); this file names no algorithm. waitlist.py says
-who waits, and who is next.
+A decision has four steps. `_look` reads the state of each limit. `_verdict` decides. `_grant` charges every limit, or
+`_deny` gives the job a position on each waitlist. Then waiting jobs for which there are units are woken.
+
+Example: a job names a rate of 100/minute with nothing left, and 5 slots, of which 2 are free. The rate denies it. The
+job waits on the list of the rate, keeps its position on the list of the slots, and is charged nothing.
+
+This file knows no algorithm: `Algorithm` says what one claim costs, and when it passes. waitlist.py knows which jobs
+wait, and which one is next.
 
 lua/throttlekit_lua/ask.lua mirrors this file, step by step. Change both, or the parity tests fail.
 """
@@ -28,10 +33,11 @@ from throttlekit._core.answer import (
 )
 from throttlekit._core.claim import CLASS, CLASSES, StoreClaim
 from throttlekit._core.late import early_us, lateness_us
-from throttlekit._core.slowdown import Pace, Pause, after_429, pace_of, paced, ready_after
+from throttlekit._core.slowdown import Pace, Pause, pace_of, paced, ready_after
 from throttlekit._core.storage_keys import is_workflow
 from throttlekit._core.waitlist import (
     DEAF,
+    FUTURE_US,
     GUESTS_US,
     KEPT_US,
     LEAD_US,
@@ -48,17 +54,17 @@ from throttlekit._core.waitlist import (
 __all__ = ["Bell", "Stored", "ask", "bears_early", "early_us_of", "forget", "look", "scarcity"]
 
 _SOONEST_US = 1_000
-"""So long after a denial a job comes back by a delay at the earliest."""
+"""The shortest time after a denial for which a framework delays a job."""
 
 Bell = Callable[[str, int, Wake | None], bool]
-"""As `Ring`, for the list of one claim, by its number."""
+"""Like `Ring`, with the number of the claim on whose list the job waits."""
 
 
 _NOBODY, _ONLY_LOOKS = GUEST, Asker(Caller.PEEK)
 
 
 class Stored(NamedTuple):
-    """What is stored for one key: the algorithm's own state, and who waits. None: nothing is stored."""
+    """What is stored for one key: the algorithm's own state, and its waitlist. None: nothing is stored."""
 
     taken: Any = None
     waitlist: Waitlist | None = None
@@ -69,21 +75,21 @@ class _Found(NamedTuple):
 
     claim: StoreClaim
     known: Any
-    """What is taken, as it is stored."""
+    """The state of the algorithm, as it is stored."""
     taken: Any
-    """As it counts after a 429."""
+    """The same, as it counts after a 429."""
     waitlist: Waitlist
     entry: Entry | None
     turn: bool
-    """The job was woken here, or was when another limit held it back."""
+    """The job was woken here, also if another limit denied it after that."""
     ready: Callable[[int], int]
-    """When the request passes once so many units have passed before it; those of a rate come after a pause."""
+    """When the request passes if a number of units pass before it; for a rate, not before a pause ends."""
     passes_us: int
-    """When there are units for the job, beyond those that others were woken for; no sooner than a pause ends."""
+    """When there are units for the job besides those kept for woken jobs; not before a pause ends."""
     until_us: int
-    """It may be granted for an instant no later than this."""
+    """The latest begin for which the job may be granted now."""
     first: bool
-    """No job that waits has to pass before it, or it must wait in any case."""
+    """No waiting job has to pass first, or this job must wait in any case."""
     pace: Pace | None
 
 
@@ -93,13 +99,14 @@ def ask(
     """
     Decide whether every one of *claims* may pass at *now_us*, and charge all of them or none.
 
-    A denial charges nothing. The job then waits on the list of the limit that holds it back longest, and keeps its
-    position on those of the others. Who was woken passes before all others; who was not, only if all who wait are
-    skipped. A job that was woken in one limit and is held back by another keeps its turn in the first.
+    A denial charges nothing. The job then waits on the list of the limit that delays it longest, and keeps its position
+    on the lists of the others. A woken job passes ahead of all others. A job that was not woken passes only if no job
+    waits, or if all that wait are skipped. A job that was woken in one limit, and denied by another, keeps its turn in
+    the first.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*. Their waitlists are changed in place.
-        epoch: Names the lists that begin now.
+        epoch: The name of the lists that begin now.
 
     Returns:
         The answer, and what to store.
@@ -114,9 +121,11 @@ def ask(
                 looks[i] = _look(claims[i], states[i], now_us, asker, early_us)
     reason, binding, retry_us = _verdict(looks, now_us, asker.caller, waited)
     if asker.caller is Caller.PEEK:
-        sane = (claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True))
-        mended = [state._replace(taken=taken) for state, taken in zip(states, sane, strict=True)]
-        return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), mended
+        kept_as = [
+            state._replace(taken=claim.algorithm.read(state.taken, now_us)[0])
+            for claim, state in zip(claims, states, strict=True)
+        ]
+        return Answer(reason, binding, now_us, retry_us, _uses(looks, now_us)), kept_as
     positions: tuple[Position | None, ...] = ()
     kept = None
     if reason is Reason.ALLOWED:
@@ -149,7 +158,7 @@ def look(
     Args:
         claim: Of one unit.
         free: How many of its threads are free.
-        ids: Its first jobs: what the list does not know of them is found.
+        ids: The first jobs that the owner holds: the answer names those that the list does not know.
     """
     if state.waitlist is None or not state.waitlist.epoch:
         _look(claim, state, now_us, _ONLY_LOOKS)
@@ -166,7 +175,7 @@ def look(
         elif entry.state is State.KEPT:
             waitlist.enter(entry, owner, None)
     _, looked = _wake_all([found], now_us, Asker(Caller.JOB, owner=owner), bell, free)
-    wakes = tuple(Wake(id, max(0, at_us - now_us)) for at_us, id in waitlist.woken_of(owner))
+    wakes = tuple(Wake(id, _in_us(at_us, now_us)) for at_us, id in waitlist.woken_of(owner))
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
     return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _stored(found)
 
@@ -176,12 +185,12 @@ def forget(
     keep: bool = False,
 ) -> Stored:  # fmt: skip
     """
-    Remove jobs that wait no longer: they expired, or were revoked, cancelled or deleted. Wake others; without *ids*
-    after any other change: units came back, the rate rose, or a pause began or ended.
+    Remove jobs that no longer wait, because they expired, or were revoked, cancelled or deleted. Then wake others.
+    Without *ids*, only wake jobs, after another change: units were returned, the rate rose, or a pause began or ended.
 
     Args:
-        owner: Entries of other owners stay: they have the message by now. "": whoever the owner is.
-        keep: The jobs keep their positions: something that is not in the store holds them back.
+        owner: Only entries of this owner are removed: another owner has the message by now. "": entries of any owner.
+        keep: The jobs keep their positions, because something outside the store delays them.
     """
     if state.waitlist is None or not state.waitlist.epoch:
         return state
@@ -199,29 +208,27 @@ def forget(
 
 
 def early_us_of(claims: Sequence[StoreClaim], asker: Asker) -> int:
-    """How long before its units come a job that was woken may be granted."""
+    """How long before its units are free a woken job may be granted."""
     return min(asker.most_early_us, early_us(asker.owner)) if all(map(bears_early, claims)) else 0
 
 
 def bears_early(claim: StoreClaim) -> bool:
     """
-    Whether a job may be granted before its begin: a bucket charges it for its begin, and a slot is held until its end.
-    A window or a log that charged it now would count it out too soon.
+    Whether a job may be granted a little before its begin. A bucket charges it for the time of its begin, and a slot is
+    held until its end. A window or a log would charge it now, so its unit would expire too soon.
     """
     algorithm = claim.algorithm
     return not algorithm.size or algorithm.overflows or algorithm.estimates
 
 
 def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us: int = 0) -> _Found:
-    """What is there for one claim."""
+    """Read the state of one claim: how much is taken, and which jobs wait."""
     algorithm, waitlist = claim.algorithm, state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
-    before = algorithm.sanitized(state.taken, now_us)
-    known = algorithm.adopted(before, now_us)
+    before, known, taken = algorithm.read(state.taken, now_us, waitlist.pause.emptied_us)
     if known is not before and asker.caller is not Caller.PEEK:
         waitlist.guest_us = 0  # callers were spread at another rate
-    taken = after_429(algorithm, known, waitlist.pause.emptied_us)
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
     opens_us = now_us if algorithm.estimates else max(now_us, waitlist.pause.until_us)
     ready = partial(ready_after, algorithm, taken, pace, at_us=opens_us)
@@ -268,14 +275,11 @@ def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waite
 
 
 def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
-    """Charge one claim, a bucket for the instant at which the body begins. The job waits no longer; a pause ends."""
+    """Charge one claim, a bucket for the time at which the body begins. Remove the job's entry, and an old pause."""
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     if not claim.algorithm.size:
         return found
-    if claim.algorithm.overflows:
-        taken = claim.algorithm.admit_early(found.taken, now_us, begins_us)
-    else:
-        taken = claim.algorithm.admit(found.taken, now_us)
+    taken = claim.algorithm.admit(found.taken, now_us, begins_us)
     waitlist.pause = Pause()
     waitlist.slow = waitlist.slow and paced(waitlist.slow, found.pace, begins_us)
     if entry is not None:
@@ -308,8 +312,13 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
     return Kept(binding, waitlist.epoch)
 
 
+def _in_us(at_us: int, now_us: int) -> int:
+    """In how long a job that was woken for *at_us* makes its request: at once, if a wrong clock woke it."""
+    return max(0, at_us - now_us) if at_us <= now_us + FUTURE_US else 0
+
+
 def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
-    """When a caller that keeps no position asks again: after those that were denied before it."""
+    """The retry time of a caller without a position: after those of the callers that were denied before it."""
     waitlist, last_us = found.waitlist, retry_us + GUESTS_US
     if waitlist.guest_us <= last_us:
         retry_us = max(retry_us, waitlist.guest_us)
@@ -319,7 +328,7 @@ def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) 
 
 
 def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
-    """When there are units for a job that comes back by a delay, if all before it pass."""
+    """When there are units for a job that its framework returns after a delay, if all jobs before it pass."""
     algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(asker.owner)
     entry = waitlist.entries.get(asker.job)
     if entry is None:
@@ -327,13 +336,13 @@ def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
     before = waitlist.rank_of(entry.place, now_us) + waitlist.expected(asker.owner, now_us)
     kept = waitlist.taken(now_us) - waitlist.kept_late(now_us)
     passes_us = found.ready(kept + before * found.claim.cost)
-    if algorithm.overflows and algorithm.tight(late_us):
+    if algorithm.overflows and algorithm.keeps_us < late_us:
         passes_us -= early_us  # a unit that is not taken at once is lost
     return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us)
 
 
 def _keep_if_over(bound: _Found, asker: Asker, now_us: int, retry_us: int) -> None:
-    """Others do not wait for a job that may come back after its last instant: it only keeps its position."""
+    """If a job may return only after its longest wait, it keeps its position, but no other job waits for it."""
     entry = bound.waitlist.entries.get(asker.job)
     if asker.max_wait_us is None or retry_us - now_us + lateness_us(asker.owner) <= asker.max_wait_us:
         return
@@ -343,8 +352,8 @@ def _keep_if_over(bound: _Found, asker: Asker, now_us: int, retry_us: int) -> No
 
 def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:
     """
-    The job's entry in one list, which may be new. It waits for as long, and was denied as often, as *asker* says. A job
-    whose workflow holds the slot takes no unit, and is before all others.
+    The job's entry in one list, which may be new. How long it has waited, and how often it was denied, is in *asker*. A
+    job whose workflow holds the slot takes no unit, and is ahead of all others.
     """
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     waitlist.epoch = waitlist.epoch or epoch
@@ -364,7 +373,7 @@ def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:
 def _wake_all(
     looks: Sequence[_Found], now_us: int, asker: Asker, bell: Bell, free: int | None, *, granted: bool = False
 ) -> tuple[tuple[tuple[int, Wake], ...], tuple[tuple[int, int], ...]]:
-    """Wake jobs of each list. Returns the asker's own wakes, and the looks that it is asked for."""
+    """Wake jobs of each list. Returns the wakes of the caller's own jobs, and the looks that it should make."""
     wakes: list[tuple[int, Wake]] = []
     looked: list[tuple[int, int]] = []
     for i, found in enumerate(looks):
@@ -386,7 +395,7 @@ def _wake_all(
 
 
 def _ring_of(number: int, asker: Asker, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:
-    """Rings the bells of others for one claim, and adds the asker's wakes to *own*."""
+    """A `Ring` that sends wakes of one claim to other processes, and adds those of the caller's own to *own*."""
 
     def ring(owner: str, wake: Wake | None) -> bool:
         if owner != asker.owner:
@@ -399,7 +408,7 @@ def _ring_of(number: int, asker: Asker, bell: Bell, own: list[tuple[int, Wake]])
 
 
 def _waits_for_late(found: _Found, now_us: int) -> bool:
-    """Whether a job that comes back by a delay is the first: it is woken by whoever asks."""
+    """Whether the first job is one that returns after a delay. Then the next request, of any job, wakes it."""
     owner = None if found.first else found.waitlist.head(now_us)[1]
     return owner is not None and lateness_us(owner.name) > 0
 
@@ -414,13 +423,13 @@ def _rules(found: _Found, now_us: int) -> WakeRules:
     def keeps(units: int) -> bool:
         if algorithm.estimates:
             return units <= _window(algorithm)
-        return not algorithm.tight(2 * units * algorithm.mark // 1000)
+        return algorithm.keeps_us >= 2 * units * algorithm.mark // 1000
 
     return WakeRules(ready_us, _window(algorithm), None if algorithm.estimates else LEAD_US, keeps, algorithm.mark)
 
 
 def _window(algorithm: Algorithm) -> int:
-    """How many wakes an owner may have that have not asked: .25 s of the rate, or a quarter of the slots."""
+    """How many woken jobs an owner may have at a time: .25 s of the rate, or a quarter of the slots."""
     if algorithm.estimates:
         return max(1, int(algorithm.params[0]) // 4)
     return max(1, PATIENCE_US * 1000 // max(1, algorithm.mark))
@@ -432,12 +441,12 @@ def _workflow_of(claim: StoreClaim) -> str:
 
 
 def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
-    """Whether a limit is scarcer than another one. Of two alike one is, so that they never wait for each other."""
+    """Whether *one* is scarcer. Of two equal rates, one is: so no two limits wait for each other."""
     return scarcity(one) < scarcity(other)
 
 
 def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
-    """How many jobs wait, or were woken and should come back yet; without those of owners that do not listen."""
+    """How many jobs wait, or were woken and will return after a delay; without those of owners that do not listen."""
     owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
     late = [owner.name for owner in owners if lateness_us(owner.name)]
     return sum(len(owner.waiting) for owner in owners) + sum(waitlist.expected(name, now_us) for name in late)
@@ -448,7 +457,7 @@ def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:
 
 
 def _stored(found: _Found) -> Stored:
-    """What to store: no list that nobody is on or was denied by, and that is neither paused nor slowed down."""
+    """What to store: an empty waitlist is stored only if it has a pause, a slow-down or a retry time."""
     waitlist = found.waitlist
     if waitlist.epoch and not waitlist.entries:
         found = found._replace(waitlist=waitlist.without_jobs())
@@ -458,7 +467,7 @@ def _stored(found: _Found) -> Stored:
 
 
 def scarcity(claim: StoreClaim) -> tuple[int, str]:
-    """By this limits are ordered, the scarcest first. No two names are the same."""
+    """The sort key of limits, the scarcest first. No two names are the same."""
     return -claim.algorithm.mark, claim.bucket
 
 
@@ -467,7 +476,7 @@ def _has_turn(entry: Entry | None) -> bool:
 
 
 def _positions_of(looks: Sequence[_Found]) -> tuple[Position | None, ...]:
-    """What a job that is granted has on each list; nothing if it has not waited."""
+    """The position of a granted job on each list; empty if it has not waited."""
     if not any(each.entry for each in looks):
         return ()
     return tuple(None if each.entry is None else Position(each.entry.place, _has_turn(each.entry)) for each in looks)

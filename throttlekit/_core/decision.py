@@ -1,4 +1,4 @@
-"""The answer of a limiter, as a value."""
+"""`Decision`: the result of `acquire`, allowed or denied, as a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The range of whole numbers that every part of the system holds exactly."""
+"""The range of whole numbers that Python, Lua and Redis all represent exactly."""
 
 from __future__ import annotations
 

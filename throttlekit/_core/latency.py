@@ -1,22 +1,28 @@
 """
-How many slots of a limit are in use, by how long its holds last: fewer where downstream answers later, or refuses.
+How many slots of a limit are in use, decided by how long jobs hold them: fewer while the service downstream is slow or
+refuses calls.
 
-Rule 1: between the floor and the declared amount, whatever is heard. So every bound of the limit holds.
-Rule 2: a round of holds is judged by its mean, against the mean of holds while fewer slots were in use. Jobs differ in
-length by their nature: what their spread explains is no sign.
-Rule 3: no growth while the slots are not all in use.
+Rule 1: the number is always between the floor and the declared amount. So every bound of the limit holds.
+Rule 2: the mean of a round of holds is compared with the base, the mean of holds while fewer slots were in use. Jobs
+differ in length, so a difference that their spread explains is ignored.
+Rule 3: the number does not grow while some of the slots are free.
 Rule 4: one overload is one fall. A hold that was granted before the last fall, and ends badly, changes nothing.
 
-It begins at the floor and doubles, until a round is slower or a hold ends badly; from then on it grows by a sixteenth,
-or by one slot. A round beyond `_SLOWER` is congested: slots × 0.9 × base / mean, as in a gradient. Every `EVERY`
-rounds, one with 0.7 of the slots measures the base anew, for the better and for the worse; so do the round after a
-congested one, for jobs may have become longer by their nature, every round at the floor, and one that is faster than
-the base. A refusal, a time-out or a lease that ended takes a tenth of the slots.
+The number begins at the floor and doubles, until a round is slower or a hold ends badly. Then it grows by a sixteenth,
+or by one slot. A round with a mean above `_SLOWER` per cent of the base is congested, and the number becomes
+slots × 0.9 × base / mean, as in a gradient, but at least half of what it was.
+
+Example: 20 slots, a base of 100 ms, and a round with a mean of 150 ms: 20 × 0.9 × 100 / 150 = 12 slots.
+
+Four kinds of rounds measure the base again: one round in `EVERY`, which uses 0.7 of the slots; the round after
+a congested one, because the jobs themselves may have become longer; every round at the floor; and a round that is
+faster than the base. A refusal, a time-out or a lease that ended takes a tenth of the slots.
 
 The gradient with a base that is measured at a lower concurrency is that of Envoy's adaptive concurrency filter; the
 margin for the deviation, and no growth before the limit is reached, are Vector's ("Adaptive Request Concurrency",
-2020). docs/benchmarks-adapt.md compares their rules, and Gradient2 of Netflix's concurrency-limits, by simulation: a
-base that follows what is measured (Vector, Gradient2) follows the queue as well, and grows to the declared amount.
+2020). docs/results/adapt.md compares their rules, and Gradient2 of Netflix's concurrency-limits, by simulation. In
+Vector and Gradient2 the base follows every measurement, so it also contains the time in the service's queue, and the
+number grows to the declared amount.
 
 lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail. Where this file has floats,
 the script has the same doubles.
@@ -33,13 +39,13 @@ __all__ = [
 ]  # fmt: skip
 
 EVERY = 16
-"""After so many rounds, one measures the base."""
+"""One round in this many measures the base."""
 
 LONGEST_HOLD_US = 86_400_000_000
 """A longer hold counts as one of a day."""
 
 REMEMBERED_US = 3_600_000_000
-"""So long after the last hold, what is learnt is forgotten."""
+"""How long after the last hold the number of slots is forgotten."""
 
 _FIRST_ROUND, _SHORTEST_ROUND, _LONGEST_ROUND = 16, 32, 4096
 _FASTER, _SLOWER = 115, 130  # per cent of the base
@@ -53,14 +59,14 @@ class Drop(NamedTuple):
 
 class Gauge(NamedTuple):
     """
-    What is learnt of one key.
+    What is known about one key.
 
     Attributes:
-        slots: As many may be in use, but for a round that measures the base.
+        slots: How many slots may be in use, except in a round that measures the base.
         base_us: The mean hold while fewer slots were in use; 0: not known.
         sum_us, spread_us, holds: Of the holds of this round: their lengths, their distances from the mean so far, their
             number.
-        skip: So many holds more count for no round: some of their time was spent under another number of slots.
+        skip: How many of the next holds count for no round: they began while another number of slots was in use.
         peak: The most units in use when one of them ended.
         rounds: Since the base was measured last. `EVERY`: this round measures it, with fewer slots; one more: with all.
         fell_us: When the slots fell last, or stopped doubling; 0: they double.
@@ -128,7 +134,7 @@ def dropped(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: int)
 
 def after_drop(state: Any, algorithm: Any, drop: Drop, now_us: int) -> Any:
     """What is stored, by the *algorithm* of such a limit, once a hold has ended badly; *state* if nothing changes."""
-    known = algorithm.sanitized(state, now_us)
+    known, _, _ = algorithm.read(state, now_us)
     after = algorithm.dropped(known, now_us, drop.granted_us)
     return state if after is known else after
 

@@ -16,9 +16,16 @@ Nothing here is safe between threads: the caller holds a lock.
 
 from __future__ import annotations
 
-from throttlekit._core.limit.prefetch_options import PrefetchQuota
+from typing import NamedTuple
 
-__all__ = ["LocalQuota"]
+__all__ = ["LocalQuota", "PrefetchQuota"]
+
+
+class PrefetchQuota(NamedTuple):
+    """Up to *tokens* units at a time. A process spends each within *for_us* of its request for them."""
+
+    tokens: int
+    for_us: int
 
 
 class LocalQuota:

@@ -1,4 +1,4 @@
-"""Names of limits by a pattern, in which each `*` stands for any text."""
+"""Match names of limits with a pattern, in which each `*` matches any text."""
 
 from __future__ import annotations
 

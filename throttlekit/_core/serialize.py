@@ -1,4 +1,4 @@
-"""Limits by value: as plain data in a message, for a process that may not have declared them."""
+"""Limits by value: plain data in a message, from which a process that does not declare a limit can build it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 from throttlekit._core.algorithms.by_latency import ByLatency
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.algorithms.fixed_window import FixedWindow
-from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
-from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.job import Job
-from throttlekit._core.limit.adapt import GivenAdapt
+from throttlekit._core.limit.adapt import Adapt
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.share import NO_STAKE, GivenShare, Stake
 from throttlekit._core.limit.template import safe_repr
@@ -49,20 +48,16 @@ def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE, workflow: 
         **({} if limit.share is None else {"share": list(stake)}),
         **({} if limit.adapt is None else {"adapt": limit.adapt.plain(limit.amount, limit.period_us)}),
         **({} if workflow is None else {"held_by": workflow}),
+        **({"show_key": True} if limit.show_key else {}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
-        **_options(limit),
+        **limit.own_options(),
         **({} if limit.declared is None else {"declared": _declared(limit.declared)}),
     }
 
 
 def _declared(limit: Limit) -> dict[str, Any]:
     """What a limit with a rate that live control set leaves out of itself as it was declared."""
-    return {"rate": [limit.amount, limit.period_us], **_options(limit)}
-
-
-def _options(limit: Limit) -> dict[str, Any]:
-    own = {option: getattr(limit, option) for option in limit.options}
-    return {option: value for option, value in own.items() if value is not None or option not in limit.later}
+    return {"rate": [limit.amount, limit.period_us], **limit.own_options()}
 
 
 def load(data: Mapping[str, Any]) -> Limit:
@@ -77,6 +72,7 @@ def load(data: Mapping[str, Any]) -> Limit:
         # Messages older than the other algorithms name none.
         algorithm = _ALGORITHMS[data.get("algorithm", "token-bucket")]
         make: Any = algorithm
+        rules = algorithm.rule_type
         amount, period_us = data["rate"]
         key, tier, varying_us = data["key"], data.get("tier"), data.get("varying_us")
         workflow = data.get("held_by")
@@ -93,13 +89,12 @@ def load(data: Mapping[str, Any]) -> Limit:
             on_store_failure=data.get("on_store_failure", "closed"),
             processes=data.get("processes"),
             share=GivenShare.read(data.get("share")),
-            adapt=(ByLatency if algorithm is Concurrency else GivenAdapt).read(data.get("adapt")),
+            adapt=(ByLatency if algorithm is Concurrency else Adapt).read(data.get("adapt")),
             held_by=None if workflow is None else _always(workflow),
-            _of_tier=tier,
-            _by_value=True,
-            _varying_us=varying_us,
+            show_key=data.get("show_key") is True,
+            _sent=(tier, varying_us),
             **{option: data[option] for option in ("prefetch", "prefetch_for") if data.get(option) is not None},
-            **{option: data[option] for option in algorithm.options if option not in algorithm.later or option in data},
+            **{option: data[option] for option in rules.options if option not in rules.later or option in data},
         )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(
@@ -119,7 +114,7 @@ def load_in_force(data: Mapping[str, Any]) -> Limit:
     limit, declared = load(data), data.get("declared")
     if declared is None:
         return limit
-    kept = ("rate", *limit.options)
+    kept = ("rate", *limit.rule_type.options)
     if not isinstance(declared, Mapping) or not limit.count_with(
         load({**data, "prefetch": None, **{name: declared.get(name) for name in kept}})  # pyright: ignore[reportUnknownMemberType]
     ):

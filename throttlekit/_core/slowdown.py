@@ -1,17 +1,21 @@
 """
-A limit that is paused, or slower for a while: because downstream refuses calls, or because its answers say how much is
-left.
+A limit that is paused, or slower for a while, because the service downstream refuses calls or reports how many units
+are left.
 
-Rule 1: a slowdown only denies. Beside what the limit lets pass by itself, units pass no faster than at the slower
-pace. So every bound of the limit holds, whatever was heard.
-Rule 2: it ends by itself, and then counts for nothing.
-Rule 3: a fall writes, and a success does not: the pace is a function of the time since the last fall.
+Rule 1: a slow-down only denies. A unit passes if the limit admits it, and the slower pace admits it too. So every bound
+of the limit holds, whatever responses say.
+Rule 2: a slow-down has an end. After that it has no effect.
+Rule 3: a fall writes to the store, and a success does not: the pace is a function of the time since the last fall.
 Rule 4: one overload is one fall. A refused job that was admitted before the last fall changes nothing.
 
-The pace is a bucket of its own (generic cell rate algorithm), of `TOLERANCE_US`. After a fall its rate follows the
-cubic function of CUBIC (Ha, Rhee, Xu: "CUBIC: a new TCP-friendly high-speed TCP variant", 2008; RFC 9438), with the
-time counted in spans, whatever the rate. Its top, which it reaches after one span, lies below where it fell: the true
-limit of a service stays where it is, so that rate is too high, and each try costs as many refusals as jobs run:
+Example: a limit of 100/s gets a 429. Its rate falls to 76/s, rises to 95/s in one span (6 s by default, the time of
+600 units), and later to 100/s. No write is needed for that.
+
+The pace is a second bucket (generic cell rate algorithm), with a burst of `TOLERANCE_US`. After a fall its rate follows
+the cubic function of CUBIC (Ha, Rhee, Xu: "CUBIC: a new TCP-friendly high-speed TCP variant", 2008; RFC 9438), with
+the time counted in spans. The function's top, which it reaches after one span, is below the rate at which the fall
+happened: the true limit of a service rarely changes, so that rate was too high, and each time it is tried again, every
+running job may be refused:
 
     part = top × (1 + (1 - β) × (t / span - 1)³), between the floor and 1, with β = 0.8
 
@@ -27,22 +31,36 @@ from typing import Any, NamedTuple
 from throttlekit._core.algorithm import Algorithm
 
 __all__ = [
-    "FURTHEST_US", "LONGEST_HEARD_US", "LONGEST_SPAN_US", "ONE", "TOLERANCE_US", "Fall", "Heard", "Pace", "Pause",
-    "Slowdown", "after_429", "fallen", "heard", "pace_of", "paced", "ready_after", "slowed",
+    "FURTHEST_US",
+    "LONGEST_REPORTED_US",
+    "LONGEST_SPAN_US",
+    "ONE",
+    "TOLERANCE_US",
+    "Fall",
+    "Pace",
+    "Pause",
+    "Remaining",
+    "Slowdown",
+    "apply_remaining",
+    "fallen",
+    "pace_of",
+    "paced",
+    "ready_after",
+    "slowed",
 ]  # fmt: skip
 
 ONE = 1_000_000
-"""A whole rate: parts of a rate are millionths."""
+"""The whole rate. A part of a rate is a number of millionths."""
 
 TOLERANCE_US = 250_000
-"""So much of its rate passes at once, so that jobs that come a little late lose nothing."""
+"""The burst of the pace, as time at its rate: a job that is a little late then loses no unit."""
 
-LONGEST_SPAN_US, LONGEST_HEARD_US = 86_400_000_000, 31 * 86_400_000_000
+LONGEST_SPAN_US, LONGEST_REPORTED_US = 86_400_000_000, 31 * 86_400_000_000
 FURTHEST_US = 3_155_760_000_000_000
 
 _BETA_PART = 5  # 1 / (1 - β)
 _TOP, _TOP_BELOW, _TOP_PARTS = 19, 18, 20
-_SAME_US = 2_000_000  # answers whose resets differ by no more speak of one window
+_SAME_US = 2_000_000  # resets of responses that differ by no more are of one window
 
 
 class Fall(NamedTuple):
@@ -59,8 +77,8 @@ class Fall(NamedTuple):
     floor: int
 
 
-class Heard(NamedTuple):
-    """Downstream answered that *remaining* units are left until *reset_us* from now, at most `LONGEST_HEARD_US`."""
+class Remaining(NamedTuple):
+    """Downstream answered that *remaining* units are left until *reset_us* from now, at most `LONGEST_REPORTED_US`."""
 
     remaining: int
     reset_us: int
@@ -74,12 +92,12 @@ class Slowdown(NamedTuple):
         fell_us: When the rate fell last.
         top: The part of the rate to which it comes back before it tries for more.
         span_us, floor: As in `Fall`.
-        back_us: By then the rate is whole again.
-        heard_from_us, heard_us: From when until when the last answer holds.
+        back_us: When the rate is whole again.
+        reported_at_us, reported_until_us: From when until when the last answer holds.
         each_ns: The time of one unit, by that answer.
         gate_us: When all that passed is made up for, at the slower pace.
         moved_us: When the gate was moved last.
-        from_us: When the rate begins to come back: at the end of a pause, if there was one.
+        from_us: When the rate begins to rise again: at the end of a pause, if there was one.
     """
 
     fell_us: int = 0
@@ -87,8 +105,8 @@ class Slowdown(NamedTuple):
     span_us: int = 1
     floor: int = ONE
     back_us: int = 0
-    heard_from_us: int = 0
-    heard_us: int = 0
+    reported_at_us: int = 0
+    reported_until_us: int = 0
     each_ns: int = 0
     gate_us: int = 0
     moved_us: int = 0
@@ -96,8 +114,8 @@ class Slowdown(NamedTuple):
 
     @property
     def last_us(self) -> int:
-        """From then on it counts for nothing."""
-        return max(self.back_us, self.heard_us)
+        """When the slow-down ends."""
+        return max(self.back_us, self.reported_until_us)
 
     def at(self, now_us: int) -> Slowdown:
         """As it counts now, if a later clock wrote it: what is left begins now."""
@@ -105,14 +123,16 @@ class Slowdown(NamedTuple):
         if slow.fell_us > now_us:
             by_us = slow.fell_us - now_us
             slow = slow._replace(fell_us=now_us, back_us=slow.back_us - by_us, from_us=slow.from_us - by_us)
-        if slow.heard_from_us > now_us:
-            slow = slow._replace(heard_from_us=now_us, heard_us=now_us + slow.heard_us - slow.heard_from_us)
+        if slow.reported_at_us > now_us:
+            slow = slow._replace(
+                reported_at_us=now_us, reported_until_us=now_us + slow.reported_until_us - slow.reported_at_us
+            )
         if slow.moved_us > now_us:
             slow = slow._replace(moved_us=now_us, gate_us=max(0, slow.gate_us - (slow.moved_us - now_us)))
         return slow
 
     def part(self, now_us: int) -> int:
-        """The part of its rate that the limit has, by its falls."""
+        """The part of its rate that the limit has now, after its falls, in millionths."""
         if now_us >= self.back_us:
             return ONE
         return min(ONE, max(self.floor, _cubic(self.top, max(0, now_us - self.from_us), self.span_us)))
@@ -120,12 +140,12 @@ class Slowdown(NamedTuple):
 
 class Pause(NamedTuple):
     """
-    When the limit lets jobs pass again.
+    A pause of a limit.
 
     Attributes:
-        until_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
-        from_us: The instant at which it began, so that a clock that steps back makes no pause longer.
-        emptied_us: After a 429: up to that instant the limit counts as used. 0: no 429 since a job passed.
+        until_us: When the pause ends, or ended. 0: the limit was not paused, or a job has passed since.
+        from_us: When the pause began, so that a clock that steps back does not make it longer.
+        emptied_us: After a 429, the limit counts as used up to this time. 0: no 429 since a job passed.
     """
 
     until_us: int = 0
@@ -195,7 +215,7 @@ def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | 
     """
     if slow is None:
         return None
-    each = float(slow.each_ns) if now_us < slow.heard_us else 0.0
+    each = float(slow.each_ns) if now_us < slow.reported_until_us else 0.0
     part = slow.part(now_us)
     if part < ONE:
         each = max(each, max(1, mark) * float(ONE) / part)
@@ -248,7 +268,7 @@ def fallen(slow: Slowdown | None, fall: Fall, paused_us: int, now_us: int) -> Sl
     )  # fmt: skip
 
 
-def heard(slow: Slowdown | None, answer: Heard, ours: int, now_us: int) -> Slowdown | None:
+def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us: int) -> Slowdown | None:
     """
     The slowdown once downstream has said what is left; the same object if that changes nothing.
 
@@ -260,41 +280,35 @@ def heard(slow: Slowdown | None, answer: Heard, ours: int, now_us: int) -> Slowd
         ours: How many units the limit itself would let pass until then.
     """
     until_us = now_us + answer.reset_us
-    known = slow if slow is not None and slow.heard_us > now_us else None
+    known = slow if slow is not None and slow.reported_until_us > now_us else None
     if answer.reset_us <= 0 or answer.remaining >= ours:
         return slow
     each_ns = math.ceil(answer.reset_us * 1000 / max(1, answer.remaining))
-    if known is not None and until_us <= known.heard_us + _SAME_US:
+    if known is not None and until_us <= known.reported_until_us + _SAME_US:
         if each_ns <= known.each_ns:
             return slow
-        if until_us >= known.heard_us - _SAME_US:
-            until_us = max(until_us, known.heard_us)
+        if until_us >= known.reported_until_us - _SAME_US:
+            until_us = max(until_us, known.reported_until_us)
     before = slow or Slowdown()
     gate_us = before.gate_us if before.last_us > now_us else 0
     first_us = now_us + max(TOLERANCE_US, -(-each_ns // 1000))
     if known is None or answer.remaining == 0:
         gate_us = max(gate_us, first_us)
-    elif until_us > known.heard_us + _SAME_US:
+    elif until_us > known.reported_until_us + _SAME_US:
         gate_us = min(gate_us, first_us)
     return before._replace(
-        heard_from_us=now_us, heard_us=until_us, each_ns=each_ns, moved_us=now_us, gate_us=gate_us
+        reported_at_us=now_us, reported_until_us=until_us, each_ns=each_ns, moved_us=now_us, gate_us=gate_us
     )  # fmt: skip
 
 
-def after_429(algorithm: Algorithm, taken: Any, emptied_us: int) -> Any:
-    """What is taken, as it counts after a 429 until *emptied_us*; 0: there was none."""
-    return algorithm.exhausted(taken, emptied_us) if emptied_us else taken
-
-
 def slowed(
-    slow: Slowdown | None, why: Fall | Heard, algorithm: Algorithm, taken: Any, pause: Pause, now_us: int
+    slow: Slowdown | None, why: Fall | Remaining, algorithm: Algorithm, taken: Any, pause: Pause, now_us: int
 ) -> Slowdown | None:
     """The slowdown once the service downstream has refused a job, or said what is left. *taken*: as it is stored."""
     if isinstance(why, Fall):
         return fallen(slow, why, pause.until_us, now_us)
-    known = algorithm.adopted(algorithm.sanitized(taken, now_us), now_us)
-    there = algorithm.there(after_429(algorithm, known, pause.emptied_us), now_us)
-    return heard(slow, why, there + math.floor(why.reset_us / (max(1, algorithm.mark) / 1000)), now_us)
+    there = algorithm.there(algorithm.read(taken, now_us, pause.emptied_us)[2], now_us)
+    return apply_remaining(slow, why, there + math.floor(why.reset_us / (max(1, algorithm.mark) / 1000)), now_us)
 
 
 def _cubic(top: int, since_us: int, span_us: int) -> int:

@@ -77,7 +77,7 @@ def digest_of(stored: str) -> str:
 
 
 def digest_of_key(key: str) -> str:
-    """As `digest_of`, of a key as the limit's template or callable gives it."""
+    """Like `digest_of`, of a key as the limit's template or callable gives it."""
     return digest_of(quoted(key))
 
 

@@ -1,12 +1,13 @@
 """
 Time zones and calendars as numbers: how far local time is ahead of UTC, and when that changes.
 
-A script knows no zones. So the changes of a zone's clocks near an instant are worked out here, and sent along.
+A script has no data about time zones. So the changes of a zone's clocks near the current time are computed here, and
+sent with each request.
 
-It knows no months either. Each month is counted as 31 days, and each year as 366, by a clock that is set forward as one
-begins: a month of 30 days is then a change of the clocks by a day. A month of 31 days in which a zone's clocks go back
-is longer: a day after its begin, its clock is set back by as much. So a window's number is (time + offset) // period
-there too, and windows of every kind are counted in one way.
+It has no calendar either. Each month counts as 31 days, and each year as 366, on a clock that is set forward when the
+next one begins. Example: April has 30 days, so on 1 May this clock is set forward by one day. A month of 31 days in
+which a zone's clocks go back is longer than 31 days: a day after its begin, its clock is set back by that time. So the
+number of a window is always (time + offset) // period.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-What happens to waitlists besides questions of jobs: pauses, slowdowns, units that come back, and what operators read.
+Changes of waitlists that no job requests: pauses, slow-downs, returned units; and what operators read.
 
-decide.py decides for jobs. Every change here ends as a question does: it wakes the jobs for which there are units.
+decide.py decides the requests of jobs. Every change here ends like a request: it wakes jobs for which there are units.
 
 lua/throttlekit_lua/wait_pause.lua, wait_slow.lua, wait_settle.lua, wait_return.lua, wait_clear.lua, wait_where.lua,
 wait_list.lua mirror this file. Change all, or the parity tests fail.
@@ -32,7 +32,7 @@ from throttlekit._core.decide import (
     _workflow_of,
 )
 from throttlekit._core.latency import Drop, after_drop
-from throttlekit._core.slowdown import Fall, Heard, Pause, after_429, slowed
+from throttlekit._core.slowdown import Fall, Pause, Remaining, slowed
 from throttlekit._core.waitlist import KEPT_US, Entry, State, Waitlist
 
 __all__ = [
@@ -108,7 +108,9 @@ def pause(
     return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
 
 
-def slow(claim: StoreClaim, number: int, state: Stored, now_us: int, why: Fall | Heard | Drop, bell: Bell) -> Stored:
+def slow(
+    claim: StoreClaim, number: int, state: Stored, now_us: int, why: Fall | Remaining | Drop, bell: Bell
+) -> Stored:
     """Slow a limit down as `slowed` or `after_drop` does; then wake jobs: the pace may be higher than before."""
     if isinstance(why, Drop):
         dropped = state._replace(taken=after_drop(state.taken, claim.algorithm, why, now_us))
@@ -144,7 +146,7 @@ def return_units(
     algorithm = claim.algorithm
     if not algorithm.size:
         return state
-    known = algorithm.sanitized(state.taken, now_us)
+    known, _, _ = algorithm.read(state.taken, now_us)
     if charge.granted_us is not None:
         by = algorithm.size
         if algorithm.overflows:
@@ -209,8 +211,8 @@ def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     last_us = max(now_us + KEPT_US, waitlist.pause.until_us, waitlist.slow.last_us if waitlist.slow else 0)
     if not waitlist.pause.emptied_us:
         return last_us
-    known = algorithm.adopted(algorithm.sanitized(stored.taken, now_us), now_us)
-    return max(last_us, algorithm.use(after_429(algorithm, known, waitlist.pause.emptied_us), now_us).full_us)
+    _, _, taken = algorithm.read(stored.taken, now_us, waitlist.pause.emptied_us)
+    return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
 def _woken_after(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:

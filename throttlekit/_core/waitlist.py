@@ -4,24 +4,24 @@ The jobs that wait for one limit and key: in which order, and which of them is w
 An entry has a position, an owner (the process that has the message), and one of three states:
 
 * waiting: it is in the order.
-* woken: its owner was told to let it ask, at an instant. Until it asks, or that instant is `PATIENCE_US` past, its
-  units are not given to others. Waking charges nothing: a job is charged when it asks. If it has not asked after
-  `WOKEN_US`, it is removed.
-* kept: it is not in the order, and only its position is known, by the job's id: it waits for another limit.
+* woken: its owner got a wake, with the time at which the job may request its units. Until the job does, or until
+  `PATIENCE_US` after that time, no other job gets these units. A wake charges nothing: a job is charged when it
+  requests its units. If it has not done so after `WOKEN_US`, the entry is removed.
+* kept: the job waits on the list of another limit. Its entry here is not in the order, but keeps its position.
 
-Jobs that their framework brings back after a delay have owners of their own: see late.py.
+Jobs that their framework returns after a delay have owners of their own: see late.py.
 
-The order is by class of priority, then by start tag, then by number. Start tags are those of start-time fair queueing
+The order is by priority class, then by start tag, then by number. Start tags are those of start-time fair queueing
 (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
 the start of the last job that passed, and finishes at start + cost / weight. A job that leaves the list without
 having passed gives its cost / weight back: its tenant's next job starts that much earlier. Without shares all tags are
-equal.
+equal, so jobs are in the order of their first denials.
 
 Example: a tenant's jobs start at 0, 1, 2 and 3, so its next one starts at 4. Two of them expire: its next one starts
-at 2. Without that rule, a tenant whose jobs expire would start ever further behind the others, and get nothing.
+at 2. Without that rule, the jobs of a tenant whose jobs often expire would fall further and further behind the others.
 
-Times are whole microseconds, and arguments. decide.py decides with it. lua/throttlekit_lua/waitlist.lua mirrors this
-file. Change both, or the parity tests fail.
+Every time is an argument, in whole microseconds. decide.py calls this file. lua/throttlekit_lua/waitlist.lua mirrors
+this file. Change both, or the parity tests fail.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = [
 ]  # fmt: skip
 
 LEAD_US = 30_000
-"""How long before its unit comes a job is woken. Simulated at 50/s, burst 1: 10 ms use .975, 30 ms .988."""
+"""How long before its unit is free a job is woken. Simulated at 50/s, burst 1: 10 ms use .975, 30 ms .988."""
 
 PATIENCE_US = 250_000
-"""How long after its instant a wake counts. Simulated with 4 of 8 owners hung at 1/s: .25 s use .95, 1 s .60."""
+"""How long after its time a wake keeps its units. Simulated with 4 of 8 owners hung at 1/s: .25 s use .95, 1 s .60."""
 
 TURN_US = 1_000_000
-"""How long a turn in a limit counts while a less scarce one holds the job back."""
+"""How long a job keeps its turn in a limit while another, less scarce limit delays it."""
 
 FUTURE_US = 1_000_000
-"""What counts from further ahead than this was written by a clock that was wrong."""
+"""A time that is further in the future than this was written by a clock that was wrong."""
 
 PROBE_US = 1_000_000
 """
@@ -60,35 +60,35 @@ not known to listen for so long.
 """
 
 SPACING_US = 10_000
-"""The shortest time between two looks that a script asks for."""
+"""The shortest time between two looks that a script requests."""
 
 VOID_US = 20_000
-"""So long after its instant a look that was asked for is asked for again, of another process."""
+"""If a requested look is overdue by this time, the script requests it again, from another process."""
 
 WOKEN_US = 3_600_000_000
-"""How long the position of a job is kept that was woken and has not asked: an hour."""
+"""How long a woken job that has not requested its units keeps its position: an hour."""
 
 KEPT_US = 172_800_000_000
 """How long everything else is kept: two days."""
 
 MOST_AT_ONCE = 16
-"""How many entries one question tries to wake, or drops: no script may hold the server for long."""
+"""How many entries one request wakes or removes at most, so that no script blocks the server for long."""
 
 GUESTS_US = 60_000_000
-"""Over at most this time callers that keep no position are spread: they may never come back."""
+"""Callers without a position are spread over at most this time, because they may never return."""
 
 FREE_UNKNOWN = 999_999
-"""The free threads of an owner that has not told them. They are known only while it has jobs in the order."""
+"""The free threads of an owner that has not reported them. They are known only while it has jobs in the order."""
 
 DEAF = -1
 """The free threads of an owner that does not listen on its channel."""
 
 _FIRST_TAG, _LAST_TAG = 1, 2**53 - 2
-"""All tags are exact in a double. Beyond the last, jobs are in the order in which they came."""
+"""All tags are exact in a double. Jobs with the last tag are in the order of their first denials."""
 
 
 class State(Enum):
-    """What an entry does."""
+    """The state of an entry."""
 
     WAITING = "waiting"
     WOKEN = "woken"
@@ -99,20 +99,20 @@ class Place(NamedTuple):
     """A position. Places compare in the order of the list."""
 
     rank: int
-    """The class of priority; 0 is the first."""
+    """The priority class; 0 is the first."""
     tag: int
     number: int
 
 
 class Wake(NamedTuple):
-    """That job may ask, in so many microseconds."""
+    """The job *id* may request its units in *in_us* microseconds."""
 
     id: str
     in_us: int
 
 
 Ring = Callable[[str, Wake | None], bool]
-"""Sends a wake to an owner, or nothing to see whether it listens. Returns whether it does."""
+"""Sends a wake to an owner; with None, only checks whether the owner listens. Returns whether it does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,13 +121,13 @@ class Entry:
     One job on the list.
 
     Attributes:
-        until_us: While it waits, when it no longer wants to; while it is woken or kept, when its position is forgotten.
-            None: never.
-        at_us: The instant for which it was woken; while it is kept, until when its turn counts; 0: it has no turn. It
-            has one while a less scarce limit holds the job back, which was woken here.
-        counts: Whether its wake takes units from others: not if its owner was only probed.
-        workflow: The workflow that is to hold its slot; "": the job does.
-        step: How far it moved its tenant's finish on.
+        until_us: The end of the entry: while it waits, when the job's longest wait ends; while it is woken or kept,
+            when its position is forgotten. None: never.
+        at_us: While it is woken, the time for which it was woken. While it is kept, the end of its turn, or 0 if it has
+            none: a job has a turn if it was woken here, and then a less scarce limit denied it.
+        counts: Whether its wake keeps units from other jobs. False if the wake only probes the owner.
+        workflow: The workflow that will hold the slot; "" if the job itself will.
+        step: How much it added to its tenant's finish.
         since_us, denials: When the job was first denied, and how often it was denied.
     """
 
@@ -149,13 +149,13 @@ class Entry:
 @dataclass(slots=True, eq=False)
 class Owner:
     """
-    Who has the messages of some entries.
+    A process, and the entries of the jobs whose messages it holds.
 
     Attributes:
         waiting: Its entries in the order, by place.
-        woken: Its entries that were woken, by when.
-        free: How many of its threads are free, while it has jobs in the order; `DEAF`, `FREE_UNKNOWN`. No thread is
-            free: minus the time at which it was last known to listen.
+        woken: Its entries that were woken, by the time of the wake.
+        free: How many of its threads are free, while it has jobs in the order; or `DEAF`, or `FREE_UNKNOWN`. If none is
+            free: minus the time at which the owner was last known to listen.
     """
 
     name: str
@@ -166,14 +166,13 @@ class Owner:
 
 class WakeRules(NamedTuple):
     """
-    What `Waitlist.wake` has to know of the limit.
+    What `Waitlist.wake` needs to know about the limit.
 
     Attributes:
-        ready_us: The earliest instant at which so many units are there, if no other job passes.
-        window: How many wakes an owner may have that have not asked.
-        lead_us: How long before its units come a job is woken; None: no clock shows when they come, and somebody gives
-            them back.
-        keeps: Whether so many units may be kept for jobs that come late.
+        ready_us: The earliest time at which a number of units is free, if no other job passes.
+        window: How many woken jobs an owner may have at a time.
+        lead_us: How long before its units are free a job is woken. None for slots: only a release makes them free.
+        keeps: Whether a number of units may be kept for jobs that return late.
         mark_ns: The time of one unit, at the limit's rate.
     """
 
@@ -188,15 +187,15 @@ class WakeRules(NamedTuple):
 class Waitlist:
     """
     Attributes:
-        epoch: Names this list: one that begins anew, after a loss of the store's state, has another.
+        epoch: The name of this list. A list that begins again, after a loss of the store's state, has another one.
         number: The last number that was given.
         v: The start tag of the last job that passed.
-        look_us: For when a process was asked to look.
+        look_us: The time at which a process was requested to look.
         finishes: Where each tenant's next job would start, if beyond v.
-        ends: The entries that end by themselves, by when.
-        turns: The entries that have a turn, by when it ends.
-        guest_us: When the next caller that keeps no position is to ask again, so that they do not all come at once.
-        pause, slow: What stops all jobs, or slows the limit down, for a while.
+        ends: The entries that have an end, by that time.
+        turns: The entries that have a turn, by the end of the turn.
+        guest_us: The retry time of the next caller without a position, so that these callers do not all retry at once.
+        pause, slow: The pause and the slow-down of the limit, if there are any.
     """
 
     epoch: str = ""
@@ -214,22 +213,22 @@ class Waitlist:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing on it but jobs."""
+        """Whether there is neither a pause nor a slow-down, and no caller has a retry time."""
         return self.pause == Pause() and self.slow is None and not self.guest_us
 
     def without_jobs(self) -> Waitlist:
-        """What stays if no job is on it."""
+        """The list without its jobs: what is kept if no job waits."""
         return Waitlist(guest_us=self.guest_us, pause=self.pause, slow=self.slow)
 
     # Positions
 
     def new_place(self, tenant: str, step: int, rank: int, *, first: bool) -> tuple[Place, int]:
         """
-        Return the position of a new job, and how far it moves its tenant's finish on.
+        Return the position of a new job, and how much it adds to its tenant's finish.
 
         Args:
             step: Cost / weight; 0 without shares.
-            first: The job ran before, and goes in front of those of its class that did not.
+            first: The job has run before, and gets a position ahead of those of its class that have not.
         """
         self.number += 1
         if first:
@@ -273,7 +272,7 @@ class Waitlist:
         self._change(entry, State.KEPT, owner, until_us, turn_us)
 
     def forget(self, entry: Entry) -> None:
-        """Remove an entry whose job has not passed, and give back what it moved its tenant's finish on."""
+        """Remove an entry whose job has not passed, and subtract what it added to its tenant's finish."""
         self._change(entry, None, entry.owner, None)
         if entry.step and entry.tenant in self.finishes:
             finish = self.finishes.pop(entry.tenant) - entry.step
@@ -281,19 +280,19 @@ class Waitlist:
                 self.finishes[entry.tenant] = finish
 
     def drop_ended(self, now_us: int) -> bool:
-        """Remove entries that no longer want to wait, or were kept or woken for too long. False: there may be more."""
+        """Remove entries whose end has passed. Returns False if there may be more of them."""
         ended = self.ends[: bisect_left(self.ends, (now_us + 1, ""))][:MOST_AT_ONCE]
         for _, id in ended:
             self.forget(self.entries[id])
         return len(ended) < MOST_AT_ONCE
 
     def tell(self, name: str, free: int, now_us: int) -> None:
-        """Note how many threads of an owner are free, if it has jobs in the order. It listens."""
+        """Note how many threads of an owner that listens are free, if it has jobs in the order."""
         if name in self.owners and self.owners[name].waiting:
             self.owners[name].free = free if free > 0 else -now_us
 
     def woken_of(self, name: str) -> list[tuple[int, str]]:
-        """The entries of an owner that were woken, by the instant."""
+        """The woken entries of an owner, by the time of the wake."""
         return list(self.owners[name].woken) if name in self.owners else []
 
     def _change(
@@ -336,11 +335,11 @@ class Waitlist:
 
     def head(self, now_us: int, *, late: bool = True) -> tuple[list[Owner], Owner | None]:
         """
-        The owner of the first job in the order, and before it those that are skipped. Without *late*, so are those
-        whose jobs come back by a delay.
+        The owners that are skipped, and then the owner of the first job in the order. Without *late*, owners whose
+        jobs return after a delay are skipped too.
 
-        An owner with a full window of wakes is not skipped as long as none of them is overdue: the others wait until it
-        has answered one, so that jobs pass in their order.
+        An owner with a full window of wakes is not skipped as long as none of them is overdue: the other owners wait
+        until one of these jobs has requested its units, so that jobs pass in their order.
         """
         skipped: list[Owner] = []
         for owner in self._by_head():
@@ -350,30 +349,30 @@ class Waitlist:
         return skipped, None
 
     def comes_first(self, now_us: int) -> bool:
-        """Whether a job passes before one that just asks. Not if so many did not come that they seem to be purged."""
+        """Whether a waiting job is ahead of a new one. Not if so many woken jobs are missing that a purge is likely."""
         owner = self.head(now_us)[1]
         return owner is not None and _missed(owner, now_us) < MOST_AT_ONCE
 
     def taken(self, now_us: int) -> int:
-        """Units of the wakes that have not asked and count, and of the turns that count."""
+        """The units that are kept for woken jobs that have not requested them yet, and for jobs with a turn."""
         return sum(entry.cost for _, entry in self._held(now_us))
 
     def kept_late(self, now_us: int) -> int:
-        """Of these, the units that are kept for jobs that come back by a delay."""
+        """Of these, the units that are kept for jobs that return after a delay."""
         return sum(entry.cost for _, entry in self._held(now_us) if _is_woken_late(entry))
 
     def expected(self, owner: str, now_us: int) -> int:
-        """How many jobs that come back by a delay were woken, and should come yet."""
+        """How many jobs that return after a delay were woken, and are not overdue."""
         woken = self.woken_of(owner)
         last, first = now_us + FUTURE_US + 1, now_us - lateness_us(owner)
         return bisect_left(woken, (last, "")) - bisect_left(woken, (first, ""))
 
     def wake(self, rules: WakeRules, now_us: int, ring: Ring) -> int | None:
         """
-        Wake the first jobs, while there are units for them beyond those of the jobs that were woken before.
+        Wake the first jobs, while there are units for them beyond those that are kept for other jobs.
 
         Returns:
-            The instant at which somebody should look at this list; None: nobody needs to.
+            When a process should look at this list; None if none needs to.
         """
         again_us = None if self.drop_ended(now_us) else now_us + SPACING_US
         if now_us < self.pause.until_us:
@@ -425,17 +424,18 @@ class Waitlist:
                 self._wake(self.entries[each.waiting[0][1]], now_us, now_us, ring, counts=False)
 
     def wake_workflow(self, workflow: str, now_us: int, ring: Ring) -> None:
-        """Wake jobs of a workflow that holds its slot: they take none, and wait for nobody. Each of them wakes more."""
+        """Wake jobs of a workflow that holds its slot: they need no other slot. Each wakes more as it passes."""
         waiting = [e for e in self.entries.values() if e.state is State.WAITING and e.workflow == workflow]
         for entry in sorted(waiting, key=lambda entry: entry.place)[:MOST_AT_ONCE]:
             self._wake(entry, now_us, now_us, ring, counts=False)
 
     def next_look(self, at_us: int | None, now_us: int, *, by_job: bool) -> int | None:
         """
-        Ask for a look at *at_us*, unless one is asked for that is soon enough: the delay, or None.
+        Request a look at *at_us*, unless a look that is soon enough was requested before. Returns the delay, or None.
 
         Args:
-            by_job: A job asks. It is asked for a look that is far off in any case: who was asked first may hang.
+            by_job: A job makes the request. Its process is requested to look in any case if the look is far in the
+                future, because the process that was requested first may hang.
         """
         if at_us is None:
             return None
@@ -451,7 +451,7 @@ class Waitlist:
         return sorted((owner for owner in self.owners.values() if owner.waiting), key=lambda owner: owner.waiting[0])
 
     def _held(self, now_us: int) -> Iterator[tuple[int, Entry]]:
-        """What takes units from others, and until when: wakes that have not asked, and turns."""
+        """The entries for which units are kept, and until when: woken jobs that have not requested them, and turns."""
         untils = [(turn_us, self.entries[id]) for turn_us, id in self.turns]
         for owner in self.owners.values():
             for_us = min(lateness_us(owner.name), FUTURE_US) or PATIENCE_US
@@ -474,16 +474,16 @@ def _is_woken_late(entry: Entry) -> bool:
 
 
 def _missed(owner: Owner, now_us: int) -> int:
-    """How many jobs that come back by a delay were woken, and did not come in time."""
+    """How many jobs that return after a delay were woken, and are overdue."""
     late_us = lateness_us(owner.name)
     return bisect_left(owner.woken, (now_us - late_us, "")) if late_us else 0
 
 
 def _unkept_us(owner: Owner, pace_us: int, ready_us: int, now_us: int) -> int:
     """
-    When the first of jobs that come back late is woken, if no unit can be kept for it: at the limit's pace, as if all
-    before it had passed. Some of them never come: who is more than `PROBE_US` behind catches up, and as many are woken
-    at once as did not come.
+    When the first of the jobs that return late is woken, if no unit can be kept for it: at the limit's pace, as if all
+    jobs before it had passed. Some jobs never return. So for each overdue job another one is woken at once, and if the
+    wakes are more than `PROBE_US` behind the pace, they catch up.
     """
     missed = _missed(owner, now_us)
     if missed > bisect_left(owner.woken, (now_us + FUTURE_US + 1, "")) - missed:
@@ -496,7 +496,7 @@ def _unkept_us(owner: Owner, pace_us: int, ready_us: int, now_us: int) -> int:
 
 
 def _skipped(owner: Owner, now_us: int) -> bool:
-    """Whether an owner has a wake for each free thread, or leaves one unanswered, or one of a clock that was wrong."""
+    """Whether each free thread of an owner has a wake, or a wake is overdue, or a wrong clock wrote one."""
     if lateness_us(owner.name):
         return False
     if not owner.woken:

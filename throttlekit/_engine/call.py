@@ -1,16 +1,174 @@
-"""One call of a limiter's verb, made there and carried down to the store."""
+"""One call of a limiter's verb, and how its job returns if it is denied: after a delay, or woken by its holder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
+from throttlekit._core.answer import Answer, Asker, Caller, Look, Waited
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decision import Decision, decision_of
 from throttlekit._core.job import Job
+from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
-from throttlekit._engine.waker import Waiting
+from throttlekit._core.waitlist import Wake
 
-__all__ = ["Call"]
+__all__ = ["PLAIN_DELIVERY", "Call", "Delivery", "JobHolder", "Waiting", "WaitlistStore"]
+
+
+_PAST = 0.01
+"""
+Seconds after its expiry, or the end of its longest wait, at which a job comes back: at the very instant that may not be
+over yet.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """
+    What the limiter must know of a framework's delayed delivery. Seconds.
+
+    Attributes:
+        longest: The longest delay that the framework carries safely. A job that is due later
+            comes back then, and is deferred again; its position stays.
+        lateness: How late the framework delivers, in all but rare cases.
+        latest: How late it delivers at worst, if that is more.
+        max_wait: How long a job may wait in all, from its first denial.
+        max_deferrals: How often a job may be denied.
+        expires_in: In how many seconds the framework ends the job if it has not begun: Dramatiq's `max_age`, Celery's
+            `expires`, RQ's `ttl`. A job that cannot begin before that comes back right after it; the framework ends it
+            in its own way. 0 or less: the job has expired.
+        again: Whether the job ran before, and has to wait once more: it stands in front of those that have not run.
+        comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no
+            position. Its key, cost, tier and share are read of it all the same.
+        waits: How it waits if it is denied. None: it comes back by its delay.
+    """
+
+    longest: float = 600.0
+    lateness: float = 0.05
+    latest: float = 0.0
+    max_wait: float = math.inf
+    max_deferrals: float = math.inf
+    expires_in: float = math.inf
+    again: bool = False
+    comes_back: bool = True
+    waits: Waiting | None = None
+
+    def ends_in_us(self, waited_us: int) -> int | None:
+        """In how long it is certain that a job that has waited for *waited_us* is to wait no longer; None: never."""
+        seconds = min(self.max_wait - waited_us / 1_000_000, self.expires_in) + _PAST
+        return None if seconds == math.inf else max(0, round(seconds * 1_000_000))
+
+    def is_over(self, waited: float, denials: int) -> bool:
+        """Whether a job that waited for so many seconds, and was denied so often, is to wait no longer."""
+        return waited >= self.max_wait or denials > self.max_deferrals
+
+    @property
+    def owner(self) -> str:
+        """For adapters: the owner of the job on a waitlist, if it comes back by its delay."""
+        return _owner_of(self.lateness, self.latest)
+
+    def in_time(self, delay: float) -> bool:
+        """Whether a job that is due in *delay* seconds can begin before it expires."""
+        lives_us = self._lives_us()
+        return lives_us is None or round(delay * 1_000_000) <= lives_us
+
+    def deferred(self, decision: Decision, waited: float, denials: int) -> Decision:
+        """
+        A denial as an adapter gets it: with a delay that its framework can carry, or as waited too long.
+
+        Args:
+            waited: Seconds since the job's first denial.
+            denials: How often it was denied.
+        """
+        if self.is_over(waited, denials):
+            return replace(decision, reason="waited too long", delay=0.0)
+        delay = decision.delay
+        if self.expires_in != math.inf and not self.in_time(delay):
+            delay = max(0.0, self.expires_in) + _PAST
+        delay = min(delay, self.longest, self.max_wait - waited)
+        return decision_of(
+            False, decision.limit, decision.key, decision.cost, decision.remaining, decision.retry_after, delay,
+            decision.reset_after, decision.reason, (),
+        )  # fmt: skip
+
+    def _lives_us(self) -> int | None:
+        """How far off the last instant is at which the job can begin in time; None: any."""
+        if self.expires_in == math.inf:
+            return None
+        return max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
+
+
+@lru_cache
+def _owner_of(lateness: float, latest: float) -> str:
+    return late_owner(max(lateness, latest))
+
+
+PLAIN_DELIVERY = Delivery()
+
+
+class WaitlistStore(Protocol):
+    """What a waker needs of a store."""
+
+    def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look: ...
+
+    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None: ...
+
+    def listen(
+        self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Call *on_wakes* with the bucket and the wakes of *owner* that others make. Returns what ends that."""
+        ...
+
+
+class JobHolder(Protocol):
+    """What a question needs of the holder of its job: a `Waker` of this process, or a `Relay` to that of another."""
+
+    def asks(
+        self, id: str, buckets: Sequence[str], caller: Caller, ends_in_us: Callable[[int], int | None]
+    ) -> tuple[Asker, str]: ...
+
+    def waited(self, id: str) -> Waited: ...
+
+    def answered(
+        self, id: str, item: Any, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
+    ) -> None: ...
+
+    def unanswered(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None: ...
+
+    def hold(
+        self, id: str, item: Any, in_us: int, waited: Waited | None = None, *,
+        ends_in_us: int | None = None, claims: Sequence[StoreClaim] = (), stops: str = "",
+    ) -> None: ...  # fmt: skip
+
+    def leave(self, id: str, claims: Sequence[StoreClaim]) -> Any: ...
+
+    def leave_lists(self, id: str, claims: Sequence[StoreClaim]) -> None: ...
+
+    def pass_on(self, id: str) -> Any: ...
+
+    def done(self, id: str) -> None: ...
+
+
+class Waiting(NamedTuple):
+    """
+    How a job waits if it is denied.
+
+    Attributes:
+        waker: Holds it.
+        item: What the waker starts.
+        id: The job's id on the waitlists, if it has none of its own.
+        denied: Whether its message shows that it was denied before, maybe in another process: a full queue does not
+            refuse it then, even if the store has lost its state.
+    """
+
+    waker: JobHolder
+    item: Any
+    id: str = ""
+    denied: bool = False
 
 
 class Call(NamedTuple):  # made for each decision: a frozen dataclass costs three times as much

@@ -1,4 +1,4 @@
-"""Turn a call into claims and a store's request, and the store's answer into a decision."""
+"""Turn a call into claims and an attempt, for the layers that decide, and turn the store's answer into a decision."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.share import NO_STAKE, Stake
 from throttlekit._core.limit.template import key_text
 from throttlekit._core.storage_keys import bucket_name, holder_name, quoted
+from throttlekit._core.wait_control import Charge
 from throttlekit._engine.call import Call
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.stores.base import Request
 
-__all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from", "under"]
+__all__ = [
+    "Attempt", "Claim", "ClaimResolver", "Decider", "Layer", "Plugins", "Rest", "build_request", "decision_from",
+    "under",
+]  # fmt: skip
 
 _DAY_NS = 86_400_000_000_000
 _MOST_REMEMBERED = 1024
@@ -65,6 +69,66 @@ def under(charged: Charged) -> Claim:
     """The claim that counts where *charged* was counted, and takes nothing."""
     algorithm = charged.limit.bind(0, time.time_ns() // 1000)
     return Claim(charged.limit, "", 0, StoreClaim(charged.bucket, algorithm, 0))
+
+
+class Attempt(NamedTuple):
+    """
+    One question for a call. After a wait in place the same call makes another attempt.
+
+    Attributes:
+        claims: The call's claims, in the order of its limits.
+        request: The question, as a store reads it. Its claims are those of `claims`, one by one.
+        began: When it was put, by `time.perf_counter`; 0 if no plugin listens.
+    """
+
+    call: Call
+    claims: Sequence[Claim]
+    request: Request
+    began: float = 0.0
+
+
+class Decider(Protocol):
+    """A layer from the verb down to the pipeline: it decides a call, or passes it down."""
+
+    def acquire(self, call: Call) -> Decision:
+        """
+        Decide *call*, or peek.
+
+        Raises:
+            ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
+            StoreUnavailable: The store did not answer a peek.
+        """
+        ...
+
+
+class Layer(Protocol):
+    """A layer from the pipeline down to the store: it answers an attempt, or passes it down."""
+
+    def decide(self, attempt: Attempt) -> Answer:
+        """
+        Decide *attempt*.
+
+        Raises:
+            StoreUnavailable: The store gave no usable answer.
+        """
+        ...
+
+
+class Rest:
+    """Those claims of an attempt that the layer below decides: the last part of it, as a store."""
+
+    def __init__(self, attempt: Attempt, numbers: Sequence[int], layer: Layer) -> None:
+        self._attempt, self._numbers, self._layer = attempt, numbers, layer
+
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        mine = [self._attempt.claims[number] for number in self._numbers]
+        request = Request(claims, asker, attempt)
+        return self._layer.decide(self._attempt._replace(claims=mine, request=request))
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        """It is the last part: it is charged only if the others are. A job that they deny asks it for no position."""
 
 
 class Plugins(Protocol):

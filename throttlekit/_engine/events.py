@@ -17,10 +17,9 @@ from throttlekit._core.answer import Answer, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.local_share import OnStoreFailure
+from throttlekit._core.limit.options import OnStoreFailure
 from throttlekit._core.limit.template import key_text, safe_repr
-from throttlekit._engine.attempt import Attempt
-from throttlekit._engine.claims import Claim
+from throttlekit._engine.claims import Attempt, Claim
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.hookspecs import (
@@ -28,7 +27,7 @@ from throttlekit.hookspecs import (
     Deferred,
     Finished,
     Outcome,
-    RateLimitHeard,
+    RateLimitReceived,
     Settled,
     ShadowDenied,
     SlotLost,
@@ -178,7 +177,7 @@ class EventDispatcher:
 
     def rate_limited(self, job: Job, limit: Limit, retry_after: float, key: str = "") -> None:
         if self._rate_limited.functions:
-            self._rate_limited.emit(RateLimitHeard(job, limit, retry_after, key))
+            self._rate_limited.emit(RateLimitReceived(job, limit, retry_after, key))
 
     def shadow_denied(self, denial: Decision, job: Job | None) -> None:
         if self._shadow_denied.functions:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from throttlekit._core.answer import GUEST
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
-from throttlekit._core.limit.local_share import OnStoreFailure
+from throttlekit._core.limit.options import OnStoreFailure
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable

@@ -1,4 +1,4 @@
-"""The values of a response's headers: numbers, resets, durations, dates, lists. Pure; no text makes it raise."""
+"""Parse the values of response headers: numbers, resets, durations, dates, lists. Pure; no value raises an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits for code outside a job: it waits where it is called."""
+"""Limits for code outside a job: `hold` and `wait` block until the limits have room."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.call import Call
+from throttlekit._engine.call import Call, Delivery, Waiting
 from throttlekit._engine.claims import Claim
-from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.running import Holder, Running
-from throttlekit._engine.threads import Threads, in_running_loop
-from throttlekit._engine.waker import Waiting, Waker
+from throttlekit._engine.waker import Waker
+from throttlekit._util.threads import Threads, in_running_loop
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 
 __all__ = ["Hold", "Verbs", "limited_by"]
@@ -86,7 +85,7 @@ class Hold:
         return decision
 
     async def pass_line_async(self) -> Decision:
-        """As `pass_line`, in an event loop. If it is cancelled, it has taken nothing."""
+        """Like `pass_line`, in an event loop. If it is cancelled, it has taken nothing."""
         import asyncio  # a third of what `import throttlekit` would cost
 
         loop, woken = asyncio.get_running_loop(), asyncio.Event()

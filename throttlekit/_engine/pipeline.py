@@ -1,7 +1,8 @@
-"""From a call to a decision: resolve the claims, ask the layers below, and turn their answer into a decision."""
+"""From a call to a decision: resolve the claims, send them to the layers below, and turn the answer into a decision."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,19 +13,18 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.wait_control import Where
-from throttlekit._engine.attempt import Attempt, Layer
-from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from
+from throttlekit._engine.call import Call, Waiting
+from throttlekit._engine.claims import Attempt, Claim, ClaimResolver, Layer, build_request, decision_from
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import OutageDelays, decide_without_store
-from throttlekit._engine.history import History
-from throttlekit._engine.returns import slots_of
 from throttlekit._engine.stores import Stores
-from throttlekit._engine.waker import Waiting
+from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
+from throttlekit.stores.returns import slots_of
 
-__all__ = ["Count", "Pipeline", "begins_in"]
+__all__ = ["Count", "History", "Pipeline", "begins_in"]
 
+_MOST_REMEMBERED = 10_000
 Count = Callable[[Decision, Sequence[Claim], Answer, Waited, "Job | None"], None]
 """Counts a decision of the store: the decision, the claims, the answer, how the job has waited, the job."""
 
@@ -77,17 +77,17 @@ class Pipeline:
         Raises:
             ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
         """
-        resolver = self.resolver
+        resolver, began = self.resolver, time.perf_counter() if self.events.decisions else 0.0
         question = call.question
         known: Attempt | None = None if question is None else resolver.questions.get(question)
         if known is not None:
-            return Attempt(call, known.claims, known.request, self._now())
+            return Attempt(call, known.claims, known.request, began)
         owned, made = resolver.registry.check(call), resolver.made
         claims = resolver.resolve(call)
         waited = NOT_WAITED
-        if call.job is not None and call.waits is None:
+        if call.job is not None and call.delivery.waits is None:
             waited = self.history.before(call.job.id, again=call.delivery.again)
-        attempt = Attempt(call, claims, build_request(call, claims, waited), self._now())
+        attempt = Attempt(call, claims, build_request(call, claims, waited), began)
         if question is not None and owned and made == resolver.made and all(each.is_anyones for each in claims):
             resolver.remember(question, attempt)  # with its limits, which live as long
         return attempt
@@ -113,7 +113,7 @@ class Pipeline:
         if dated:
             found = self._stores.ask_all([each.request for each in dated.values()])
             for (number, each), answer in zip(dated.items(), found, strict=True):
-                self._stores.calendar.heard(each, answer)
+                self._stores.calendar.note_answer(each, answer)
                 answers[number] = answer
         return [answers[number] for number in range(len(attempts))]
 
@@ -141,7 +141,7 @@ class Pipeline:
         """
         call, decision = attempt.call, decision_from(answer, attempt.claims)
         job, waits = call.waiting, call.waits
-        waited = NOT_WAITED if job is None else _waited_of(call.id, waits, answer)
+        waited = NOT_WAITED if job is None else _waited_of(attempt.request.asker.job, waits, answer)
         if self._count is not None:
             self._count(decision, attempt.claims, answer, waited, job)
         if waits is not None:
@@ -156,7 +156,8 @@ class Pipeline:
         self, attempt: Attempt, waits: Waiting, answer: Answer, decision: Decision, waited: Waited
     ) -> Decision:
         """Hand a job to its waker, or end its waiting."""
-        call, units, ends_in_us, id = attempt.call, _units_of(attempt), _ends_in_us(attempt), attempt.call.id
+        call, asker, units = attempt.call, attempt.request.asker, _units_of(attempt)
+        id, ends_in_us = asker.job, asker.max_wait_us
         is_deferral = _is_deferral(call, decision)
         if is_deferral and call.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             waits.waker.leave(id, units)
@@ -248,13 +249,11 @@ class Pipeline:
             # Only its positions are left: where another store answers, others pass while it waits for this one.
             in_us, before = round(decision.delay * 1_000_000), waits.waker.waited(id)
             known = before._replace(claim=None) if before.denials else None
-            waits.waker.hold(id, waits.item, in_us, known, ends_in_us=_ends_in_us(attempt), claims=units)
+            ends_in_us = attempt.request.asker.max_wait_us
+            waits.waker.hold(id, waits.item, in_us, known, ends_in_us=ends_in_us, claims=units)
         if self.events.decisions:
             self.events.decided_without_store(attempt, decision, error, waited)
         return decision
-
-    def _now(self) -> float:
-        return time.perf_counter() if self.events.decisions else 0.0
 
 
 def _waited_of(id: str, waits: Waiting | None, answer: Answer) -> Waited:
@@ -274,11 +273,6 @@ def begins_in(answer: Answer) -> float:
     return max(0, answer.retry_us - answer.now_us) / 1_000_000
 
 
-def _ends_in_us(attempt: Attempt) -> int | None:
-    """In how long the job of *attempt* is to wait no longer; None: never."""
-    return attempt.request.asker.max_wait_us
-
-
 def _units_of(attempt: Attempt) -> list[StoreClaim]:
     """The claims of *attempt*, of one unit each, as looks at their waitlists name them."""
     return [replace(each.claim, algorithm=each.claim.algorithm.of_one(), cost=1) for each in attempt.claims]
@@ -290,3 +284,47 @@ def _peek_decision(answer: Answer, attempt: Attempt) -> Decision:
 
 def _is_deferral(call: Call, decision: Decision) -> bool:
     return not decision.allowed and call.waiting is not None and not decision.final
+
+
+class History:
+    """
+    Remembers the last 10 000 jobs that were granted after they had waited, and come back by a delay.
+
+    Args:
+        clock_us: For tests: this process's own time in microseconds.
+    """
+
+    def __init__(self, *, clock_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000) -> None:
+        self._clock_us = clock_us
+        self._lock = threading.Lock()
+        renew_lock_after_fork(self, "_lock")
+        self._known: dict[str, tuple[int, Waited]] = {}
+        self._again: set[str] = set()
+
+    def note(self, id: str, waited: Waited, *, again: bool = False) -> None:
+        """Note that a job was granted; or, with *again*, that it waits once more, and no store knows of that."""
+        if not id or not (waited.denials or id in self._known):
+            return
+        with self._lock:
+            self._known.pop(id, None)
+            self._again.discard(id)
+            if waited.denials:
+                self._known[id] = self._clock_us(), waited
+            if again:
+                self._again.add(id)
+            if len(self._known) > _MOST_REMEMBERED:
+                oldest = next(iter(self._known))
+                del self._known[oldest]
+                self._again.discard(oldest)
+
+    def before(self, id: str, *, again: bool) -> Waited:
+        """How a job had waited that asks now; *again*: it ran, and received a 429."""
+        return self.of(id) if again or id in self._again else NOT_WAITED
+
+    def of(self, id: str) -> Waited:
+        """How a job has waited, its run included; zeros: it is not known to have waited."""
+        with self._lock:
+            granted, waited = self._known.get(id, (0, NOT_WAITED))
+        if not waited.denials:
+            return waited
+        return waited._replace(for_us=waited.for_us + self._clock_us() - granted)

@@ -1,4 +1,4 @@
-"""Prefetched tokens: spend units that this process took ahead, and take more ahead when the store is asked."""
+"""Prefetched units: spend units that this process took in advance, and take more with its next request."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.prefetch_options import PrefetchQuota
-from throttlekit._core.local_quota import LocalQuota
+from throttlekit._core.local_quota import LocalQuota, PrefetchQuota
 from throttlekit._core.wait_control import Charge
-from throttlekit._engine.attempt import Attempt, Decider, Layer, Rest
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Claim, decision_from
+from throttlekit._engine.claims import Attempt, Claim, Decider, Layer, Rest, decision_from
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.stores.base import Request
@@ -262,7 +260,7 @@ class PrefetchedCalls:
         return self._below.acquire(call)
 
     def spend(self, call: Call) -> Decision | None:
-        """As `Prefetcher.spend`, with its event. A plugin that configures claims has to be asked about each job."""
+        """Like `Prefetcher.spend`, with its event. A plugin that configures claims has to be asked about each job."""
         if call.job is not None and self._events.configures_claims:
             return None
         decision = self.prefetcher.spend(call)

@@ -1,4 +1,4 @@
-"""`RateLimited`: what a body raises when downstream answers 429."""
+"""`RateLimited`: the error that a body raises after a 429."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RateLimited(ThrottleError):
         """
         Read when to come back from a response of requests, httpx, aiohttp, urllib, or whatever has `.headers`.
 
-        Retry-After counts first, then the resets of the other dialects that docs/how-to-429.md lists, in their order.
+        Retry-After counts first, then the resets of the other dialects that docs/limit-429.md lists, in their order.
         Dates and instants are read against the response's own Date, so a clock that is off here does no harm. What
         cannot be read, is negative or lies in the past is as if it were not there.
 

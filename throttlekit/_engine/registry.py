@@ -1,4 +1,4 @@
-"""The limits that a limiter knows by name, and calls that can never work."""
+"""The limits that a limiter knows by name. Refuses two definitions of one name, and calls that can never work."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-What a response's headers say of downstream's limits: the table of dialects, which docs/how-to-429.md shows.
+Read the limits of the service downstream from response headers: the table of dialects, which docs/limit-429.md shows.
 
-Pure: what time it is comes with the call. No header makes it raise. What cannot be read, is negative or lies in the
-past is as if it were not there; of a header that came twice the stricter value counts.
+Pure: the time is an argument, and no header raises an error. A value that is unreadable, negative or in the past is
+ignored. If a header is sent twice, the stricter value counts.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         "IETF, up to version 6",
-        "`RateLimit-Remaining: 50`, `RateLimit-Reset: 30`; GitLab's reset is an instant",
+        "`RateLimit-Remaining: 50`, `RateLimit-Reset: 30`; GitLab's reset is a Unix time",
         "draft-ietf-httpapi-ratelimit-headers-06",
         "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-06",
         tuple(f"ratelimit-{what}" for what in _WHAT),
@@ -241,7 +241,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         "GitHub's secondary limits",
-        "denied, though `X-RateLimit-Remaining` is above 0: a minute",
+        "refused, although `X-RateLimit-Remaining` is above 0: waits for a minute",
         "GitHub, rate limits for the REST API",
         "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api",
         ("x-github-request-id", "x-github-media-type"),

@@ -1,4 +1,4 @@
-"""The jobs that a process holds while they wait: which of them may ask now, and when it looks at their lists."""
+"""The waiting jobs that a process holds: which of them may request units now, and when it looks at their lists."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from typing import Generic, NamedTuple, TypeVar
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.answer import Look
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decide import bears_early
 from throttlekit._core.waitlist import Wake
 
-__all__ = ["AHEAD_US", "Room"]
+__all__ = ["AHEAD_US", "Room", "Stop"]
 
 _T = TypeVar("_T")
 
 _PERIOD_US, _SLOW_PERIOD_US, _LONGEST_PERIOD_US, _OWNER_PERIOD_US = 500_000, 5_000_000, 60_000_000, 300_000
 """
-Wakes may be lost, so a process looks periodically at a list where its jobs wait: once in .5 s; of a slow limit once in
-5 s, or, if many processes have jobs there, once in .3 s for each of them, so that all together look once in .3 s; at
-least once a minute. Simulated: 200 processes at 1/s make 11.6 operations a job, and 43 if each looks once in 5 s.
+Wakes may be lost, so a process looks periodically at a list where its jobs wait: every .5 s, or every 5 s if the limit
+is slow. If many processes have jobs there, each looks less often, so that all together look every .3 s; but each of
+them at least once a minute. Simulated: 200 processes at 1/s make 11.6 operations a job, and 43 if each looks every 5 s.
 """
 _NEVER_US = 2**62
 _IDS_NAMED = 8
 """How many ids of the first jobs a look names, to find those that the store does not know."""
 AHEAD_US = 2_000
-"""A job asks so long before the instant for which it was woken: the question takes a while."""
+"""
+How long before the time for which it was woken a job makes its request, because the request takes a while. A job of a
+window or a log does not, because it would be denied if it were early.
+"""
 _SAME_LOOK_US = 10_000
-"""Looks that are asked for within so long of each other are one."""
+"""Looks that are requested within this time of each other are one look."""
 
 
 def _look_period_us(algorithm: Algorithm, owners: int) -> int:
@@ -55,9 +59,9 @@ class _Held(Generic[_T]):
     bucket: str
     ahead_us: int
     at_us: int | None = None
-    """When it may ask; None: it waits."""
+    """When it may request its units. None: it waits."""
     until_us: int = _NEVER_US
-    """When it asks though it was not woken."""
+    """When it makes a request although it was not woken."""
 
     @property
     def due_us(self) -> int:
@@ -72,8 +76,8 @@ class _List:
     Attributes:
         ids: The jobs that it holds.
         owners: How many processes have jobs there.
-        periodic_us: When it looks next by itself.
-        asked_us: When the store asked it to look: a sooner look does not replace a later one.
+        periodic_us: The time of its next periodic look.
+        asked_us: The looks that the store requested: a sooner look does not replace a later one.
     """
 
     claim: StoreClaim
@@ -94,10 +98,10 @@ class _List:
 
 class Room(Generic[_T]):
     """
-    Holds jobs that wait. Whoever uses it has a lock, and a clock: times are microseconds of that clock.
+    Holds jobs that wait. The caller holds a lock, and all times are microseconds of the caller's clock.
 
     Args:
-        ahead_us: How long before the time for which it was woken a job is started.
+        ahead_us: How long before the time for which it was woken a job is started: at least `AHEAD_US`.
     """
 
     def __init__(self, ahead_us: int = AHEAD_US) -> None:
@@ -106,7 +110,7 @@ class Room(Generic[_T]):
         self._lists: dict[str, _List] = {}
         self._ready: list[tuple[int, int, _Held[_T]]] = []
         self._busy: dict[str, int | None] = {}
-        """Jobs that ask or run, and when they were woken meanwhile."""
+        """Jobs that make a request or run, and when they were woken in the meantime."""
         self._number = 0
 
     def __len__(self) -> int:
@@ -141,7 +145,8 @@ class Room(Generic[_T]):
         self._note_epoch(known, epoch, now_us)
         known.claim = claim
         known.ids[id] = None
-        self._held[id] = held = _Held(id, item, claim.bucket, self._ahead_us)
+        ahead_us = self._ahead_us if bears_early(claim) else self._ahead_us - AHEAD_US
+        self._held[id] = held = _Held(id, item, claim.bucket, ahead_us)
         if until_us is not None:
             held.until_us = until_us
             self._push(held)
@@ -269,7 +274,7 @@ class Room(Generic[_T]):
         return min((*ready, *(each.look_us for each in self._lists.values())), default=None)
 
     def _note_epoch(self, known: _List, epoch: str, now_us: int) -> None:
-        """All jobs ask anew where the list is another one than before, or none: the store has lost its state."""
+        """All jobs ask again if the list is a new one, or is gone: the store has lost its state."""
         if known.epoch not in ("", epoch):
             self._ask_anew(known.ids, now_us)
         known.epoch = epoch
@@ -292,3 +297,29 @@ class Room(Generic[_T]):
     def _forget_idle(self, known: _List) -> None:
         if not known.ids and not known.asked_us:
             self._lists.pop(known.claim.bucket, None)
+
+
+class Stop:
+    """
+    A list whose jobs something holds back that the store does not know, like an operator's pause.
+
+    Attributes:
+        at_us: When the jobs that it holds back ask again.
+        ids: These jobs, in the order in which they asked first, and whether they have positions.
+        positions: How many have. If one has, the store learns that no thread is free for the list; then those without
+            ask later than those with, as they would pass before all that wait.
+    """
+
+    __slots__ = ("at_us", "ids", "positions")
+
+    def __init__(self, at_us: int) -> None:
+        self.at_us = at_us
+        self.ids: dict[str, bool] = {}
+        self.positions = 0
+
+    def add(self, id: str, *, has_position: bool) -> None:
+        self.ids[id] = has_position
+        self.positions += has_position
+
+    def remove(self, id: str) -> None:
+        self.positions -= self.ids.pop(id, False)

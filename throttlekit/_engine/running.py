@@ -1,4 +1,4 @@
-"""The job that runs here: what a body reads of its decision, how it corrects its cost, and what it hears."""
+"""`current()`: in a body, the decision of its job, the correction of its cost, and reports of responses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 from throttlekit._core.decision import Charged, Decision, settled_of
 from throttlekit._core.job import Job
+from throttlekit._core.latency import Drop
+from throttlekit._core.limit.adapt import SlotAdapt
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
-from throttlekit._engine.adapting import falling_of
+from throttlekit._engine.apply_response import apply_response, claims_of, limits_by_unit
+from throttlekit._engine.claims import Claim, under
 from throttlekit._engine.events import EventDispatcher
-from throttlekit._engine.heard import claims_of, hear, limits_by_unit
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
@@ -25,7 +27,7 @@ from throttlekit.errors import ConfigurationError, LeaseLost, StoreUnavailable
 from throttlekit.hookspecs import Outcome
 from throttlekit.stores.base import Slowing
 
-__all__ = ["NOTHING", "RUNNING", "Holder", "Running", "check_held", "current"]
+__all__ = ["NOTHING", "RUNNING", "Holder", "Running", "check_held", "current", "falling", "falling_of"]
 
 _log = logging.getLogger("throttlekit")
 _settle_failed, _slow_failed = Every(), Every()
@@ -181,7 +183,7 @@ class Running:
         elif self._job is not None:  # it runs uncharged
             self._limiter.done(limit, job=self._job)
 
-    def heard(
+    def apply_response(
         self,
         response: Any,
         limit: Limit | None = None,
@@ -191,11 +193,11 @@ class Running:
         output_tokens: Limit | None = None,
     ) -> None:
         """
-        Take over what downstream's *response* says of its limits: `Limiter.heard`, for the limits and keys that this
-        job was charged under. Outside a throttled job, and for one that runs uncharged, nothing is done.
+        Apply what the partner's *response* says of its limits, as `Limiter.apply_response` does, to the limits and keys
+        that this job was charged under. Outside a throttled job, and for one that runs uncharged, nothing is done.
 
         Args:
-            response: As for `Limiter.heard`.
+            response: As for `Limiter.apply_response`.
             limit: Which of the job's limits counts downstream's requests. Default: its only one, besides those named
                 here and those of concurrency, unless its cost is a callable.
             tokens, input_tokens, output_tokens: Which of them count tokens.
@@ -205,9 +207,9 @@ class Running:
         """
         if self._limiter is not None and self.decision is not None and self.decision.charged:
             named = limits_by_unit(limit, tokens, input_tokens, output_tokens)
-            hear(self._limiter, response, claims_of(self.decision, named))
+            apply_response(self._limiter, response, claims_of(self.decision, named))
 
-    def overloaded(self, limit: Limit | str | None = None) -> None:
+    def report_overload(self, limit: Limit | str | None = None) -> None:
         """
         Say that downstream is overloaded, by a sign of your own, such as a time-out: the rate of the job's limits falls
         as their `adapt=` says, or their slots in use, unless they have fallen since the job was admitted. `RateLimited`
@@ -227,7 +229,7 @@ class Running:
             self._limiter.slow_down(falling_of(self.decision, limit))
         except StoreUnavailable as error:
             if _slow_failed.due():
-                _log.warning("%s. That downstream is overloaded could not be stored.", error)
+                _log.warning("%s. The overload of downstream could not be stored.", error)
 
     def _settle(self, actual: int, limit: Limit | None) -> None:
         if self._limiter is None or self.decision is None or not self.decision.charged:
@@ -242,7 +244,7 @@ class Running:
             ]
             self._decision = replace(self.decision, charged=tuple(charged))
             if _settle_failed.due():
-                _log.warning("%s. What a job took could not be settled: it stays charged as it was.", error)
+                _log.warning("%s. The cost of a job could not be settled: its first charge stays.", error)
 
 
 def check_held(limit: Limit) -> None:
@@ -273,3 +275,39 @@ RUNNING: ContextVar[Running] = ContextVar("throttlekit_running", default=NOTHING
 def current() -> Running:
     """The job that runs in this thread or task. Outside of one, its `decision` is None and `settle` does nothing."""
     return RUNNING.get()
+
+
+def falling(claim: Claim, granted_us: int | None = None) -> tuple[Limit, Slowing]:
+    """
+    The fall of a limit, for the key of *claim*.
+
+    Args:
+        granted_us: When the refused job was admitted; None: not known, and the fall counts in any case.
+
+    Raises:
+        ConfigurationError: It has no `adapt=`.
+    """
+    limit = claim.limit
+    if limit.adapt is None:
+        raise ConfigurationError(f"limit {limit.name!r} has no adapt=, so it never falls")
+    if isinstance(limit.adapt, SlotAdapt):
+        return limit, Slowing(claim.claim, Drop(granted_us))
+    return limit, Slowing(claim.claim, limit.adapt.fall(limit.amount, limit.period_us, granted_us))
+
+
+def falling_of(decision: Decision, limit: Limit | str | None) -> list[tuple[Limit, Slowing]]:
+    """
+    The falls that a job means which *decision* let run.
+
+    Args:
+        limit: The one that is meant, or its name. None: each of its limits that has `adapt=`.
+
+    Raises:
+        ConfigurationError: *limit* is not one that the decision charged, or has no `adapt=`.
+    """
+    name = limit.name if isinstance(limit, Limit) else limit
+    charged = [each for each in decision.charged if each.bucket and name in (None, each.limit.name)]
+    if name is not None and not charged and decision.charged:
+        names = ", ".join(repr(each.limit.name) for each in decision.charged)
+        raise ConfigurationError(f"limit {name!r} is not one that the decision charged; it charged {names}")
+    return [falling(under(each), each.at_us) for each in charged if name is not None or each.limit.adapt is not None]

@@ -1,4 +1,4 @@
-"""How many of up to n units to take of one limit: first a look, then one take of what the look found free."""
+"""`acquire_many`: take up to n units of one limit. It looks first, and then takes what the look found free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The jobs of one worker process that wait: what its questions say of the process, and the thread that wakes them."""
+"""
+The waiting jobs of one worker process, and the thread that starts them.
+
+Example: the store denies a job, so `answered` puts it into the `Room`. Later the store wakes it: the wake arrives with
+the answer to another request, or on the channel (`on_wakes`). At its time, when a worker thread is free, the waker's
+thread calls *start*, and the job makes its request again. Wakes can be lost, so the thread also looks periodically.
+"""
 
 from __future__ import annotations
 
@@ -7,90 +13,57 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import islice
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Look, Reason, Waited
+from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import parts_of
 from throttlekit._core.waitlist import Wake
-from throttlekit._engine.room import AHEAD_US, Room
-from throttlekit._engine.stop import Stop
+from throttlekit._engine.call import WaitlistStore
+from throttlekit._engine.room import AHEAD_US, Room, Stop
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 
-__all__ = ["Waiting", "WaitlistStore", "Waker"]
+__all__ = ["Waker"]
 
 _T = TypeVar("_T")
 
 _RETRY_US = 500_000
-"""So long after a look failed the process looks again, or after it could not begin to listen it tries again."""
+"""How long after a failed look, or a failed attempt to listen, the process tries again."""
 
 _LATER_US = 1_000_000
-"""So much later than jobs with positions those without ask whether what holds their list back is over."""
+"""How long after the jobs with positions the jobs without one check whether their list is still stopped."""
 
 _PASSED_ON_US = 60_000_000
-"""For how long a process remembers a job that went back to its framework."""
+"""How long a process remembers a job that it returned to its framework."""
 
 _LOG = logging.getLogger("throttlekit")
 
 
-class WaitlistStore(Protocol):
-    """What a waker needs of a store."""
-
-    def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look: ...
-
-    def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None: ...
-
-    def listen(
-        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
-    ) -> Callable[[], None]:
-        """Call *heard* with the bucket and the wakes of *owner* that others make. Returns what ends that."""
-        ...
-
-
-class Waiting(NamedTuple):
-    """
-    How a job waits if it is denied.
-
-    Attributes:
-        waker: Holds it.
-        item: What the waker starts.
-        id: The job's id on the waitlists, if it has none of its own.
-        denied: Whether its message shows that it was denied before, maybe in another process: a full queue does not
-            refuse it then, even if the store has lost its state.
-    """
-
-    waker: Waker[Any]
-    item: Any
-    id: str = ""
-    denied: bool = False
-
-
 class _Here(Generic[_T]):
-    """What a waker has in one process; a forked child begins with nothing."""
+    """The state of a waker in one process. A forked child begins with an empty one."""
 
     def __init__(self, ahead_us: int = AHEAD_US) -> None:
         self.owner = os.urandom(6).hex()
         self.room: Room[_T] = Room(ahead_us)
         self.told_full: set[str] = set()
         self.attempts: dict[str, str] = {}
-        """Of jobs whose question was not answered: it is the same attempt when they ask again."""
+        """The attempts of jobs whose request got no answer: their next request is the same attempt."""
         self.waited: dict[str, tuple[int, Waited]] = {}
-        """How the jobs of this process have waited that have not ended, and when they began to."""
+        """How long the jobs of this process have waited, and when they began to; until they end."""
         self.stops: dict[str, Stop] = {}
         self.stopped: dict[str, str] = {}
-        """The bucket of the stop that holds a job back."""
+        """For each job that is stopped, the bucket of its `Stop`."""
         self.passed_on: dict[str, int] = {}
-        """The jobs that went back to their framework, in that order, and until when they are remembered."""
+        """The jobs that were returned to their framework, in that order, and until when they are remembered."""
         self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
         self.unlisten: Callable[[], None] | None = None
         self.closed = False
 
-    def note(self, id: str, waited: Waited) -> None:
-        self.waited[id] = (_now_us() - waited.for_us, waited)
+    def note(self, id: str, waited: Waited, now_us: int) -> None:
+        self.waited[id] = (now_us - waited.for_us, waited)
 
     def waited_of(self, id: str) -> Waited:
         now_us = _now_us()
@@ -98,7 +71,7 @@ class _Here(Generic[_T]):
         return waited._replace(for_us=now_us - since_us)
 
     def forget(self, id: str) -> None:
-        """A job asks and runs no longer, and is not held."""
+        """Forget a job that neither makes a request, nor runs, nor is held."""
         self.room.done(id)
         self.attempts.pop(id, None)
         self.waited.pop(id, None)
@@ -106,7 +79,7 @@ class _Here(Generic[_T]):
         self.leave_stop(id)
 
     def stop(self, id: str, bucket: str, at_us: int, *, has_position: bool) -> int:
-        """Note that a list is stopped, and holds a job back. Returns when the job asks again: as all others there."""
+        """Note that a job waits on a stopped list. Returns when it makes its next request: with the others there."""
         known = self.stops.get(bucket)
         has_position = has_position or (known is not None and known.ids.get(id, False))
         self.leave_stop(id)
@@ -126,7 +99,7 @@ class _Here(Generic[_T]):
                 del self.stops[bucket]
 
     def resume(self, bucket: str) -> None:
-        """Nothing holds the jobs of a list back any more: those that were held back ask, in their order."""
+        """End the stop of a list: its jobs make their requests, in their order."""
         stop = self.stops.pop(bucket, None)
         if stop is None:
             return
@@ -138,7 +111,7 @@ class _Here(Generic[_T]):
             self.room.look_in(unit, 0, _now_us())
 
     def free_for(self, bucket: str, free: int) -> int:
-        """How many threads are free for the jobs of a list: none while it is stopped, so that nobody is woken."""
+        """How many threads are free for the jobs of a list: none while it is stopped, so that no job is woken."""
         stop = self.stops.get(bucket)
         return 0 if stop is not None and stop.positions else free
 
@@ -159,19 +132,19 @@ class _Here(Generic[_T]):
 
 class Waker(Generic[_T]):
     """
-    Holds the jobs of one process that wait, and starts those that were woken. Its methods are for any thread. Its own
-    thread, and the one that listens, begin with the first job that waits.
+    Holds the waiting jobs of one process, and starts those that were woken. Any thread may call its methods. Its own
+    thread, and the thread that listens, start with the first job that waits.
 
     Args:
-        free: How many threads have nothing to do.
-        start: Called in the waker's thread with a job that may ask now. It returns at once; False if the job does not
-            exist any more. If it raises, the job is tried again.
-        give_back: Called with a job that waits and is not held: an older copy of its message, or any after `close`. It
-            goes back to its framework.
-        ahead_us: How long before the time for which it was woken a job is started: about as long as it takes until it
-            asks. At most `EARLY_US`.
-        roams: Whether any process may take a job that this one holds. Then this process may not know of a job that it
-            has waited, and its entries may have another owner.
+        free: Returns how many worker threads are free.
+        start: Called in the waker's thread with a job that may request its units now. It returns at once; False if the
+            job no longer exists. If it raises, the job is started again later.
+        give_back: Called with a message that the waker does not hold, so that it returns to its framework: an older
+            copy of a message, or any message after `close`.
+        ahead_us: How long before the time for which it was woken a job is started: about the time until its request. At
+            most `EARLY_US`.
+        roams: Whether any process may take a job that this one holds. Then this process may not know that a job has
+            waited before, and the job's entries may have another owner.
     """
 
     def __init__(
@@ -198,8 +171,14 @@ class Waker(Generic[_T]):
         """The process, by the name of its channel."""
         return self._here.owner
 
+    @property
+    def listens(self) -> bool:
+        """Whether it receives wakes that other processes make, and its thread is alive."""
+        here = self._here
+        return here.unlisten is not None and here.thread is not None and here.thread.is_alive()
+
     def begin(self) -> None:
-        """Begin to listen, and to wake. Does nothing if it has begun."""
+        """Start to listen, and to start woken jobs. Does nothing if it has started."""
         here = self._here
         with here.changed:
             if here.thread is not None or here.closed:
@@ -227,8 +206,11 @@ class Waker(Generic[_T]):
         ends_in_us: Callable[[int], int | None] = lambda waited_us: None,
     ) -> tuple[Asker, str]:  # fmt: skip
         """
-        Note that a job asks. Returns who asks, and which attempt it is: the same one after a lost answer. *ends_in_us*
-        tells, by how long it has waited, in how long it is to wait no longer.
+        Note that a job makes a request. Returns the caller, and the id of the attempt, which is the same one if the
+        last request got no answer.
+
+        Args:
+            ends_in_us: Takes how long the job has waited, and returns how much longer it may wait. None: any time.
         """
         here, free = self._here, self._free()
         with here.changed:
@@ -244,7 +226,7 @@ class Waker(Generic[_T]):
         return Asker(caller, id, here.owner, free, ends_in_us(for_us), for_us, denials), attempt
 
     def waited(self, id: str) -> Waited:
-        """How a job of this process has waited; zeros: it has not, or nothing is known."""
+        """How long a job of this process has waited; zeros if it has not, or if nothing is known."""
         here = self._here
         with here.changed:
             return here.waited_of(id)
@@ -253,22 +235,23 @@ class Waker(Generic[_T]):
         self, id: str, item: _T, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
     ) -> None:
         """
-        Note the answer to a job's question. A job that waits is held from now on.
+        Note the answer to a job's request. If the job waits, it is held from now on.
 
         Args:
             units: The job's claims, of one unit each.
-            ends_in_us: When it asks though it was not woken, as it is to wait no longer.
+            ends_in_us: When the job's longest wait ends. It then makes a request although it was not woken.
         """
-        here, now_us, kept, back = self._here, _now_us(), answer.kept, list[_T]()
+        here, now_us, kept, back, was_passed_on = self._here, _now_us(), answer.kept, list[_T](), False
         with here.changed:
             if answer.waited is not None:
-                here.note(id, answer.waited)
+                here.note(id, answer.waited, now_us)
             if kept is not None:
                 if here.closed:
                     back.append(item)
                 else:
                     until_us = None if ends_in_us is None else now_us + ends_in_us
                     before = here.room.hold(id, item, units[kept.claim], kept.epoch, now_us, until_us)
+                    was_passed_on = here.passed_on.pop(id, None) is not None
                     back += [before] if before is not None and before is not item else []
             elif answer.reason is not Reason.ALLOWED:
                 here.forget(id)
@@ -280,11 +263,13 @@ class Waker(Generic[_T]):
             self.begin()
         for unit, ids in unknown:
             self._remove(unit, ids)
+        if kept is not None and was_passed_on:  # it was woken before it was known here, so it is in the order no more
+            self._look(here, units[kept.claim], [id])
         for each in back:
             self._give_back(each)
 
     def unanswered(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
-        """Note that the store did not answer a job's question: its answer may have had wakes of other jobs."""
+        """Note that a job's request got no answer. The lost answer may have had wakes, so look at its lists."""
         here = self._here
         with here.changed:
             here.attempts[id] = attempt
@@ -297,23 +282,23 @@ class Waker(Generic[_T]):
         ends_in_us: int | None = None, claims: Sequence[StoreClaim] = (), stops: str = "",
     ) -> None:  # fmt: skip
         """
-        Hold a job that waits on no list, and let it ask in *in_us*.
+        Hold a job that waits on no list, and let it make its next request in *in_us*.
 
         Args:
-            ends_in_us: When it asks in any case, as it is to wait no longer.
-            claims: The job's claims, of one unit each. On their lists it keeps the positions that it has.
-            stops: The bucket whose jobs are all held back: none of them is woken until one of those that are held
-                here asks the store.
+            ends_in_us: When the job's longest wait ends. It makes a request then at the latest.
+            claims: The job's claims, of one unit each. The job keeps the positions that it has on their lists.
+            stops: The bucket of a list that is stopped, for example by a rule that pauses the limit. No job of the list
+                is woken until one of those that are held here makes a request.
         """
         here = self._here
         with here.changed:
             has_position = self._roams or here.waited_of(id).claim is not None
+            now_us = _now_us()
             if waited is not None:
-                here.note(id, waited)
+                here.note(id, waited, now_us)
             closed, stop, before = here.closed, here.stops.get(stops), None
             begins = stop is None or not stop.positions
             if not closed:
-                now_us = _now_us()
                 at_us = here.stop(id, stops, now_us + in_us, has_position=has_position) if stops else now_us + in_us
                 ends_us = at_us if ends_in_us is None else now_us + ends_in_us
                 before = here.room.hold_until(id, item, min(at_us, ends_us))
@@ -338,7 +323,7 @@ class Waker(Generic[_T]):
         self.freed()
 
     def freed(self) -> None:
-        """Note that a thread is free: to be called whenever one is, also by jobs without limits."""
+        """Note that a thread is free. Call it whenever a body has ended, also that of a job without limits."""
         here = self._here
         with here.changed:
             for bucket in here.told_full:
@@ -350,19 +335,19 @@ class Waker(Generic[_T]):
 
     def pass_on(self, id: str, *, asks: bool = False) -> _T | None:
         """
-        Note that a job that waits goes back to its framework. It keeps its position: the process that takes its message
-        next asks for it, and holds it from then on. If it is woken before that, others pass meanwhile. Returns what was
-        held.
+        Note that a waiting job is returned to its framework. It keeps its position: the process that takes its message
+        next makes its request, and holds it from then on. If the job is woken before that, other jobs pass meanwhile.
+        Returns the item that was held.
 
         Args:
-            asks: The job was woken, and a worker takes it at once: its wake counts until then.
+            asks: The job was woken, and a worker takes it at once: its wake keeps its units until then.
         """
         here = self._here
         with here.changed:
             return here.pass_on(id, _now_us(), asks=asks)
 
     def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
-        """Let go of a job that waits no longer, also in the store. Returns what was held."""
+        """Remove a job that no longer waits, here and from its waitlists. Returns the item that was held."""
         here = self._here
         with here.changed:
             item = here.room.release(id)
@@ -371,7 +356,7 @@ class Waker(Generic[_T]):
         return item
 
     def leave_lists(self, id: str, claims: Sequence[StoreClaim]) -> None:
-        """Remove a job from the lists of *claims*, if it has waited: it passed them without the store."""
+        """Remove a job that has waited from the lists of *claims*, because it passed them without the store."""
         here = self._here
         with here.changed:
             has_waited = self._roams or here.waited_of(id).denials > 0
@@ -380,8 +365,8 @@ class Waker(Generic[_T]):
         if has_waited:
             self._remove_all(claims, [id], any_owner=self._roams)
 
-    def heard(self, bucket: str, wakes: Sequence[Wake]) -> None:
-        """Note wakes that another process made."""
+    def on_wakes(self, bucket: str, wakes: Sequence[Wake]) -> None:
+        """Note wakes that arrived on the channel: another process made them."""
         here = self._here
         with here.changed:
             unknown = here.room.woken(wakes, _now_us())
@@ -399,8 +384,8 @@ class Waker(Generic[_T]):
 
     def limits_changed(self) -> None:
         """
-        Note that the rules of live control have changed. Jobs that a rule held back ask, in their order; of the other
-        lists the first, as looks go by the limit that a job asked for last.
+        Note that the rules of live control have changed. Jobs of stopped lists make their requests, in their order. Of
+        each other list the first job does, because a look uses the limit of a job's last request.
         """
         here = self._here
         with here.changed:
@@ -434,12 +419,12 @@ class Waker(Generic[_T]):
                 self._look(here, each.claim, each.ids)
 
     def _listen(self, here: _Here[_T]) -> bool:
-        """Begin to hear of wakes; return whether that worked. The store of a cluster has to be reached for it."""
+        """Begin to receive wakes; return whether that worked. On a cluster, a node has to answer first."""
         try:
-            here.unlisten = self._store.listen(here.owner, self.heard, self.missed)
+            here.unlisten = self._store.listen(here.owner, self.on_wakes, self.missed)
         except Exception as error:
             if not isinstance(error, StoreUnavailable):
-                _LOG.exception("This process cannot hear of wakes; it tries again.")
+                _LOG.exception("This process cannot receive wakes; it tries again.")
             return False
         return True
 
@@ -457,7 +442,7 @@ class Waker(Generic[_T]):
         with here.changed:
             here.forget(id)
         if unit is not None:
-            self._remove(unit, [id])
+            self._remove_all([unit], [id])
 
     def _look(self, here: _Here[_T], claim: StoreClaim, ids: Sequence[str]) -> None:
         free = here.free_for(claim.bucket, self._free())
@@ -466,7 +451,7 @@ class Waker(Generic[_T]):
         except Exception as error:
             if not isinstance(error, StoreUnavailable):
                 limit, *_ = parts_of(claim.bucket) or ("another name",)  # its key may contain arguments of jobs
-                _LOG.exception("The jobs that wait for %s could not be looked at.", limit)
+                _LOG.exception("The waitlist of %s could not be read.", limit)
             with here.changed:
                 here.room.look_in(claim, _RETRY_US, _now_us())
             return
@@ -477,17 +462,32 @@ class Waker(Generic[_T]):
         self._remove(claim, unknown)
 
     def _remove(self, claim: StoreClaim, ids: Sequence[str]) -> None:
-        """Jobs were woken that are not here: others pass meanwhile. Those that were passed on keep their positions."""
-        passed_on = self._here.passed_on
-        for keep in (False, True):
-            if those := [id for id in ids if (id in passed_on) is keep]:
-                self._remove_all([claim], those, keep=keep)
+        """
+        Handle wakes of jobs that this process does not hold, so that others pass. A job keeps its position if it was
+        returned to its framework, or if another process may hold it.
+        """
+        here = self._here
+        with here.changed:
+            if self._roams:
+                ids = here.room.woken([Wake(id, 0) for id in ids], _now_us())  # without those that are here by now
+                for id in ids:
+                    here.pass_on(id, _now_us(), asks=False)
+            passed_on = [id for id in ids if id in here.passed_on]
+            gone = [id for id in ids if id not in here.passed_on]
+        if gone:
+            self._remove_all([claim], gone)
+        if passed_on:
+            self._remove_all([claim], passed_on, keep=True)
 
     def _remove_all(
         self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False, any_owner: bool = False
     ) -> None:
-        with suppress(StoreUnavailable):  # they are removed once they are woken again
+        try:
             self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
+        except StoreUnavailable:
+            pass  # they are removed once they are woken again
+        except Exception:  # the waker's thread must not end by it
+            _LOG.exception("Jobs could not be removed from their waitlists.")
 
 
 def _pause_s(*times_us: int | None) -> float | None:

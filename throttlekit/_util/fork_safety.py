@@ -1,4 +1,4 @@
-"""Fresh locks after a fork: a lock that another thread held at the fork would stay locked in the child for ever."""
+"""Fresh locks after a fork: a lock that another thread held at the fork would stay locked in the child."""
 
 from __future__ import annotations
 

@@ -9,9 +9,10 @@ docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.A
 
 from throttlekit._core.answer import Waited
 from throttlekit._core.durations import seconds_in
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.call import Delivery, JobHolder, Waiting
+from throttlekit._engine.relay import Relay, read_note
 from throttlekit._engine.running import Running
-from throttlekit._engine.waker import Waiting, Waker
+from throttlekit._engine.waker import Waker
 from throttlekit._util.log_limiter import Every, once_in_fleet
 from throttlekit.adapter.admission import Host, Throttling
 from throttlekit.adapter.around import Admitted, Around, watched
@@ -34,8 +35,8 @@ from throttlekit.adapter.options import (
     OPTIONS,
     THROTTLE,
     JobOptions,
+    OnWaitedTooLong,
     WaitRules,
-    WhenOver,
     boolean_in,
     check_function,
     check_limiter,
@@ -50,6 +51,7 @@ from throttlekit.adapter.options import (
 )
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
 from throttlekit.adapter.request_limits import RequestLimits
+from throttlekit.adapter.requirement import installed_by
 
 __all__ = [
     "MAX_WAIT",
@@ -66,9 +68,12 @@ __all__ = [
     "Every",
     "Failed",
     "Host",
+    "JobHolder",
     "JobOptions",
     "OfRequest",
+    "OnWaitedTooLong",
     "Outcome",
+    "Relay",
     "RequestLimits",
     "Run",
     "Running",
@@ -78,7 +83,6 @@ __all__ = [
     "Waited",
     "Waiting",
     "Waker",
-    "WhenOver",
     "begin",
     "begin_from_receipt",
     "boolean_in",
@@ -91,12 +95,14 @@ __all__ = [
     "end",
     "end_async",
     "flush",
+    "installed_by",
     "is_dumped",
     "load_limits",
     "misspelt",
     "name_of",
     "once_in_fleet",
     "read_limits",
+    "read_note",
     "receipt",
     "resume",
     "running",

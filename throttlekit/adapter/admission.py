@@ -1,4 +1,4 @@
-"""Ask for a job, and turn every answer and every error into an outcome."""
+"""Check the limits of a job, and turn every decision and every error into an outcome."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from throttlekit._core.answer import Waited
 from throttlekit._core.decision import Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.call import Call
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.call import Call, Delivery, Waiting
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import NOTHING, RUNNING
-from throttlekit._engine.waker import Waiting
+from throttlekit._unlimited import adapter_is_in_use
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter.body import end
 from throttlekit.adapter.options import JobOptions, WaitRules
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Host", "Throttling"]
 
 _PANIC_DELAY = 1.0
-"""Seconds after which a job comes back that an error kept from being decided on."""
+"""The delay of a job, in seconds, if an error prevented a decision."""
 
 _M = TypeVar("_M", contravariant=True)
 
@@ -42,7 +41,7 @@ class Host(Protocol[_M]):
 
     def options(self, message: _M) -> JobOptions:
         """
-        What *message* is held to.
+        The limits and options of *message*.
 
         Raises:
             ConfigurationError: It carries options that cannot be read.
@@ -63,8 +62,8 @@ class Throttling(Generic[_M]):
     Admits an adapter's jobs.
 
     Args:
-        limiter: Decides.
-        host: Reads the framework's messages.
+        limiter: The limiter that decides.
+        host: The adapter's object that reads the framework's messages.
         rules: How long jobs may wait.
         log: The adapter's logger.
         noun: What the framework calls a job, in log lines: "Message", "Task", "Job".
@@ -78,9 +77,10 @@ class Throttling(Generic[_M]):
         self._host = host
         self._log, self._noun = log, noun
         self._warned = False
+        adapter_is_in_use()
 
     def warn_in_memory(self) -> None:
-        """Log a warning, once, if the limiter counts in memory. For a worker that starts, where it rarely is meant."""
+        """Log a warning, once, if the limiter counts in memory, which is rarely intended. For a worker that starts."""
         if self.limiter.in_memory and not self._warned:
             self._warned = True
             self._log.warning(
@@ -90,10 +90,10 @@ class Throttling(Generic[_M]):
 
     def admit(self, message: _M, waits: Waiting | None = None) -> Outcome:
         """
-        Ask for *message*: one round trip, or none if it names no limit.
+        Request the units of *message*: one round trip, or none if it names no limit.
 
         Args:
-            waits: How it waits if it is denied: after `Deferred` its waker has it. None: it comes back by the delay.
+            waits: The waker that holds the message if it is denied (`Deferred`). None: it returns after the delay.
 
         Never raises: an error of the configuration is `Failed`, any other error is logged and defers the job for a
         second. Only `Run` has charged anything.
@@ -108,7 +108,7 @@ class Throttling(Generic[_M]):
         return self._outcome(decision, asked)
 
     async def admit_async(self, message: _M, waits: Waiting | None = None) -> Outcome:
-        """As `admit`, in an event loop, which never waits for the store. If it is cancelled, it has taken nothing."""
+        """Like `admit`, in an event loop, which never waits for the store. If it is cancelled, it has taken nothing."""
         asked = self._asked(message, waits)
         if not isinstance(asked, Run) or not asked.limits:
             return asked
@@ -236,7 +236,7 @@ class Throttling(Generic[_M]):
         return self._outcome(decision, asked)
 
     async def rate_limited_async(self, run: Run, error: RateLimited) -> Outcome:
-        """As `rate_limited`, for the body that runs in an event loop: `end` releases its slots."""
+        """Like `rate_limited`, for the body that runs in an event loop: `end` releases its slots."""
         context = copy_context()
         pause = partial(self.rate_limited, run, error, release=partial(end, error))
         outcome = await self.limiter.threads.carry_through(lambda: context.run(pause))
@@ -275,11 +275,11 @@ class Throttling(Generic[_M]):
         return Deferred(_PANIC_DELAY, None)
 
     def _outcome(self, decision: Decision, asked: Run) -> Outcome:
-        if decision.allowed or (decision.final and self.rules.when_over == "run"):
+        if decision.allowed or (decision.final and self.rules.on_waited_too_long == "run"):
             return Run(asked.job, asked.limits, decision, asked.delivery, asked.on_429)
         if not decision.final:
             return Deferred(decision.delay, decision)
-        if self.rules.when_over == "drop":
+        if self.rules.on_waited_too_long == "drop":
             return Dropped(_refusal(decision))
         return Failed(WaitedTooLong(_refusal(decision), limit=decision.limit.name, reason=decision.reason), decision)
 

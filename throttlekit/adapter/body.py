@@ -61,7 +61,7 @@ def end(error: BaseException | None = None) -> None:
 
 
 async def end_async(limiter: Limiter, error: BaseException | None = None) -> None:
-    """As `end`, in an event loop, which waits for no store: carried through if the caller is cancelled."""
+    """Like `end`, in an event loop, which waits for no store: carried through if the caller is cancelled."""
     running = current()
     RUNNING.set(NOTHING)
     if running.decision is not None and running.decision.leases:

@@ -1,4 +1,4 @@
-"""One call of a client of HTTP: what it waits for, and what its response says."""
+"""One request of an HTTP client: wait for its limits, and apply its response to them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Calls:
 
     Args:
         limits: The first is the one that the partner's responses speak of.
-        tokens: The limits that count tokens, as `Limiter.heard` takes them.
+        tokens: The limits that count tokens, as `Limiter.apply_response` takes them.
         key, cost: As for `Limiter.wait`, or a function of the request.
         timeout: As for `Limiter.wait`.
 
@@ -106,12 +106,12 @@ class Calls:
             with suppress(StoreUnavailable):
                 limiter.pause(self.limits[0], denial.retry_after, key=asked.key, refused=True)
 
-    def hear(self, limiter: Limiter, asked: Asked, response: object) -> None:
+    def apply_response(self, limiter: Limiter, asked: Asked, response: object) -> None:
         """Take over what *response* says."""
         if self.in_job(asked):
             self.hear_in_job(asked, response)
         else:
-            limiter.heard(response, self.limits[0], **self.tokens, key=asked.key)
+            limiter.apply_response(response, self.limits[0], **self.tokens, key=asked.key)
 
     def hear_in_job(self, asked: Asked, response: object) -> None:
         """Take over what *response* says of the job's own limits."""
@@ -119,10 +119,10 @@ class Calls:
         for unit in ("tokens", "input_tokens", "output_tokens"):
             limit = tokens[unit]
             tokens[unit] = limit if limit is not None and limit.name in mine else None
-        asked.running.heard(response, self.limits[0], **tokens)
+        asked.running.apply_response(response, self.limits[0], **tokens)
 
     def denial(self, response: Any) -> RateLimited | None:
-        """What to raise: for a 429, and for a 503, or GitHub's 403, that says when to come back."""
+        """The error to raise: for a 429, and for a 503 or GitHub's 403 that has a retry time."""
         status = response.status_code
         if status == 429 or (status in (403, 503) and "Retry-After" in response.headers):
             return RateLimited.from_response(response, limit=self.limits[0])

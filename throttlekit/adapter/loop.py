@@ -142,7 +142,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
             try:
                 await self.tend()
             except Exception as error:
-                self._log.warning("The broker could not be told of the messages that are held: %r", error)
+                self._log.warning("The messages that are held could not be renewed in the broker: %r", error)
 
     def _add_stream(self) -> None:
         self._streams[self._open_stream()] = None
@@ -264,12 +264,12 @@ class HoldingStream(ABC, Generic[_R, _T]):
                 break
             except Exception as error:
                 if self.comes_again(message) or asyncio.get_running_loop().time() > until:
-                    lost = "comes back later" if self.comes_again(message) else "is lost: its broker forgot it"
+                    lost = "the broker delivers it again later" if self.comes_again(message) else "it is lost"
                     self._log.error("A message that waited could not be put back, and %s: %r", lost, error)
                     break
                 if not self._is_away:
                     self._is_away = True
                     self._log.warning(
-                        "The broker is away: what waits is put back if it answers within %g s.", _INSIST_S
+                        "The broker is away: waiting messages are put back if it answers within %g s.", _INSIST_S
                     )
                 await asyncio.sleep(_TRY_AGAIN_S)

@@ -21,7 +21,7 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.serialize import dump, load
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.call import Delivery
 from throttlekit.errors import ConfigurationError
 from throttlekit.limiter import Limiter
 
@@ -31,8 +31,8 @@ __all__ = [
     "OPTIONS",
     "THROTTLE",
     "JobOptions",
+    "OnWaitedTooLong",
     "WaitRules",
-    "WhenOver",
     "boolean_in",
     "check_function",
     "check_limiter",
@@ -52,7 +52,7 @@ OPTIONS = THROTTLE, ON_429, MAX_WAIT = "throttle", "throttle_on_429", "throttle_
 _OF_OUR_FUNCTIONS = {"on_429": ON_429, "max_wait": MAX_WAIT}
 """Names of arguments of throttlekit's own functions, and what the option of a job is called."""
 
-WhenOver: TypeAlias = Literal["fail", "drop", "run"]
+OnWaitedTooLong: TypeAlias = Literal["fail", "drop", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,32 +157,36 @@ class JobOptions:
 @dataclass(frozen=True, slots=True)
 class WaitRules:
     """
-    How long a job may wait, and what becomes of it afterwards.
+    How long a job may wait, and what happens if it exceeds that.
 
     Attributes:
         max_wait: Seconds from the first denial.
         max_deferrals: How often a job may be denied.
-        when_over: What becomes of a job past either, or refused because a limit's `queue=` is full: "fail" ends it
-            with `WaitedTooLong`, "drop" ends it unrun, "run" runs it uncharged, **beyond the limit**.
+        on_waited_too_long: What happens to a job that exceeds one of them, or that a full `queue=` refuses: "fail" ends
+            it with `WaitedTooLong`, "drop" ends it without running it, "run" runs it uncharged, **beyond the limit**.
     """
 
     max_wait: float = math.inf
     max_deferrals: float = math.inf
-    when_over: WhenOver = "fail"
+    on_waited_too_long: OnWaitedTooLong = "fail"
 
     @classmethod
-    def read(cls, max_wait: float | timedelta | None, max_deferrals: int | None, when_over: WhenOver) -> WaitRules:
+    def read(
+        cls, max_wait: float | timedelta | None, max_deferrals: int | None, on_waited_too_long: OnWaitedTooLong
+    ) -> WaitRules:
         """
         Read and check an adapter's arguments; None means any.
 
         Raises:
             ConfigurationError: A value can never work.
         """
-        if when_over not in ("fail", "drop", "run"):
-            raise ConfigurationError(f'when_over must be "fail", "drop" or "run", not {when_over!r}')
+        if on_waited_too_long not in ("fail", "drop", "run"):
+            raise ConfigurationError(f'on_waited_too_long must be "fail", "drop" or "run", not {on_waited_too_long!r}')
         if max_deferrals is not None and (type(max_deferrals) is not int or max_deferrals < 0):
             raise ConfigurationError(f"max_deferrals must be a whole number of at least 0, not {max_deferrals!r}")
-        return cls(seconds_in("max_wait", max_wait), math.inf if max_deferrals is None else max_deferrals, when_over)
+        return cls(
+            seconds_in("max_wait", max_wait), math.inf if max_deferrals is None else max_deferrals, on_waited_too_long
+        )
 
     def delivery(self, framework: Delivery, max_wait: float | None, **of_job: Any) -> Delivery:
         """
@@ -240,28 +244,36 @@ def _meant_by(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.85)), None)
 
 
-def check_spelling(what: str, names: Iterable[str], function: Callable[..., Any] | None = None) -> None:
+def check_spelling(what: str, options: Mapping[str, Any], function: object = None) -> None:
     """
-    Make sure that none of *names*, which are options of *what*, is a misspelt option of a job. The framework would
-    accept it, and nothing would read it.
+    Make sure that none of *options* of *what* is a misspelt option of a job. The framework would accept it, and nothing
+    would read it.
 
     Args:
-        function: The job's function, if *names* may also be its keyword arguments. Those that it accepts are allowed.
+        function: The job's function, if *options* may also be its keyword arguments. Those that it accepts are allowed,
+            except a limit, or a list of limits, that only its `**kwargs` would accept.
 
     Raises:
         ConfigurationError: One is. The message has the misspelt and the right name.
     """
-    for name, meant in misspelt(names).items():
-        if function is None or not _takes(function, name):
+    for name, meant in misspelt(options).items():
+        if function is None or not _takes(function, name, options[name]):
             raise ConfigurationError(f"{what} has no option {name!r}: did you mean {meant!r}?")
 
 
-def _takes(function: Callable[..., Any], name: str) -> bool:
+def _takes(function: Any, name: str, value: object) -> bool:
     try:
         parameters = signature(function).parameters
-    except (TypeError, ValueError):  # it has no signature
-        return True
-    return name in parameters or any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+    except (TypeError, ValueError):  # it has no signature, or is only named
+        return not _holds_limits(value)
+    return name in parameters or (
+        any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()) and not _holds_limits(value)
+    )
+
+
+def _holds_limits(value: object) -> bool:
+    limits: list[object] = list(value) if isinstance(value, (list, tuple)) else [value]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return any(isinstance(limit, Limit) for limit in limits)
 
 
 def check_function(limits: Iterable[Limit], function: Callable[..., Any]) -> None:

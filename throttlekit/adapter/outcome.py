@@ -1,4 +1,4 @@
-"""What becomes of a job that was to be admitted: one of four values."""
+"""The outcome of an admission: one of four values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.call import Delivery
 
 __all__ = ["Deferred", "Dropped", "Failed", "Outcome", "Run"]
 
@@ -20,9 +20,9 @@ class Run:
 
     Attributes:
         job: The job.
-        limits: The limits that it was held to. Empty: it names no limit, and the limiter was not called.
+        limits: The limits of the job. Empty: it names no limit, and the limiter was not called.
         decision: What the limiter decided; None without a limit, or where another process keeps it. Not
-            allowed: the job waited for too long, and `when_over="run"` runs it uncharged.
+            allowed: the job waited for too long, and `on_waited_too_long="run"` runs it uncharged.
         delivery: How it would be deferred.
         on_429: The limit that a 429 pauses, by its name.
     """
@@ -40,8 +40,8 @@ class Deferred:
     The job goes back through its framework's delayed delivery.
 
     Attributes:
-        delay: Seconds until it is to come back.
-        decision: The denial. None: an error kept the limiter from deciding, and the job comes back soon.
+        delay: The seconds until the framework should deliver it again.
+        decision: The denial. None: an error prevented a decision, and the delay is short.
     """
 
     delay: float
@@ -51,7 +51,7 @@ class Deferred:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """
-    The job ends as failed, without its body and without a retry: to ask again cannot help.
+    The job ends as failed, without its body and without a retry, because another request cannot help.
 
     Attributes:
         error: What the job's result shows: a `ConfigurationError`, or `WaitedTooLong`.
@@ -65,7 +65,7 @@ class Failed:
 @dataclass(frozen=True, slots=True)
 class Dropped:
     """
-    The job ends unrun, and not as a failure: `when_over="drop"`.
+    The job ends without running, and not as a failure: `on_waited_too_long="drop"`.
 
     Attributes:
         reason: Why, for a log line or a revoked task's message.

@@ -1,4 +1,4 @@
-"""A body heard a 429: pause the limits that it means, and give the job a position in front, behind the pause."""
+"""After a 429: pause the limits, and give the job a position ahead of jobs that have not run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.call import Call
+from throttlekit._engine.call import Call, Delivery, Waiting
 from throttlekit._engine.claims import Claim
-from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import current
-from throttlekit._engine.waker import Waiting
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter.options import name_of
 from throttlekit.errors import StoreUnavailable
@@ -23,7 +21,7 @@ from throttlekit.limiter import Limiter
 __all__ = ["limited", "pause", "wait_again"]
 
 _MOMENT = 0.1
-"""Seconds after which a job that heard a 429 calls again at the earliest, whatever downstream said."""
+"""The shortest time, in seconds, after which a job runs again that got a 429, whatever the response says."""
 
 
 def limited(
@@ -37,7 +35,7 @@ def limited(
     on_429: Limit | str | None = None,
 ) -> Decision:
     """
-    Pause what *error* means, which the body of *job* raised, and deny the job.
+    Pause the limits that *error* means, which the body of *job* raised, and deny the job.
 
     Args:
         job: The job that was admitted.
@@ -46,8 +44,8 @@ def limited(
         on_429: The limit that is paused if the error names none: the job's own setting.
 
     Returns:
-        A denial as of `Limiter.acquire`: the job comes back behind the pause, in front of those that have not run.
-        Final, if the job has waited for too long.
+        A denial like one of `Limiter.acquire`: the job runs again after the pause, ahead of jobs that have not run. The
+        denial is final if the job has waited for too long.
 
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
@@ -64,7 +62,7 @@ def limited(
         return denied
     if stored:
         return replace(denied, delay=max(denied.delay, _MOMENT))
-    # The job itself waits for as long as downstream said.
+    # No other process pauses, but the job itself waits for as long as the response says.
     return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))
 
 

@@ -1,4 +1,4 @@
-"""The limits of what a web application serves: what the adapters for its frameworks share."""
+"""Limits for requests to a web application: the common part of the adapters for web frameworks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.call import Delivery
 from throttlekit.adapter.options import check_limiter, read_limits
 from throttlekit.errors import ConfigurationError
 from throttlekit.limiter import Limiter
@@ -121,7 +121,7 @@ class RequestLimits:
         return self._keep(self.limiter.acquire(*self.limits, job=job, delivery=_AT_ONCE))
 
     async def acquire_async(self, job: Job) -> Decision:
-        """As `acquire`, in an event loop."""
+        """Like `acquire`, in an event loop."""
         return self._keep(await self.in_loop.acquire(*self.limits, job=job, delivery=_AT_ONCE))
 
     def release(self, decision: Decision) -> None:
@@ -129,7 +129,7 @@ class RequestLimits:
         self.limiter.release(decision)
 
     async def release_async(self, decision: Decision) -> None:
-        """As `release`, in an event loop; carried through if the caller is cancelled."""
+        """Like `release`, in an event loop; carried through if the caller is cancelled."""
         if decision.leases:
             await self.in_loop.release(decision)
 

@@ -19,7 +19,7 @@ from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.limit.base import Limit
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError
-from throttlekit.hookspecs import Decided, RateLimitHeard, Settled, ShadowDenied, SlotLost, hookimpl
+from throttlekit.hookspecs import Decided, RateLimitReceived, Settled, ShadowDenied, SlotLost, hookimpl
 
 __all__ = [
     "DECISIONS_PER_SAMPLE",
@@ -176,7 +176,7 @@ class _Tallies:
             counter.flush()
 
     def drop_fast(self) -> None:
-        """Stop all fast counters: a limit was paused or defined anew."""
+        """Stop all fast counters: a limit was paused or redefined."""
         for counter in self.fast.values():
             counter.flush()
             counter.active = False
@@ -234,9 +234,9 @@ class CountingPlugin(ABC):
                     counter.units += decision.cost
                 if active:
                     if not counter.decisions % DECISIONS_PER_SAMPLE and (took := event.took) is not None:
-                        self._observe(None, took, 0)
+                        self.observe(None, took, 0)
                     if event.waited:
-                        self._observe(counter.tally, event.waited, event.deferrals)
+                        self.observe(counter.tally, event.waited, event.deferrals)
                     return
         self._count(event)
 
@@ -254,10 +254,10 @@ class CountingPlugin(ABC):
             sampled = tallies.until_sample <= 0
             tallies.until_sample -= 1
         if line is not None:
-            self._observe(line, event.waited, event.deferrals)
+            self.observe(line, event.waited, event.deferrals)
         if sampled and (took := event.took) is not None:
             tallies.until_sample = DECISIONS_PER_SAMPLE - 1
-            self._observe(None, took, 0)
+            self.observe(None, took, 0)
         if self.export_at_once:
             self.export(event.limits)
 
@@ -300,7 +300,7 @@ class CountingPlugin(ABC):
             self.export([event.limit])
 
     @hookimpl
-    def throttlekit_rate_limited(self, event: RateLimitHeard) -> None:
+    def throttlekit_rate_limited(self, event: RateLimitReceived) -> None:
         with self._tallies.lock:
             self._tally(event.limit).downstream_429 += 1
         if self.export_at_once:
@@ -313,7 +313,7 @@ class CountingPlugin(ABC):
         if self.export_at_once:
             self.export([event.limit])
 
-    def _observe(self, line: Tally | None, seconds: float, deferrals: int) -> None:
+    def observe(self, line: Tally | None, seconds: float, deferrals: int) -> None:
         """Keep a wait in *line*; None: how long the store took."""
         observed, context = self._tallies.observed, self.context
         observed.append((line, seconds, deferrals, None if context is None else context()))

@@ -35,8 +35,9 @@ _Numbers = Iterator[tuple[float, dict[str, str]]]
 
 class OpenTelemetryMetrics(CountingPlugin):
     """
-    A plugin that keeps the metrics of docs/metrics.md in instruments of OpenTelemetry, and adds an event to the
-    current span for each deferral, if the span is recorded. It needs only the API: your SDK exports the numbers.
+    A plugin that keeps the metrics of docs/metrics.md in instruments of OpenTelemetry, adds an event to the current
+    span for each deferral, and sets attributes of the current span when a job that has waited may run, if the span is
+    recorded. It needs only the API: your SDK exports the numbers.
 
     Keys never become attributes.
 
@@ -74,6 +75,14 @@ class OpenTelemetryMetrics(CountingPlugin):
             "throttlekit.store.errors", "{call}", "Calls that were decided without the store."
         )
 
+    def observe(self, line: Tally | None, seconds: float, deferrals: int) -> None:
+        super().observe(line, seconds, deferrals)
+        if line is not None and (span := self._span()).is_recording():
+            span.set_attributes({
+                **{f"throttlekit.{name}": value for name, value in _labels(line.name, line.tier).items()},
+                "throttlekit.waited": seconds, "throttlekit.deferrals": deferrals,
+            })  # fmt: skip
+
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:
         span = self._span()
@@ -107,7 +116,7 @@ class OpenTelemetryMetrics(CountingPlugin):
         counter("throttlekit.decisions", [self._reader(_decisions)], "{decision}", "Decisions, by limit and outcome.")
         counter("throttlekit.units", [self._reader(_units)], "{unit}", "Units charged.")
         counter("throttlekit.settled.units", [self._reader(_settled)], "{unit}", "Units that settle() corrected.")
-        counter("throttlekit.downstream.429", [self._reader(_429)], "{job}", "Jobs that heard a 429.")
+        counter("throttlekit.downstream.429", [self._reader(_429)], "{job}", "Jobs that received a 429.")
         counter("throttlekit.leases.lost", [self._reader(_lost)], "{slot}", "Slots that a job lost while it ran.")
         gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last job that waits should pass.")
         gauge("throttlekit.paused", [self._reader(_paused)], "s", "Time until the pause ends.")

@@ -137,7 +137,7 @@ class _Families:
         self.settled = counter(
             "settled_units", "Units that settle() gave back (returned) or charged besides (extra).", *limit, "kind"
         )
-        self.downstream_429 = counter("downstream_429", "Jobs that heard a 429, and paused the limit.", *limit)
+        self.downstream_429 = counter("downstream_429", "Jobs that received a 429, and paused the limit.", *limit)
         self.wait = histogram(
             "wait_seconds", "Time from the first denial to the start, of jobs that were denied.", waits, *limit
         )

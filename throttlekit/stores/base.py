@@ -10,7 +10,7 @@ from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.answer import Answer, Asker, Look
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Drop
-from throttlekit._core.slowdown import Fall, Heard
+from throttlekit._core.slowdown import Fall, Remaining
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 
@@ -24,8 +24,12 @@ __all__ = [
     "SupportsCommands",
     "SupportsForget",
     "SupportsParts",
+    "SupportsScan",
     "ask_or_error",
+    "is_same_address",
 ]
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Request(NamedTuple):
@@ -67,7 +71,7 @@ class Slowing:
     """Why the limit of *claim* is to be slower for a while, or to have fewer slots in use."""
 
     claim: StoreClaim
-    why: Fall | Heard | Drop
+    why: Fall | Remaining | Drop
 
     @property
     def bucket(self) -> str:
@@ -124,7 +128,7 @@ class Store(Protocol):
         Remove jobs from the waitlists of *claims*; then wake others.
 
         Args:
-            owner: Only jobs that it owns; "": whoever owns them.
+            owner: Only jobs that it owns; "": all of them.
             keep: They keep their positions, and wait for nothing that the store knows.
         """
         ...
@@ -138,13 +142,13 @@ class Store(Protocol):
         ...
 
     def listen(
-        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+        self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
         """
         Listen for wakes of *owner* that other callers make.
 
         Args:
-            heard: Called with the bucket and the wakes, in any thread.
+            on_wakes: Called with the bucket and the wakes, in any thread.
             missed: Called when wakes may have been missed.
 
         Returns:
@@ -295,3 +299,28 @@ class SupportsForget(Protocol):
             StoreUnavailable: There was no usable answer. Some names may be deleted, or waitlists emptied.
         """
         ...
+
+
+@runtime_checkable
+class SupportsScan(Protocol):
+    """A store that lists names by a pattern, page by page. For operators. Optional."""
+
+    def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
+        """
+        Return the cursor of the next page, "" after the last one, and the names of this page that match *pattern*, as
+        SCAN reads it. A page covers some 1 000 names of the store. A name that exists all the time is on some page.
+
+        Raises:
+            StoreUnavailable: There was no usable answer.
+        """
+        ...
+
+
+def is_same_address(one: str, other: str) -> bool:
+    """Whether two of a store's `address` name one server and database. The names of this machine are one."""
+    return bool(one) and _plain(one) == _plain(other)
+
+
+def _plain(address: str) -> str:
+    host, colon, rest = address.rpartition(":")
+    return f"localhost{colon}{rest}" if host in _LOOPBACK else address

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ from throttlekit.stores.wire import bell_of
 
 __all__ = ["Listener", "NodeListeners", "client_of_its_own"]
 
-_Heard: TypeAlias = Callable[[str, Sequence[Wake]], None]
+_OnWakes: TypeAlias = Callable[[str, Sequence[Wake]], None]
 
 _LOG = logging.getLogger("throttlekit")
 _POLL_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 0.1, 2.0
@@ -30,7 +31,7 @@ class Listener:
     Args:
         client: redis-py's, of the server of the limits.
         channel: The owner's.
-        heard: Called with the bucket and the wakes.
+        on_wakes: Called with the bucket and the wakes.
         missed: Called once it listens again: wakes may have been missed meanwhile.
     """
 
@@ -38,12 +39,13 @@ class Listener:
         self,
         client: Any,
         channel: str,
-        heard: _Heard,
+        on_wakes: _OnWakes,
         missed: Callable[[], None],
     ) -> None:
         self._client, self._channel = client, channel
-        self._heard, self._missed = heard, missed
+        self._on_wakes, self._missed = on_wakes, missed
         self._pause_s = _FIRST_PAUSE_S
+        self._pubsub: Any = None
         self._closed = threading.Event()
         self._listens = threading.Event()
         self._thread = threading.Thread(target=self._run, name="throttlekit-listener", daemon=True)
@@ -54,16 +56,20 @@ class Listener:
         return self._listens.wait(seconds)
 
     def begin_to_close(self) -> None:
+        """End the thread's wait for a message: else it would last for up to a second."""
         self._closed.set()
+        if self._listens.is_set():
+            with suppress(RedisError, OSError):
+                self._pubsub.unsubscribe(self._channel)
 
     def close(self) -> None:
-        self._closed.set()
+        self.begin_to_close()
         self._thread.join()
         self._client.close()
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            pubsub = self._client.pubsub(ignore_subscribe_messages=False)
+            pubsub = self._pubsub = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 pubsub.subscribe(self._channel)
                 self._listen(pubsub)
@@ -90,7 +96,7 @@ class Listener:
             self._listens.set()
             self._missed()
         elif message["type"] == "message":
-            self._heard(*bell_of(message["data"]))
+            self._on_wakes(*bell_of(message["data"]))
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +104,7 @@ class _Owner:
     """One that listens at several nodes."""
 
     channel: str
-    heard: _Heard
+    on_wakes: _OnWakes
     missed: Callable[[], None]
     listeners: list[Listener] = field(default_factory=list[Listener])
 
@@ -137,9 +143,9 @@ class NodeListeners:
                 for owner in here.owners:
                     self._listen(owner, node)
 
-    def listen(self, name: str, heard: _Heard, missed: Callable[[], None]) -> Callable[[], None]:
+    def listen(self, name: str, on_wakes: _OnWakes, missed: Callable[[], None]) -> Callable[[], None]:
         """Begin to listen as *name*. Returns what ends that."""
-        here, owner = self._here, _Owner(f"tk1:{name}", heard, missed)
+        here, owner = self._here, _Owner(f"tk1:{name}", on_wakes, missed)
         with here.lock:
             here.owners.append(owner)
             for node in here.nodes.values():
@@ -156,7 +162,7 @@ class NodeListeners:
         return end
 
     def _listen(self, owner: _Owner, node: Any) -> None:
-        owner.listeners.append(Listener(self._make_client(node), owner.channel, owner.heard, owner.missed))
+        owner.listeners.append(Listener(self._make_client(node), owner.channel, owner.on_wakes, owner.missed))
 
 
 def client_of_its_own(pool: Any) -> Any:

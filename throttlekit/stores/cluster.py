@@ -91,11 +91,11 @@ class RedisClusterStore(RedisStore):
             raise next(iter(errors.values()))
 
     def listen(
-        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+        self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
         for node in self._redis_py().get_primaries():
             self._listeners.reach(node)
-        return self._listeners.listen(owner, heard, missed)
+        return self._listeners.listen(owner, on_wakes, missed)
 
     def servers(self) -> list[Any]:
         cluster = self._redis_py()

@@ -173,7 +173,7 @@ def is_connection_error(error: StoreUnavailable) -> bool:
 
 
 def is_connection_failure(error: BaseException | None) -> bool:
-    """As `is_connection_error`, of an error as the client raised it."""
+    """Like `is_connection_error`, of an error as the client raised it."""
     return isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError))
 
 

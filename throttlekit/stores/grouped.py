@@ -24,6 +24,7 @@ from throttlekit.stores.base import (
     SupportsCommands,
     SupportsForget,
     SupportsParts,
+    SupportsScan,
     ask_or_error,
 )
 from throttlekit.stores.parts import Part, ask_in_parts
@@ -164,11 +165,11 @@ class GroupedStore:
         return self._of(claim.bucket).call(lambda store: store.list_waiting(claim, most))  # type: ignore[no-any-return]
 
     def listen(
-        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+        self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
         with ExitStack() as stack:
             for group in self._all():
-                stack.callback(group.store.listen(owner, heard, missed))
+                stack.callback(group.store.listen(owner, on_wakes, missed))
             return stack.pop_all().close
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
@@ -243,7 +244,7 @@ class _SharedGroupedStore(GroupedStore):
     """One whose default store the whole fleet sees: it keeps the rules of live control and the reports of all."""
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        """As `SupportsCommands.commands`; each goes where its key is kept."""
+        """Like `SupportsCommands.commands`; each goes where its key is kept."""
         answers: dict[int, Any] = {}
         together: dict[_Group, list[int]] = {}
         for number, each in enumerate(commands):
@@ -256,11 +257,23 @@ class _SharedGroupedStore(GroupedStore):
         return [answers[number] for number in range(len(commands))]
 
     def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
-        """As `SupportsForget.delete_matching`, of one limit's names."""
+        """Like `SupportsForget.delete_matching`, of one limit's names."""
         group = self._of(pattern)
         if not isinstance(group.store, SupportsForget):
             raise TypeError(f"a {type(group.store).__name__} cannot find names")
         return group.call(lambda store: store.delete_matching(pattern, waitlists_only=waitlists_only))  # type: ignore[no-any-return]
+
+    def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
+        """As `SupportsScan.scan`, one store after the other; *cursor* begins with the number of the store."""
+        number, _, inner = (cursor or "0:").partition(":")
+        groups = [self._default, *(group for _, group in self._groups)]
+        group = groups[int(number)]
+        if not isinstance(group.store, SupportsScan):
+            raise TypeError(f"a {type(group.store).__name__} cannot list names")
+        after, names = group.call(lambda store: store.scan(pattern, inner))
+        if after:
+            return f"{number}:{after}", names
+        return (f"{int(number) + 1}:" if int(number) + 1 < len(groups) else ""), names
 
 
 def grouped(default: Store, groups: Sequence[tuple[str, Store]]) -> Store:

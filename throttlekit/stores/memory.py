@@ -136,18 +136,18 @@ class MemoryStore:
             return list_waiting(self._stored(claim, self._clock_us()), min(most, MOST_LISTED))
 
     def listen(
-        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None] | None = None
+        self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None] | None = None
     ) -> Callable[[], None]:
         """
-        Call *heard* with the bucket and the wakes of *owner* that other callers make. Returns what ends that.
+        Call *on_wakes* with the bucket and the wakes of *owner* that other callers make. Returns what ends that.
 
         Args:
             missed: Not called: no wake is missed.
         """
-        self._listeners[owner] = heard
+        self._listeners[owner] = on_wakes
 
         def end() -> None:
-            if self._listeners.get(owner) is heard:
+            if self._listeners.get(owner) is on_wakes:
                 del self._listeners[owner]
 
         return end
@@ -219,7 +219,7 @@ class MemoryStore:
             results: list[bool] = []
             for each in items:
                 before = self._get(each.bucket, now_us)
-                after, result = change(each, each.algorithm, each.algorithm.sanitized(before, now_us), now_us)
+                after, result = change(each, each.algorithm, each.algorithm.read(before, now_us)[0], now_us)
                 if after is not before:
                     self._put_taken(each.bucket, each.algorithm, after, now_us)
                 results.append(result)
@@ -252,14 +252,14 @@ class MemoryStore:
         rung: list[tuple[Callable[[str, Sequence[Wake]], None], str, Sequence[Wake]]] = []
 
         def bell(owner: str, bucket: str, wake: Wake | None) -> bool:
-            heard = self._listeners.get(owner)
-            if heard is not None:
-                rung.append((heard, bucket, [] if wake is None else [wake]))
-            return heard is not None
+            on_wakes = self._listeners.get(owner)
+            if on_wakes is not None:
+                rung.append((on_wakes, bucket, [] if wake is None else [wake]))
+            return on_wakes is not None
 
         yield bell
-        for heard, bucket, wakes in rung:
-            heard(bucket, wakes)
+        for on_wakes, bucket, wakes in rung:
+            on_wakes(bucket, wakes)
 
     def _epoch(self) -> str:
         return os.urandom(4).hex()

@@ -114,9 +114,9 @@ class RedisStore(RedisServer):
         return self._call(claim.bucket, lambda: waiting_of(self._run(script, arguments)))
 
     def listen(
-        self, owner: str, heard: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+        self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        return Listener(client_of_its_own(self._client.connection_pool), f"tk1:{owner}", heard, missed).close
+        return Listener(client_of_its_own(self._client.connection_pool), f"tk1:{owner}", on_wakes, missed).close
 
     # Changes
 
@@ -161,6 +161,9 @@ class RedisStore(RedisServer):
 
     def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
         return self._call(pattern, lambda: self._delete_matching(pattern, waitlists_only))
+
+    def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
+        return self._call(pattern, lambda: self._scan(pattern, cursor))
 
     # How
 
@@ -208,6 +211,16 @@ class RedisStore(RedisServer):
             elif buckets := [bucket_of(name) for name in batch if is_waitlist(name)]:
                 forgotten += self._clear(buckets)
         return forgotten
+
+    def _scan(self, pattern: str, cursor: str) -> tuple[str, list[str]]:
+        """One page of one server; *cursor* is the number of the server, and its own cursor."""
+        number, at = map(int, (cursor or "0 0").split(" "))
+        servers = self.servers()
+        after, names = servers[number].scan(at, match=pattern, count=_SCAN_COUNT)
+        found = [name.decode("utf-8", "replace") for name in names]
+        if after == 0 and number + 1 == len(servers):
+            return "", found
+        return (f"{number} {after}" if after else f"{number + 1} 0"), found
 
     def _clear(self, buckets: Sequence[str]) -> int:
         keys = [name for each in buckets for name in wait_names(each)]

@@ -77,7 +77,7 @@ def slowing_arguments(slowing: Slowing) -> tuple[Any, ...]:
         return "fall", "" if why.granted_us is None else why.granted_us, why.span_us, why.floor
     if isinstance(why, Drop):
         return "drop", "" if why.granted_us is None else why.granted_us, "", ""
-    return "heard", why.remaining, why.reset_us, ""
+    return "remaining", why.remaining, why.reset_us, ""
 
 
 def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
@@ -87,9 +87,12 @@ def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
 
 def asker_arguments(claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str) -> list[Any]:
     """The arguments of ask.lua that say who asks. *now*: "" for the server's time."""
+    if asker is GUEST and not attempt:
+        return [] if now == "" else [now]
     wait = "" if asker.max_wait_us is None else asker.max_wait_us
-    rest = f"{asker.free} {wait} {epoch} {asker.waited_us} {asker.denials} {early_us_of(claims, asker)} {attempt}"
-    return [now, asker.caller.value, encoded(asker.job), encoded(asker.owner), rest]
+    who = f"{asker.denials} {asker.caller.value} {asker.owner} {asker.free} {wait} {epoch} {asker.waited_us}"
+    rest = encoded(f"{who} {early_us_of(claims, asker)} {attempt}"), encoded(asker.job)
+    return list(rest) if now == "" else [now, *rest]
 
 
 def encoded(text: str) -> bytes:
@@ -101,14 +104,10 @@ def ask_frame(claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch:
     """The whole command of a question, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
     keys, terms = _encode_claims(*claims)
     codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
-    is_plain = asker is GUEST and now == ""
-    who = _PLAIN if is_plain else encode(asker_arguments(claims, asker, now, epoch, attempt))
+    who = asker_arguments(claims, asker, now, epoch, attempt)
     if attempt:
         keys += encode((granted_name(claims[0].bucket, asker.job),))
-    return b"".join((_head(codes, bool(attempt)), keys, who, terms))
-
-
-_PLAIN = encode(asker_arguments((), GUEST, "", "0", ""))
+    return b"".join((_head(codes, bool(attempt), len(who)), keys, encode(who), terms))
 
 
 @lru_cache(_CACHED_CLAIMS)
@@ -129,9 +128,9 @@ def _encode_names(bucket: bytes) -> bytes:
 
 
 @lru_cache
-def _head(codes: str, has_attempt: bool) -> bytes:
+def _head(codes: str, has_attempt: bool, asker: int) -> bytes:
     script, keys = script_for("ask", frozenset(codes)), 5 * len(codes) + has_attempt
-    return b"*%d\r\n" % (8 + keys + 3 * len(codes)) + encode(("EVALSHA", script.sha, keys))
+    return b"*%d\r\n" % (3 + keys + asker + 3 * len(codes)) + encode(("EVALSHA", script.sha, keys))
 
 
 def answer_of(reply: Any) -> Answer:
@@ -299,4 +298,5 @@ def _claim_arguments(
 ) -> tuple[int | str, ...]:
     a, b, c = algorithm.params
     rest = f"{algorithm.mark} {cost} {step} {lead} {'' if max_queue is None else max_queue} {tenant}"
-    return algorithm.size, a, f"{algorithm.code} {b};{c};{rest}"
+    mark = "~" if " " in str(c) or max_queue == 0 else " "  # see claims.lua
+    return f"{algorithm.code}{mark}{b};{c};{rest}", algorithm.size, a

@@ -172,8 +172,8 @@ class BoundConformance(OnSite):
             assert (bench.runs(sent), bench.remaining(COUNT)) == (0, COUNT.burst)
 
     def test_when_over_drop(self) -> None:
-        """`when_over="drop"` ends a job unrun and not as a failure. One that heard 429 has run, and runs no more."""
-        with self.bench(Settings(WaitRules(max_deferrals=0, when_over="drop"))) as bench:
+        """`on_waited_too_long="drop"` ends a job unrun and not as a failure; after a 429, no further run."""
+        with self.bench(Settings(WaitRules(max_deferrals=0, on_waited_too_long="drop"))) as bench:
             angry = bench.send("counted", "429 0.1", key=f"{bench.key}-angry")
             bench.deny(30)
             denied = bench.send("counted")
@@ -181,8 +181,8 @@ class BoundConformance(OnSite):
             assert [(bench.runs(sent), bench.failures(sent)) for sent in (denied, angry)] == [(0, 0), (1, 0)]
 
     def test_when_over_run(self) -> None:
-        """`when_over="run"` runs a job once, uncharged. A 429 is then an error like any other."""
-        with self.bench(Settings(WaitRules(max_deferrals=0, when_over="run"))) as bench:
+        """`on_waited_too_long="run"` runs a job once, uncharged. A 429 is then an error like any other."""
+        with self.bench(Settings(WaitRules(max_deferrals=0, on_waited_too_long="run"))) as bench:
             angry = bench.send("counted", "429 0.1", key=f"{bench.key}-angry")
             bench.deny(30)
             denied = bench.send("counted")
@@ -209,7 +209,7 @@ class BoundConformance(OnSite):
 
     def test_several_limits_are_all_or_nothing(self) -> None:
         """A job that one of its limits denies is not charged to the others."""
-        with self.bench(Settings(WaitRules(max_deferrals=0, when_over="drop"))) as bench:
+        with self.bench(Settings(WaitRules(max_deferrals=0, on_waited_too_long="drop"))) as bench:
             bench.deny(30)
             sent = bench.send("counted")
             assert bench.end(sent).how == "dropped"

@@ -21,11 +21,11 @@ from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.call import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import current
 from throttlekit.adapter.options import MAX_WAIT, ON_429, THROTTLE, WaitRules
-from throttlekit.hookspecs import Finished, RateLimitHeard, Started, hookimpl
+from throttlekit.hookspecs import Finished, RateLimitReceived, Started, hookimpl
 from throttlekit.limiter import Limiter
 
 __all__ = [
@@ -190,7 +190,7 @@ class Settings:
     How the adapter of a site is set up.
 
     Attributes:
-        rules: Its `max_wait`, `max_deferrals` and `when_over`.
+        rules: Its `max_wait`, `max_deferrals` and `on_waited_too_long`.
         longest: The longest delay, in seconds, that jobs are deferred by at once; None: the adapter's own.
         killed: The test kills the workers: they must be processes of their own.
     """
@@ -210,7 +210,7 @@ class Settings:
         """The rules as the adapters of this project take them."""
         rules = self.rules
         return {
-            "when_over": rules.when_over,
+            "on_waited_too_long": rules.on_waited_too_long,
             "max_wait": None if rules.max_wait == float("inf") else rules.max_wait,
             "max_deferrals": None if rules.max_deferrals == float("inf") else int(rules.max_deferrals),
         }
@@ -228,7 +228,7 @@ class _NotingPlugin:
         _note("plugin", event.job, event.outcome)
 
     @hookimpl
-    def throttlekit_rate_limited(self, event: RateLimitHeard) -> None:
+    def throttlekit_rate_limited(self, event: RateLimitReceived) -> None:
         _note("plugin", event.job, f"429 on {event.limit.name}")
 
 

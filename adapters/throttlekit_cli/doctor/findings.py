@@ -25,7 +25,7 @@ class Finding:
     Attributes:
         grade: "ok"; "note": good to know; "warning": sometimes costs something; "fault": a promise is broken, or
             will be.
-        about: "store", or the name of a framework.
+        about: "install", "store", "limits", or the name of a framework.
         what: The finding, as a sentence without a URL or a password.
         remedy: What to change; "" if nothing.
     """

@@ -16,6 +16,7 @@ from throttlekit_cli.doctor.imports import ExaminationError
 from throttlekit_cli.doctor.same_store import examine_counts_of_rq
 from throttlekit_cli.store import open_store
 from throttlekit_rq._waiting import look, promoted_by
+from throttlekit_rq._wire import LATE_IMPORT, logged_key
 
 __all__ = ["examine_rq"]
 
@@ -76,6 +77,15 @@ def _queue(connection: Any, name: str, workers: list[Any]) -> Iterator[Finding]:
             "rq",
             f"No process brings delayed jobs back to queue {name!r}; {scheduled} are delayed now.",
             "start its workers with --worker-class throttlekit_rq.ThrottledWorker, or one with --with-scheduler",
+        )
+    if connection.exists(logged_key(f"{LATE_IMPORT}{name}")):
+        yield Finding(
+            "note",
+            "rq",
+            f"A stock worker of queue {name!r} has imported throttlekit for a job, in the process that it makes for "
+            "each: that takes about 0.1 s of CPU per job.",
+            "start its workers with --worker-class throttlekit_rq.ThrottledWorker, or with -c and a module that "
+            "imports throttlekit_rq and your tasks",
         )
     (seen,) = look(connection, [name])
     if seen.due:

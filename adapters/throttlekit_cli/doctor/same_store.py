@@ -7,21 +7,18 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-import redis
-
 from throttlekit import Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.storage_keys import fleet_name
-from throttlekit._wiring import wiring_of
 from throttlekit.fleet.definitions import definitions_of, reported_within
 from throttlekit.fleet.snapshot import Known, look
-from throttlekit.stores.redis_server import address_of
+from throttlekit.stores.base import is_same_address
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.formatting import format_duration, format_limit, format_slowed, printable
+from throttlekit_cli.store import address_of_url
 
-__all__ = ["address_of_url", "compare_stores", "examine_counts_of_rq", "examine_reports"]
+__all__ = ["compare_stores", "examine_counts_of_rq", "examine_reports"]
 
 _MOST_NAMED = 5
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -> Iterator[Finding]:
@@ -32,7 +29,7 @@ def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -
         url: What the operator named; None: nothing.
         broker: The broker's host:port/database; "": it is not a Redis.
     """
-    own = wiring_of(limiter).stores.shared.address
+    own = limiter.store_address
     if limiter.in_memory:
         yield Finding(
             "fault", about, "Its limiter keeps limits in memory: each worker process has the whole limit for itself.",
@@ -46,7 +43,7 @@ def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -
             " shown and changed there does not concern its workers.",
             "name the store of the application: the URL in its Limiter(…)",
         )  # fmt: skip
-    if own and broker and _plain(own) == _plain(broker):
+    if limiter.counts_at(broker):
         yield Finding(
             "warning", about, f"The limiter counts in the broker's own database ({own}): a flush forgets all limits.",
             "give the limiter a database of its own, such as /1 at the end of its URL",
@@ -91,7 +88,7 @@ def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Itera
     if not connection.exists(fleet_name("limits")):
         return
     own = address_of_url(rq_url)
-    if url is not None and _plain(address_of_url(url)) != _plain(own):
+    if url is not None and not is_same_address(address_of_url(url), own):
         yield Finding(
             "fault", "rq",
             f"Workers have counted in RQ's own database{_at(own)} in the last hour, and not in --url"
@@ -105,14 +102,6 @@ def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Itera
         )  # fmt: skip
 
 
-def address_of_url(url: str) -> str:
-    """host:port/database of *url*; "" if it names no single server."""
-    with contextlib.suppress(redis.RedisError, ValueError, TypeError):
-        scheme, colon, rest = url.replace("valkey", "redis", 1).partition("://")
-        return address_of(redis.ConnectionPool.from_url(f"{scheme}{colon}{rest}"))
-    return ""
-
-
 def _is_same(limiter: Limiter, url: str) -> bool:
     """Whether both are one store: what is paused in one is paused in the other, whatever the names of its server."""
     probe = TokenBucket(f"throttlekit-doctor-{secrets.token_hex(4)}", "1000/s", burst=1000)
@@ -122,8 +111,7 @@ def _is_same(limiter: Limiter, url: str) -> bool:
         return not limiter.peek(probe).allowed
     except StoreUnavailable:
         # The names are all that is known: the application's server may not be reachable from here.
-        own = wiring_of(limiter).stores.shared.address
-        return not own or _plain(own) == _plain(address_of_url(url))
+        return not limiter.store_address or limiter.counts_at(address_of_url(url))
     finally:
         with contextlib.suppress(StoreUnavailable):
             other.reset(probe)
@@ -137,11 +125,6 @@ def _twins(definitions: list[Known]) -> dict[str, list[Known]]:
     for each in reported_within(definitions):
         found.setdefault((each.limit.name, each.limit.of_tier), []).append(each)
     return {name: each for (name, _), each in found.items() if len(each) > 1}
-
-
-def _plain(address: str) -> str:
-    host, colon, rest = address.rpartition(":")
-    return f"localhost{colon}{rest}" if host in _LOOPBACK else address
 
 
 def _at(address: str) -> str:

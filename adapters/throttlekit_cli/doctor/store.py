@@ -12,7 +12,7 @@ from typing import Any
 import redis
 
 from throttlekit import Limiter, StoreUnavailable, TokenBucket
-from throttlekit._engine.builtin_plugins import Stores
+from throttlekit._engine.plugins import Stores
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.errors import remedy_of
 from throttlekit.stores.redis import RedisStore

@@ -15,9 +15,10 @@ try:
 except ImportError:  # Windows: top runs, and Ctrl-C ends it
     termios = tty = None  # type: ignore[assignment]
 
-__all__ = ["ESCAPE", "Keyboard"]
+__all__ = ["ESCAPE", "PAGE_DOWN", "PAGE_UP", "Keyboard"]
 
 ESCAPE = "\x1b"
+PAGE_UP, PAGE_DOWN = "\x1b[5~", "\x1b[6~"
 _SEQUENCE_WITHIN_S = 0.05
 """An arrow key sends ESC and more, at once; ESC alone is the key of that name."""
 
@@ -47,7 +48,7 @@ class Keyboard:
             termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
 
     def key(self, within: float) -> str:
-        """The next key that is pressed within so many seconds; "" if none is, or if it is none with a text."""
+        """The next key that is pressed within so many seconds; "" if none is, or one that has no name here."""
         if self._terminal is None:
             time.sleep(within)
             return ""
@@ -57,8 +58,8 @@ class Keyboard:
         if not pressed:  # the terminal is gone
             raise KeyboardInterrupt
         if pressed == b"\x1b" and _readable(self._terminal, _SEQUENCE_WITHIN_S):
-            os.read(self._terminal, 32)
-            return ""
+            sequence = (pressed + os.read(self._terminal, 32)).decode("utf-8", "replace")
+            return sequence if sequence in (PAGE_UP, PAGE_DOWN) else ""
         while pressed[0] >= 0xC0 and _readable(self._terminal, _SEQUENCE_WITHIN_S):  # a letter of several bytes
             pressed += os.read(self._terminal, 1)
             if len(pressed) >= 4 or _is_whole(pressed):

@@ -11,6 +11,7 @@ from throttlekit.fleet.definitions import has_keys, reported_within, share_of_mi
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.last_minute import Minute
 from throttlekit.fleet.list_now import SlowNow
+from throttlekit.fleet.outlook import Outlook, outlook_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
 
@@ -23,7 +24,8 @@ class Row:
     A limit, or one of its keys. Durations in seconds; None: not known, or does not apply.
 
     Attributes:
-        share: Units that were used in the last minute, as a share of what the rate allows in a minute.
+        share: Units that were used in the last minute, as a share of what the rate allows in a minute. None also if the
+            rate changed within the minute.
         waiting: How many jobs wait.
         waiting_units: About how many units they take.
         owners: How many owners have them.
@@ -31,7 +33,9 @@ class Row:
         starts: When the last job that waits will start.
         slowed: How it is slowed down for a while, by `adapt=` or by what downstream said.
         tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
+        hidden: Whether digests stand for its key, or for the names of its tenants.
         downstream_429: 429s of downstream that paused the limit in the last 15 minutes, of all its keys.
+        outlook: Whether fewer jobs wait from minute to minute; None also of a key.
         rules: Changes by an operator that are in force.
         warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
     """
@@ -54,15 +58,27 @@ class Row:
     held: float | None = None
     oldest_hold: float | None = None
     tenants: tuple[Tenant, ...] = ()
+    hidden: bool = False
     downstream_429: int = 0
+    outlook: Outlook | None = None
     rules: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     keys: tuple[Row, ...] = field(default=())
 
+    @property
+    def use(self) -> float | None:
+        """
+        How much of the limit is used, from 0 to 1 and more: in the last minute. Where units of a minute cannot be
+        compared with the rate, as for slots: now.
+        """
+        if self.share is not None or self.used is None:
+            return self.share
+        return self.used / (self.capacity or 1)
+
 
 _ORDERS: dict[str, Callable[[Row], Any]] = {
     "wait": lambda row: (-max(row.starts or 0, row.paused or 0), -row.oldest, -row.minute.denials),
-    "use": lambda row: (-(row.used or 0) / (row.capacity or 1), -row.minute.units),
+    "use": lambda row: (-(row.use or 0), -row.minute.units),
     "denied": lambda row: -row.minute.denials,
     "name": lambda row: 0,
 }
@@ -75,15 +91,12 @@ def rows_of(fleet: Fleet, tenants: Mapping[str, tuple[Tenant, ...]], *, order: s
     def pressing(row: Row) -> Any:
         return min(map(_ORDERS[order], (row, *row.keys))), row.limit, row.key or ""
 
-    found = [
-        replace(
-            _limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys),
-            tenants=tuple(
-                replace(each, name=format_key(each.name, None, clear=show_keys)) for each in tenants.get(known.id, ())
-            ),
-        )
-        for known in _in_use(fleet)
-    ]
+    found: list[Row] = []
+    for known in _in_use(fleet):
+        clear, own = show_keys or known.limit.show_key, tenants.get(known.id, ())
+        row = _limit_row(known, keys.get(known.id, []), fleet, pressing, clear=clear)
+        named = tuple(replace(each, name=format_key(each.name, None, clear=clear)) for each in own)
+        found.append(replace(row, tenants=named, hidden=bool(own) and not clear))
     return sorted(found, key=pressing)
 
 
@@ -109,42 +122,42 @@ def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:
         )  # fmt: skip
 
 
-def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[Row], Any], show_keys: bool) -> Row:
+def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[Row], Any], *, clear: bool) -> Row:
     limit, minute = known.limit, known.minute
-    rules = tuple(
-        format_active_rule(rule, fleet.now, clear=show_keys) for rule in fleet.rules if rule.is_for(limit.name)
-    )
+    rules = tuple(format_active_rule(rule, fleet.now, clear=clear) for rule in fleet.rules if rule.is_for(limit.name))
     keyed = has_keys(known)
-    key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
-    share = None if keyed else share_of_minute(limit, minute.used)
+    key_rows = tuple(sorted((_key_row(each, clear=clear) for each in keys), key=pressing))
+    share = None if keyed else share_of_minute(limit, minute)
     warnings = tuple(_warnings(known, fleet))
-    heard = total(fleet.heard.get(known.id))
+    partner_429s = total(fleet.partner_429s.get(known.id))
     oldest = max([minute.longest_wait, *(each.oldest for each in key_rows)])
     row = Row(
-        limit.name, None, format_limit(limit), minute, share, oldest=oldest, downstream_429=heard, rules=rules,
-        warnings=warnings, keys=key_rows,
+        limit.name, None, format_limit(limit), minute, share, oldest=oldest, downstream_429=partner_429s, rules=rules,
+        outlook=outlook_of(known, keys), warnings=warnings, keys=key_rows,
     )  # fmt: skip
     if keyed or len(key_rows) != 1:
         return row
     return replace(
         key_rows[0], key=None, definition=row.definition, minute=minute, share=share, oldest=oldest,
-        downstream_429=heard, rules=rules, warnings=warnings,
+        downstream_429=partner_429s, outlook=row.outlook, rules=rules, warnings=warnings,
     )  # fmt: skip
 
 
-def _key_row(key: Key, show_keys: bool) -> Row:
-    share = share_of_minute(key.limit, key.minute.used)
+def _key_row(key: Key, *, clear: bool) -> Row:
+    share = share_of_minute(key.limit, key.minute)
     oldest = max(key.minute.longest_wait, key.oldest_wait or 0.0)
     return Row(
-        key.limit.name, format_key(key.key, key.part, clear=show_keys), "", key.minute, share,
+        key.limit.name, format_key(key.key, key.part, clear=clear), "", key.minute, share,
         key.used, key.capacity, key.waiting, key.waiting_units, key.owners, oldest,
         key.last_starts, key.paused, key.slowed, key.mean_hold, key.held, key.oldest_hold,
+        hidden=bool(key.key) and not clear,
     )  # fmt: skip
 
 
-def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:
+def as_data(fleet: Fleet, rows: list[Row], store: str) -> dict[str, Any]:
     """The same for programs. Durations in seconds."""
     return {
+        "store": store,
         "now": fleet.now,
         "store_latency": fleet.latency,
         "processes": [
@@ -170,6 +183,7 @@ def _row_data(row: Row) -> dict[str, Any]:
         data = {"key": row.key}
     else:
         data["downstream_429"] = row.downstream_429
+        data["outlook"] = None if row.outlook is None else {**asdict(row.outlook), "text": str(row.outlook)}
     return {
         **data,
         "used": row.used,
@@ -180,7 +194,9 @@ def _row_data(row: Row) -> dict[str, Any]:
             "share": row.share,
             "denied": dict(minute.denied or {}),
             "longest_wait": minute.longest_wait,
-        },
+        }
+        if minute.is_known
+        else None,
         "waiting": row.waiting,
         "waiting_units": row.waiting_units,
         "owners": row.owners,

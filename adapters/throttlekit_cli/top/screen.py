@@ -3,24 +3,22 @@ The screen that `top` shows, for any width.
 
 Columns are shown in the order of `_COLUMNS` as far as they fit. Names give way first, numbers are never cut: the name,
 what is used now, how many jobs wait and the longest wait are there at 80 columns. The definition goes below the name
-where there is no room beside it.
+where there is no room beside it. A terminal shows one page of the lines, and the notes below the limits on demand.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from throttlekit.fleet.browse import Tenant
 from throttlekit.fleet.snapshot import Fleet
-from throttlekit_cli.formatting import format_duration, format_slowed, printable
+from throttlekit_cli.formatting import format_duration, format_slowed, format_time, printable
 from throttlekit_cli.top.rows import Row
 
 __all__ = ["screen"]
@@ -31,7 +29,9 @@ _MIN_NAME, _MAX_NAME = 14, 40
 _ALWAYS = 3
 """So many of `_COLUMNS` are shown whatever the width."""
 _BAR_CELLS = 10
-_SPARKS = "▁▂▃▄▅▆▇█"
+_SPARKS, _SPARKS_TITLE = "▁▂▃▄▅▆▇█", "recent use"
+_INDENT = 4
+_WRAPS = Console(force_terminal=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,21 @@ def _state(row: Row) -> str:
         return "paused"
     if row.slowed is not None:
         return "slow"
-    return "full" if row.used is not None and row.used >= _FULL_SHARE * (row.capacity or 1) else ""
+    now = (row.used or 0) / (row.capacity or 1) if row.waiting else 0.0  # without waiting jobs a small burst flickers
+    return "full" if max(row.use or 0.0, now) >= _FULL_SHARE else ""
 
 
 def _bar(row: Row) -> str:
-    if row.used is None:
+    if row.use is None:
         return ""
-    filled = min(_BAR_CELLS, round(_BAR_CELLS * row.used / (row.capacity or 1)))
+    filled = min(_BAR_CELLS, round(_BAR_CELLS * row.use))
     return "█" * filled + "░" * (_BAR_CELLS - filled)
+
+
+def _units(row: Row) -> str:
+    if not row.minute.is_known:
+        return "not known"
+    return f"{row.minute.used}" if row.minute.used or row.minute.allowed else ""
 
 
 def _denied(row: Row) -> str:
@@ -88,7 +95,7 @@ _COLUMNS = (
     _Column("429s", 9, lambda row: f"{row.downstream_429 or ''}"),
     _Column("", 3, _state, left=True),
     _Column("use", 2, _bar, left=True),
-    _Column("units/min", 4, lambda row: f"{row.minute.used}" if row.minute.used or row.minute.allowed else ""),
+    _Column("units/min", 4, _units),
     _Column("share", 5, _share),
     _Column("last starts", 7, lambda row: format_duration(row.starts)),
     _Column("definition", 0, lambda row: printable(row.definition), left=True),
@@ -101,83 +108,130 @@ def screen(
     fleet: Fleet,
     rows: Sequence[Row],
     *,
+    store: str,
     order: str,
     most: int,
     width: int,
+    height: int | None = None,
     name: str = "",
     history: Mapping[tuple[str, str | None], Sequence[float]] | None = None,
     keys: bool = False,
+    page: int = 0,
+    notes: bool = True,
 ) -> RenderableType:
     """
     The head, the table and its notes. At most *most* rows of limits, and as many of keys.
 
     Args:
+        store: What the store is called.
         width: Columns of the terminal.
+        height: Its lines: one page is shown. None: all lines are.
         name: The filter that is in force.
-        history: The share that was used of each limit and key at the last looks, the newest last, for sparklines.
+        history: How much was used of each limit and key at the last looks, the newest last, for sparklines.
         keys: Whether to show which keys of the keyboard do what.
+        page: Which page. After the last one the first follows.
+        notes: Whether to show the definitions, and the notes below limits. Warnings are always shown.
     """
-    shown = [each for row in rows[:most] for each in (row, *row.keys)]
-    parts: list[RenderableType] = [_head(fleet, "" if keys else order)]
-    parts += [_help(order, name)] if keys else []
-    parts.append(Text())
-    if not rows:
+    title, blocks = Text(), list[list[Text]]()
+    if rows:
+        shown = [each for row in rows[:most] for each in (row, *row.keys)]
+        (title,), *blocks = _table(shown, width, history or {}, notes=notes)
+        blocks += ([Text(), *_wrapped(text, "dim", width)] for text in _foot(shown))
+    else:
         what = f" with {printable(name)!r} in its name" if name else ""
-        parts.append(Text(f"Nothing was decided in the last hour: no worker has used a limit{what} with this store."))
-        return Group(*parts)
-    parts += _table(shown, width, history or {})
-    if any(row.keys for row in rows):
-        parts.append(Text("\nOnly the most pressing keys are shown; a limit's own row is the sum of all.", style="dim"))
-    return Group(*parts)
+        text = f"Nothing was decided in the last hour: no worker has used a limit{what} with this store."
+        blocks.append([*_wrapped(text, "", width)])
+    head = [_head(fleet, store, "" if keys else order, width)]
+    pages = _pages(blocks, None if height is None else max(1, height - len([*head, Text(), title]) - keys))
+    head += [_help(order, name, notes, page % len(pages), len(pages))] if keys else []
+    return Group(*head, Text(), title, *pages[page % len(pages)])
 
 
-def _head(fleet: Fleet, order: str) -> Text:
+def _pages(blocks: Sequence[list[Text]], size: int | None) -> list[list[Text]]:
+    """The lines of *blocks* in pages of at most *size*. A block that fits on a page is not divided."""
+    pages = [list[Text]()]
+    for block in blocks:
+        if size is not None and pages[-1] and len(pages[-1]) + len(block) > size:
+            pages.append([])
+        pages[-1] += block
+    return [page[at : at + (size or len(page))] for page in pages for at in range(0, len(page), size or len(page))]
+
+
+def _foot(rows: Sequence[Row]) -> Iterator[str]:
+    if any(row.key is not None for row in rows):
+        yield "Only the most pressing keys are shown; a limit's own row is the sum of all."
+    if any(row.hidden for row in rows):
+        yield (
+            "Digests like #02925d1b stand for names of keys and tenants: see them with --show-keys, or with "
+            "show_key=True in the code of a limit whose keys are harmless."
+        )
+
+
+def _head(fleet: Fleet, store: str, order: str, width: int) -> Text:
+    """One line. What matters least is left out where it is too long."""
     kinds = Counter(each.framework for each in fleet.processes if each.framework != "-")
     frameworks = f" ({', '.join(f'{count} {name}' for name, count in sorted(kinds.items()))})" if kinds else ""
     if not fleet.processes and any(each.minute.allowed or each.minute.denials for each in fleet.limits):
         frameworks = " (and short-lived ones)"
-    latency = fleet.latency
-    return Text.assemble(
-        ("throttlekit top", "bold"),
-        time.strftime("  %H:%M:%S UTC", time.gmtime(fleet.now)),
-        f"  processes: {len(fleet.processes)}{frameworks}",
-        "" if latency is None else f"  store: {latency * 1000:.1f} ms",
-        f"  by {order}" if order else "",
-    )
+    parts = {
+        "command": "throttlekit top",
+        "store": store,
+        "latency": "" if fleet.latency is None else f"{fleet.latency * 1000:.1f} ms",
+        "time": format_time(fleet.now),
+        "processes": f"processes: {len(fleet.processes)}{frameworks}",
+        "order": f"by {order}" if order else "",
+    }
+    shorter = ("order", ""), ("command", "top"), ("processes", f"processes: {len(fleet.processes)}"), ("latency", "")
+    for part, text in (*shorter, ("time", ""), ("processes", "")):
+        if cell_len("  ".join(filter(None, parts.values()))) <= width:
+            break
+        parts[part] = text
+    styles = {"command": "bold", "store": "bold cyan"}
+    shown = [(text, styles.get(part, "")) for part, text in parts.items() if text]
+    line = Text("  ", no_wrap=True, overflow="ellipsis").join([Text(text, style) for text, style in shown])
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
-def _help(order: str, name: str) -> Text:
-    return Text(f"q quit   s sort: {order}   / filter: {printable(name) or 'all'}", style="dim")
+def _help(order: str, name: str, notes: bool, page: int, pages: int) -> Text:
+    turn = [f"space/b page {page + 1}/{pages}"] if pages > 1 else []
+    what = ["q quit", f"s sort: {order}", f"n {'hide' if notes else 'show'} notes", *turn]
+    return Text("   ".join([*what, f"/ filter: {printable(name) or 'all'}"]), "dim", no_wrap=True, overflow="ellipsis")
 
 
 def _table(
-    rows: Sequence[Row], width: int, history: Mapping[tuple[str, str | None], Sequence[float]]
-) -> Iterator[RenderableType]:
+    rows: Sequence[Row], width: int, history: Mapping[tuple[str, str | None], Sequence[float]], *, notes: bool
+) -> Iterator[list[Text]]:
+    """The titles, and below them the lines of each row with its notes."""
     names = [printable(row.limit if row.key is None else f"  {row.key}") for row in rows]
     sparks = [_spark(history.get((row.limit, row.key), ())) for row in rows]
     columns, widths, name_width = _chosen(rows, names, width)
     has_definition = any(column.title == "definition" for column in columns)
-    spark_width = max(map(len, sparks), default=0)
-    with_sparks = bool(spark_width) and name_width + sum(widths) + _GAP * (len(columns) + 1) + spark_width <= width
+    spark_width = max(len(_SPARKS_TITLE), *map(len, sparks))
+    with_sparks = any(sparks) and name_width + sum(widths) + _GAP * (len(columns) + 1) + spark_width <= width
     titles = [(column.title, "bold") for column in columns]
-    yield _line("limit / key", "bold", name_width, titles, columns, widths, "recent use" if with_sparks else "")
+    yield [_line("limit / key", "bold", name_width, titles, columns, widths, _SPARKS_TITLE if with_sparks else "")]
     for row, name, spark in zip(rows, names, sparks, strict=True):
         state = _state(row)
         cells = [(column.text(row), _style(column.title, state)) for column in columns]
         style = "bold" if row.key is None else ""
-        yield _line(name, style, name_width, cells, columns, widths, spark if with_sparks else "")
-        if not has_definition and row.definition:
-            yield _below(row.definition, "dim")
-        for note, note_style in _notes(row):
-            yield _below(note, note_style)
+        lines = [_line(name, style, name_width, cells, columns, widths, spark if with_sparks else "")]
+        below = [(row.definition, "dim")] if notes and row.definition and not has_definition else []
+        below += _notes(row) if notes else ()
+        for text, text_style in (*below, *((warning, "bold red") for warning in row.warnings)):
+            lines += _wrapped(text, text_style, width, _INDENT)
+        yield lines
 
 
 def _style(title: str, state: str) -> str:
     return "bold red" if title == "429s" else _STYLES[state] if title in ("now", "use", "") else ""
 
 
-def _below(text: str, style: str) -> Padding:
-    return Padding(Text(printable(text), style=style, overflow="fold"), (0, 0, 0, 4))
+def _wrapped(text: str, style: str, width: int, indent: int = 0) -> Iterator[Text]:
+    for line in Text(printable(text), style).wrap(_WRAPS, max(1, width - indent), overflow="fold"):
+        line.rstrip()
+        line.pad_left(indent)
+        yield line
 
 
 def _chosen(rows: Sequence[Row], names: Sequence[str], width: int) -> tuple[list[_Column], list[int], int]:
@@ -236,12 +290,12 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
         notes.append(f"the last slot was given {format_duration(row.held)} ago")
     if row.oldest_hold is not None:
         notes.append(f"the oldest is held for {format_duration(row.oldest_hold)}")
+    if row.outlook is not None and str(row.outlook):
+        notes.append(str(row.outlook))
     if row.tenants:
         yield _of_tenants(row.tenants), ""
     if notes or row.rules:
         yield "; ".join([*notes, *row.rules]), "magenta"
-    for warning in row.warnings:
-        yield warning, "bold red"
 
 
 def _of_tenants(tenants: Sequence[Tenant]) -> str:

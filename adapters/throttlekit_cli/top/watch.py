@@ -20,7 +20,7 @@ from throttlekit import StoreUnavailable
 from throttlekit.fleet.browse import Tenant, tenants_of
 from throttlekit.fleet.snapshot import Fleet, FleetStore, look
 from throttlekit_cli.store import open_store
-from throttlekit_cli.top.keyboard import ESCAPE, Keyboard
+from throttlekit_cli.top.keyboard import ESCAPE, PAGE_DOWN, PAGE_UP, Keyboard
 from throttlekit_cli.top.rows import Row, as_data, rows_of
 from throttlekit_cli.top.screen import screen
 
@@ -37,11 +37,13 @@ class View:
 
     Args:
         name: Only limits whose name contains this.
+        store: What the store is called.
     """
 
-    def __init__(self, *, order: str, most: int, name: str, show_keys: bool) -> None:
-        self.order, self.most, self.show_keys, self.name = order, most, show_keys, name
+    def __init__(self, *, order: str, most: int, name: str, show_keys: bool, store: str = "") -> None:
+        self.order, self.most, self.show_keys, self.name, self.store = order, most, show_keys, name, store
         self.typing: str | None = None
+        self.page, self.with_notes = 0, False
         self._tenants: dict[str, tuple[Tenant, ...]] = {}
         self._history: dict[tuple[str, str | None], deque[float]] = {}
 
@@ -50,17 +52,23 @@ class View:
         self._tenants = tenants_of(store) if any(each.shared for each in fleet.limits) else {}
         return fleet
 
-    def screen(self, fleet: Fleet, width: int, *, live: bool = False) -> RenderableType:
-        """The screen; *live* adds what only a terminal has: the keys, and the use at the last looks."""
+    def screen(self, fleet: Fleet, width: int, height: int | None = None, *, live: bool = False) -> RenderableType:
+        """
+        The screen: one page of it, if a *height* is given.
+
+        Args:
+            live: Whether there is a keyboard. Then notes are shown on demand, and the use at the last looks as well.
+        """
         rows = self._rows(fleet)
         filtered = self.name if self.typing is None else f"{self.typing}▏"
         return screen(
-            fleet, rows, order=self.order, most=self.most, width=width, name=filtered, keys=live,
+            fleet, rows, store=self.store, order=self.order, most=self.most, width=width, height=height,
+            name=filtered, keys=live, page=self.page, notes=self.with_notes or not live,
             history=self._remember(rows) if live else None,
         )  # fmt: skip
 
     def data(self, fleet: Fleet) -> dict[str, Any]:
-        return as_data(fleet, self._rows(fleet)[: self.most])
+        return as_data(fleet, self._rows(fleet)[: self.most], self.store)
 
     def _rows(self, fleet: Fleet) -> list[Row]:
         return rows_of(fleet, self._tenants, order=self.order, show_keys=self.show_keys)
@@ -72,7 +80,13 @@ class View:
         elif key in ("q", ESCAPE):
             return False
         elif key == "s":
-            self.order = _ORDERS[(_ORDERS.index(self.order) + 1) % len(_ORDERS)]
+            self.order, self.page = _ORDERS[(_ORDERS.index(self.order) + 1) % len(_ORDERS)], 0
+        elif key == "n":
+            self.with_notes, self.page = not self.with_notes, 0
+        elif key in (" ", PAGE_DOWN):
+            self.page += 1
+        elif key in ("b", PAGE_UP):
+            self.page -= 1
         elif key == "/":
             self.typing = ""
         return True
@@ -81,7 +95,7 @@ class View:
         if key == ESCAPE:
             self.typing = None
         elif key in ("\r", "\n"):
-            self.name, self.typing = self.typing or "", None
+            self.name, self.typing, self.page = self.typing or "", None, 0
         elif key in ("\x7f", "\b"):
             self.typing = (self.typing or "")[:-1]
         elif key.isprintable():
@@ -89,12 +103,12 @@ class View:
 
     def _remember(self, rows: Sequence[Row]) -> dict[tuple[str, str | None], deque[float]]:
         """The last uses of what is shown now."""
-        shown = [each for row in rows for each in (row, *row.keys) if each.used is not None]
+        shown = [each for row in rows for each in (row, *row.keys) if each.use is not None]
         self._history = {
             (row.limit, row.key): self._history.get((row.limit, row.key), deque(maxlen=_LOOKS)) for row in shown
         }
         for row in shown:
-            self._history[row.limit, row.key].append((row.used or 0) / (row.capacity or 1))
+            self._history[row.limit, row.key].append(row.use or 0.0)
         return self._history
 
 
@@ -124,7 +138,7 @@ def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> 
 
 def _live(store: Any, view: View, fleet: Fleet, console: Console, interval: float) -> None:
     with Keyboard() as keyboard:
-        shown = view.screen(fleet, console.width, live=keyboard.reads)
+        shown = view.screen(fleet, *console.size, live=keyboard.reads)
         with Live(shown, console=console, auto_refresh=False, screen=True) as live:
             next_look = time.monotonic() + interval
             while True:
@@ -134,7 +148,7 @@ def _live(store: Any, view: View, fleet: Fleet, console: Console, interval: floa
                 try:
                     if (key and view.typing is None) or time.monotonic() >= next_look:
                         fleet, next_look = view.look(store), time.monotonic() + interval
-                    live.update(view.screen(fleet, console.width, live=keyboard.reads), refresh=True)
+                    live.update(view.screen(fleet, *console.size, live=keyboard.reads), refresh=True)
                 except StoreUnavailable as error:
                     live.update(Text(f"{error}. Trying again.", style="red"), refresh=True)
                     next_look = time.monotonic() + interval

@@ -1,7 +1,7 @@
 """
-Slots of which as many are in use as downstream bears, by how long they are held: latency.py says how many.
+Slots whose number in use follows how long jobs hold them: latency.py computes it.
 
-What is learnt lies beside the holders, and is written by the request that gives a slot back.
+The measured times are stored with the holders, and the request that releases a slot writes them.
 lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail.
 """
 
@@ -39,7 +39,7 @@ class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
     def slots(self, state: Holders | None) -> int:
         return slots_of(state.gauge if state else None, self.floor, self.amount)
 
-    def admit(self, state: Holders | None, now_us: int) -> Holders | None:
+    def admit(self, state: Holders | None, now_us: int, begins_us: int | None = None) -> Holders | None:
         """As of every limit with slots; a lease that has ended since the last fall is a drop, at its last renewal."""
         ended = [until_us for _, until_us in state.leases if until_us <= now_us] if state and self.size else []
         if state and ended:
@@ -70,7 +70,7 @@ class ByLatency(SlotAdapt):
     Keep as many slots of a `Concurrency` limit in use as downstream bears, for the whole fleet.
 
     How long each job holds its slot says it: fewer, as jobs take longer; more, as they do not and all slots are in use.
-    A job that raises `RateLimited`, calls `throttlekit.current().overloaded()`, holds its slot for longer than
+    A job that raises `RateLimited`, calls `throttlekit.current().report_overload()`, holds its slot for longer than
     *timeout*, or whose worker dies, takes a tenth of the slots away; one overload is one fall. It begins at the floor.
 
     Guarantee: `floor <= slots <= declared amount`, always. No slot that is held is taken away. A job costs no more
@@ -87,7 +87,7 @@ class ByLatency(SlotAdapt):
         ConfigurationError: A value that can never work; a floor above the amount, as soon as the limit is made.
 
     Its floor is absolute: of a limit that is `set` or scaled to less than the floor, that is the floor. It is not part
-    of the limit's definition. See `throttlekit._core.latency` for the rule, and docs/how-to-adapt.md for what it does.
+    of the limit's definition. `throttlekit._core.latency` has the rule, docs/limit-adaptive.md what it does.
     """
 
     __slots__ = ("_timeout_us", "floor", "timeout")

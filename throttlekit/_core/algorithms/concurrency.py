@@ -1,14 +1,18 @@
 """
-So many jobs at once: a set of holders, each with an expiry of its own.
+A limit on how many jobs run at once: a set of holders, each with an expiry of its own.
 
-Rule 1: a holder is a member of a set, never a count: no holder can give back twice, or what another one holds. Its name
-says how many slots it has: so every part of a fleet gives back, renews and counts the same number.
-Rule 2: a holder that does not renew within its lease is gone. So a worker that is killed frees its slots.
-Rule 3: no clock shows when a slot comes free. Waiting jobs are paced by how long holders held theirs on average, and at
-least by how long the holder that was admitted last has held its slot.
-Rule 4: a workflow is one holder. Its first job takes the slot; while it is held, its other jobs pass and take nothing.
-Each job that begins, runs or ends makes the lease begin anew, and only a lease of 0 gives the slot back. Only a grant
-takes it: a renewal that comes late, after the workflow is done, takes none.
+Rule 1: a holder is a member of a set, not a number in a count. So no holder can release a slot twice, or release the
+slot of another holder. The holder's name contains its number of slots, so that every process of the fleet releases,
+renews and counts the same number.
+Rule 2: a holder that does not renew its lease in time is removed. So the slots of a killed worker become free.
+Rule 3: no clock shows when a slot becomes free. The retry times of waiting jobs are estimates, from how long holders
+have held their slots on average, and at least from how long the holder that was admitted last has held its own.
+Rule 4: a workflow is one holder. Its first job takes the slot. While the workflow holds it, its other jobs pass and
+take nothing. Each job that begins, runs or ends renews the lease, and only a lease of 0 releases the slot. Only a grant
+takes the slot: a renewal that arrives after the workflow is done does not.
+
+Example: 2 slots with a lease of 30 s. At 0 s jobs a and b take them, and c waits. The worker of a is killed; b renews
+its lease every 10 s. At 30 s the lease of a ends, and c gets its slot.
 
 lua/throttlekit_lua/concurrency.lua and renew.lua mirror this file. Change all, or the parity tests fail.
 """
@@ -20,15 +24,13 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
-from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.algorithm import STALE_US, AlgorithmBase, Use
 from throttlekit._core.job import Job
 from throttlekit._core.latency import Gauge
 from throttlekit._core.limit.adapt import SlotAdapt
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.local_share import shared_window
-from throttlekit._core.limit.options import LimitOptions, Rates
-from throttlekit._core.limit.per_tier import PerTier
-from throttlekit._core.limit.shape import Shape
+from throttlekit._core.limit.options import LimitOptions
+from throttlekit._core.limit.rule import OfRule, Rule
 from throttlekit._core.limit.template import Key
 from throttlekit._core.storage_keys import is_workflow, slots_of_holder, with_slots
 from throttlekit.errors import ConfigurationError
@@ -43,7 +45,7 @@ _FIRST_HOLD_US = 100_000
 _MEAN_PART = 4  # a hold counts for a quarter of the mean: one that was wrong tenfold is right within some ten holds
 _SHORTEST_PACE_US = 1_000
 _KEPT_US = 1
-"""A workflow's lease that begins anew is longer by it: it ends one lease after no grant but that of the slot."""
+"""A workflow's lease that is renewed is longer by it: it ends one lease after no grant but that of the slot."""
 _LARGEST_AMOUNT = 1_000_000
 _SHORTEST_LEASE_S, _LONGEST_LEASE_S = 1.0, 86_400.0
 _LEASE_S, _LEASE_OF_WORKFLOW_S = 30.0, 3600.0
@@ -65,7 +67,7 @@ class Holders(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ConcurrencyAlgorithm:
+class ConcurrencyAlgorithm(AlgorithmBase):
     """
     What one request means to the holders: *size* slots for *holder*, as long as it renews within *lease_us*.
 
@@ -81,8 +83,6 @@ class ConcurrencyAlgorithm:
 
     code: ClassVar[str] = "c"
     estimates: ClassVar[bool] = True
-    overflows: ClassVar[bool] = False
-    remembered_us: ClassVar[int] = 0
 
     def of_one(self) -> ConcurrencyAlgorithm:
         return replace(self, size=1, holder="")
@@ -94,6 +94,11 @@ class ConcurrencyAlgorithm:
     @property
     def mark(self) -> int:
         return 1_000_000_000 // self.amount
+
+    @property
+    def keeps_us(self) -> float:
+        """A slot that lies free is lost, and no clock shows when the next one comes free."""
+        return -1
 
     @property
     def stays(self) -> bool:
@@ -123,12 +128,6 @@ class ConcurrencyAlgorithm:
             granted_us=min(state.granted_us, now_us),
         )
 
-    def adopted(self, state: Holders | None, now_us: int) -> Holders | None:
-        return state
-
-    def exhausted(self, state: Holders | None, at_us: int) -> Holders | None:
-        return state
-
     def there(self, state: Holders | None, now_us: int) -> int:
         return max(0, self.slots(state) - self.use(state, now_us).units)
 
@@ -139,10 +138,7 @@ class ConcurrencyAlgorithm:
             return now_us
         return now_us - (-over * self.pace_us(state, now_us) // self.size)
 
-    def admit_early(self, state: Holders | None, now_us: int, at_us: int) -> Holders | None:
-        raise NotImplementedError("only a limit that overflows admits early")
-
-    def admit(self, state: Holders | None, now_us: int) -> Holders | None:
+    def admit(self, state: Holders | None, now_us: int, begins_us: int | None = None) -> Holders | None:
         if self.size == 0:
             return state
         if state is not None and self.holds(state, now_us):
@@ -185,13 +181,6 @@ class ConcurrencyAlgorithm:
         living = _living(state, now_us) if state else ()
         return Use(_slots(living), living[-1][1] if living else now_us)
 
-    def idle_us(self, state: Holders | None, now_us: int) -> int:
-        return 0
-
-    def tight(self, grace_us: int) -> bool:
-        """A slot that lies free is lost, and no clock shows when the next one comes free."""
-        return True
-
     def pace_us(self, state: Holders | None, now_us: int) -> int:
         """
         The time until the slots of this request are given back: the mean hold, divided among all.
@@ -211,6 +200,45 @@ class ConcurrencyAlgorithm:
 
     def _without(self, state: Holders) -> Holders:
         return state._replace(leases=tuple(lease for lease in state.leases if lease[0] != self.holder))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SlotRule(Rule):
+    """So many slots, and for how long each stays with a holder that does not renew."""
+
+    lease: float
+    lease_us: int
+
+    options = ("lease", "queue")
+
+    @classmethod
+    def parse(cls, rate: Any) -> tuple[int, int]:
+        if isinstance(rate, bool) or not isinstance(rate, int) or not 1 <= rate <= _LARGEST_AMOUNT:
+            raise ConfigurationError(f"the amount must be a whole number from 1 to {_LARGEST_AMOUNT}, not {rate!r}")
+        return rate, 0
+
+    @classmethod
+    def rate_from(cls, amount: int, period_us: int) -> Any:
+        return amount if period_us == 0 else None
+
+    @classmethod
+    def work_out(
+        cls, rate: Any, amount: int, period_us: int, varying_us: int | None, lease: Any = None
+    ) -> Mapping[str, Any]:
+        seconds = lease.total_seconds() if isinstance(lease, timedelta) else lease
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, (int, float))
+            or not _SHORTEST_LEASE_S <= seconds <= _LONGEST_LEASE_S
+        ):
+            raise ConfigurationError(
+                f"the lease must be a number of seconds from 1 to a day ({_LONGEST_LEASE_S:.0f}), not {lease!r}"
+            )
+        return {"capacity": amount, "lease": float(seconds), "lease_us": round(seconds * 1_000_000)}
+
+    @property
+    def counts_by(self) -> tuple[object, ...]:
+        return ()
 
 
 class Concurrency(Limit):
@@ -254,14 +282,13 @@ class Concurrency(Limit):
     count under the new one.
     """
 
-    __slots__ = ("_lease", "_lease_us")
+    __slots__ = ()
 
     algorithm = "concurrency"
-    options = ("lease", "queue")
+    rule_type = _SlotRule
 
-    _lease_us: int
-    lease = PerTier[float]()
-    lease_us = PerTier[int]()
+    lease = OfRule[float](common=True)
+    lease_us = OfRule[int]()
 
     def __init__(
         self,
@@ -273,32 +300,13 @@ class Concurrency(Limit):
         **options: Unpack[LimitOptions],
     ) -> None:
         amounts: Any = amount
-        super().__init__(name, amounts, held_by=held_by, _own={"lease": lease}, **options)
-
-    def _parse_rate(self, rate: Rates) -> tuple[int, int]:
-        amount: Any = rate
-        if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= _LARGEST_AMOUNT:
-            raise ConfigurationError(f"the amount must be a whole number from 1 to {_LARGEST_AMOUNT}, not {amount!r}")
-        return amount, 0
-
-    def _shape(self, amount: int, period_us: int, *, lease: Any = None, **options: Any) -> Shape:
-        if lease is None:
-            lease = _LEASE_S if self.held_by is None else _LEASE_OF_WORKFLOW_S
-        seconds = lease.total_seconds() if isinstance(lease, timedelta) else lease
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, (int, float))
-            or not _SHORTEST_LEASE_S <= seconds <= _LONGEST_LEASE_S
-        ):
-            raise ConfigurationError(
-                f"the lease must be a number of seconds from 1 to a day ({_LONGEST_LEASE_S:.0f}), not {lease!r}"
-            )
-        own = {"_lease": float(seconds), "_lease_us": round(seconds * 1_000_000)}
-        return Shape(amount, amount, self.algorithm, own)
-
-    def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-        amount, _ = shared_window(self.amount, 0, processes)
-        return amount, {"lease": self.lease}
+        default, own = _LEASE_S if held_by is None else _LEASE_OF_WORKFLOW_S, dict[str, Any](lease=lease)
+        if isinstance(lease, Mapping):
+            each_own: Mapping[str, Any] = lease
+            own["lease"] = {tier: default if each is None else each for tier, each in each_own.items()}
+        elif lease is None:
+            own["lease"] = default
+        super().__init__(name, amounts, held_by=held_by, _own=own, **options)
 
     @property
     def definition(self) -> object:
@@ -306,14 +314,11 @@ class Concurrency(Limit):
             return super().definition
         return self.fingerprint, self.amount, self.lease
 
-    @classmethod
-    def rate_from(cls, amount: int, period_us: int) -> Any:
-        return amount if period_us == 0 else None
-
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> ConcurrencyAlgorithm:
+        rule: Any = self.rule
         if isinstance(self.adapt, SlotAdapt):
-            return cast("ConcurrencyAlgorithm", self.adapt.bind(cost, self._amount, self._lease_us, holder))
-        return ConcurrencyAlgorithm(cost, self._amount, self._lease_us, with_slots(holder, cost))
+            return cast("ConcurrencyAlgorithm", self.adapt.bind(cost, rule.amount, rule.lease_us, holder))
+        return ConcurrencyAlgorithm(cost, rule.amount, rule.lease_us, with_slots(holder, cost))
 
     def given_cost(self, cost: int) -> int:
         if isinstance(self.cost, int) and self.cost <= 1:

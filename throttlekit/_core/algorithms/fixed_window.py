@@ -1,8 +1,11 @@
 """
-Windows that begin with those of the calendar, and the units used in the current one.
+Windows of the calendar, and the units used in the current one.
 
-Rule 1: a window is a number: local time divided by the period. A later window begins at 0 again.
-Rule 2: whatever the clock does, the number never goes down: units of a window are counted in it or later.
+Rule 1: a window has a number: local time divided by the period. When a later window begins, 0 units are used.
+Rule 2: the number never decreases, whatever the clock does: a unit counts in its window or in a later one.
+
+Example: 100/hour in UTC. At 13:59 all 100 units are used, and a request is denied until 14:00. If the clock steps back
+from 14:01 to 13:58, requests still count in the window that began at 14:00.
 
 lua/throttlekit_lua/fixed_window.lua mirrors this file. Change both, or the parity tests fail.
 """
@@ -10,17 +13,15 @@ lua/throttlekit_lua/fixed_window.lua mirrors this file. Change both, or the pari
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark
+from throttlekit._core.algorithm import STALE_US, Use, WindowAlgorithm
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.local_share import shared_window
 from throttlekit._core.limit.options import LimitOptions, Rates
-from throttlekit._core.limit.per_tier import PerTier
-from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US, Rate, parse_window
-from throttlekit._core.limit.shape import Shape
+from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US, parse_window
+from throttlekit._core.limit.rule import OfRule, Rule
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.time_zone import DAY_US, UTC, Zone, zone_named, zone_on
 from throttlekit.errors import ConfigurationError
@@ -42,35 +43,21 @@ class Count(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FixedWindowAlgorithm(NoSlots):
-    """What one request means to the current window: `size` of `amount` units."""
+class FixedWindowAlgorithm(WindowAlgorithm):
+    """What one request means to the current window."""
 
-    size: int
-    amount: int
-    period_us: int
     zone: Zone = UTC
 
     code: ClassVar[str] = "f"
-    estimates: ClassVar[bool] = False
-
-    def of_one(self) -> FixedWindowAlgorithm:
-        return replace(self, size=1)
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         return self.amount, self.period_us, self.zone.text
 
-    @property
-    def mark(self) -> int:
-        return window_mark(self.amount, self.period_us)
-
     def sanitized(self, state: Count | None, now_us: int) -> Count | None:
         if state is None or self._begun_us(state.window, now_us) - now_us <= STALE_US:
             return state
         return Count(self._window(now_us), self.amount)
-
-    def adopted(self, state: Count | None, now_us: int) -> Count | None:
-        return state
 
     def exhausted(self, state: Count | None, at_us: int) -> Count:
         """
@@ -84,9 +71,6 @@ class FixedWindowAlgorithm(NoSlots):
         steps, over = -(-self.period_us // step_us), -(-((at_us + self.zone.at(at_us)) % self.period_us) // step_us)
         return Count(window, max(used, -(-self.amount * over // steps)))
 
-    def there(self, state: Count | None, now_us: int) -> int:
-        return max(0, self.amount - self._running(state, now_us).used)
-
     def ready_us(self, state: Count | None, now_us: int, ahead: int = 0) -> int:
         """A window takes `amount` units of those ahead, whatever their costs."""
         window, used = self._running(state, now_us)
@@ -95,7 +79,7 @@ class FixedWindowAlgorithm(NoSlots):
         over = min(used, self.amount) + ahead + self.size - self.amount
         return self._begin_us(window + max(1, -(-over // self.amount)), now_us)
 
-    def admit(self, state: Count | None, now_us: int) -> Count | None:
+    def admit(self, state: Count | None, now_us: int, begins_us: int | None = None) -> Count | None:
         if self.size == 0:
             return state
         window, used = self._running(state, now_us)
@@ -112,12 +96,6 @@ class FixedWindowAlgorithm(NoSlots):
             return Use(0, now_us)
         used = self._running(state, now_us).used
         return Use(used, self._begin_us(state.window + 1, now_us) if state.used else now_us)
-
-    def tight(self, grace_us: int) -> bool:
-        return False
-
-    def pace_us(self, state: Count | None, now_us: int) -> int:
-        return -(-self.size * self.period_us // self.amount)
 
     def _running(self, state: Count | None, now_us: int) -> Count:
         window = self._window(now_us)
@@ -146,6 +124,66 @@ class FixedWindowAlgorithm(NoSlots):
                 begin_us = local_us - offset_us
             offset_us = changed_us
         return begin_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FixedRule(Rule):
+    """So many units in each window of the calendar."""
+
+    tz: str | None
+    starts: int | None
+    zone: tzinfo | None
+
+    options = ("tz", "starts", "queue")
+    later = ("starts", "queue")
+
+    @classmethod
+    def parse(cls, rate: Any) -> tuple[int, int]:
+        return parse_window(rate)
+
+    @classmethod
+    def rate_from(cls, amount: int, period_us: int) -> Any:
+        of_calendar = {MONTH_US: "month", YEAR_US: "year"}.get(period_us)
+        return f"{amount}/{of_calendar}" if of_calendar else Rule.rate_from(amount, period_us)
+
+    @classmethod
+    def work_out(
+        cls, rate: Any, amount: int, period_us: int, varying_us: int | None, tz: Any = None, starts: Any = None
+    ) -> Mapping[str, Any]:
+        if DAY_US % period_us and period_us not in (WEEK_US, MONTH_US, YEAR_US):
+            raise ConfigurationError(
+                f"the period of {rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a week, a "
+                "month or a year: a fixed window begins with the calendar's. For any other, take a SlidingWindow or a "
+                "SlidingLog"
+            )
+        if starts is not None:
+            if isinstance(starts, bool) or not isinstance(starts, int) or not 1 <= starts <= 28:
+                raise ConfigurationError(f"starts must be a day of every month, from 1 to 28, not {safe_repr(starts)}")
+            if period_us != MONTH_US:
+                raise ConfigurationError(f"starts= is the day on which a month begins, and {rate!r} has no month")
+        zone = None if tz is None else zone_named(tz)
+        in_zone = zone is not None or period_us in (MONTH_US, YEAR_US)
+        return {"capacity": amount, "tz": tz, "starts": starts, "zone": zone, "in_zone": in_zone}
+
+    @classmethod
+    def sample(cls, options: Mapping[str, Any]) -> _FixedRule:
+        if options["starts"] is not None:
+            raise ConfigurationError("starts= needs a rate that is fixed, and rate= is a callable: leave it out")
+        return cls.sample_at(0, options)
+
+    @property
+    def counts_by(self) -> tuple[object, ...]:
+        counted = self.amount if self.varying_us is None else "varying"
+        own = () if self.starts in (None, 1) else (self.starts,)
+        return counted, self.period_us, "UTC" if self.zone is None else self.tz, *own
+
+    def count_with(self, declared: Any) -> _FixedRule | None:
+        return self if self.period_us == declared.period_us else None
+
+    def bind(self, cost: int, around_us: int, holder: str) -> FixedWindowAlgorithm:
+        plain = self.zone is None and self.period_us <= DAY_US
+        zone = UTC if plain else zone_on(self.zone, around_us // DAY_US, self.period_us, self.starts or 1)
+        return FixedWindowAlgorithm(cost, self.amount, self.period_us, zone)
 
 
 class FixedWindow(Limit):
@@ -178,16 +216,13 @@ class FixedWindow(Limit):
     of scope "process", and for a process's own share while the store fails, this process's own clock decides.
     """
 
-    __slots__ = ("_starts", "_tz", "_zone")
+    __slots__ = ()
 
     algorithm = "fixed-window"
-    options = ("tz", "starts", "queue")
-    later = ("starts", "queue")
+    rule_type = _FixedRule
 
-    _zone: tzinfo | None
-    _starts: int | None
-    tz = PerTier["str | None"]()
-    starts = PerTier["int | None"]()
+    tz = OfRule["str | None"](common=True)
+    starts = OfRule["int | None"](common=True)
 
     def __init__(
         self,
@@ -199,52 +234,3 @@ class FixedWindow(Limit):
         **options: Unpack[LimitOptions],
     ) -> None:
         super().__init__(name, rate, _own={"tz": tz, "starts": starts}, **options)
-
-    def _shape(
-        self, amount: int, period_us: int, *, tz: str | None = None, starts: int | None = None, **options: Any
-    ) -> Shape:
-        if DAY_US % period_us and period_us not in (WEEK_US, MONTH_US, YEAR_US):
-            raise ConfigurationError(
-                f"the period of {self.rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a week, a "
-                "month or a year: a fixed window begins with the calendar's. For any other, take a SlidingWindow or a "
-                "SlidingLog"
-            )
-        if starts is not None:
-            if isinstance(starts, bool) or not isinstance(starts, int) or not 1 <= starts <= 28:
-                raise ConfigurationError(f"starts must be a day of every month, from 1 to 28, not {safe_repr(starts)}")
-            if period_us != MONTH_US:
-                raise ConfigurationError(f"starts= is the day on which a month begins, and {self.rate!r} has no month")
-        zone = None if tz is None else zone_named(tz)
-        counted = amount if self.varying_us is None else "varying"
-        definition = f"{self.algorithm} {counted} {period_us} {'UTC' if zone is None else tz}"
-        definition += "" if starts in (None, 1) else f" {starts}"
-        return Shape(amount, amount, definition, {"_tz": tz, "_zone": zone, "_starts": starts})
-
-    def check_varying(self, options: Mapping[str, Any]) -> int:
-        if options["starts"] is not None:
-            raise ConfigurationError("starts= needs a rate that is fixed, and rate= is a callable: leave it out")
-        return 0
-
-    def _parse_rate(self, rate: Rate) -> tuple[int, int]:
-        return parse_window(rate)
-
-    @classmethod
-    def rate_from(cls, amount: int, period_us: int) -> Any:
-        of_calendar = {MONTH_US: "month", YEAR_US: "year"}.get(period_us)
-        return f"{amount}/{of_calendar}" if of_calendar else super().rate_from(amount, period_us)
-
-    def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Rate, Mapping[str, Any]]:
-        amount, _ = shared_window(self.amount, self.period_us, processes)
-        return self.rate_from(amount, self.period_us), options
-
-    @property
-    def in_zone(self) -> bool:
-        return not self.varies and (self._zone is not None or self._period_us in (MONTH_US, YEAR_US))
-
-    def _counts_with(self, declared: Any) -> bool:
-        return bool(self._period_us == declared.period_us)
-
-    def bind(self, cost: int, around_us: int = 0, holder: str = "") -> FixedWindowAlgorithm:
-        plain = self._zone is None and self._period_us <= DAY_US
-        zone = UTC if plain else zone_on(self._zone, around_us // DAY_US, self._period_us, self._starts or 1)
-        return FixedWindowAlgorithm(cost, self._amount, self._period_us, zone)

@@ -1,8 +1,8 @@
 """
-The token bucket as integer arithmetic: the specification that the Lua is held to.
+The token bucket as integer arithmetic: the specification of the script.
 
 Rule 1: time is an argument, in whole microseconds, and never read here.
-Rule 2: the whole state of a bucket is one integer, its TAT: the instant at which it is full again.
+Rule 2: the whole state of a bucket is one integer, its TAT: the time at which it is full again.
 Rule 3: every rounding makes the limit stricter, never looser.
 Rule 4: a denial charges nothing.
 
@@ -11,11 +11,15 @@ With emission interval I = period / amount, a request of cost k moves the TAT on
 passes if that leaves it at most burst × I ahead of now. So in any window of length w at most
 burst + w / I units pass.
 
-A rate that live control sets counts in the same bucket. A TAT means something only at one interval and burst, its
-measure: so a state of another measure than that of its definition carries it. A bucket keeps the units that are left
-in it when its measure changes, at most its new burst: no change gives a unit. So over any window with changes in it, at
-most the greatest burst and what the rates in force gave pass (and no more than a microsecond's worth for each change,
-where the numbers are too large for a double).
+Example: 100/minute with a burst of 2, so I = 0.6 s. The bucket is full, and now = 10.0 s. A first request moves the TAT
+to 10.6, and a second one to 11.2, which is 2 × I ahead: both pass. A third one would move it to 11.8: it is denied, and
+passes at 10.6 s.
+
+A rate that live control sets counts in the same bucket. A TAT is only meaningful with one interval and burst, its
+measure. So a state whose measure is not that of the limit's definition stores the measure too. When the measure of a
+bucket changes, the bucket keeps its units, at most its new burst: no change adds a unit. So over any window with
+changes in it, the units that pass are at most the greatest burst and what the rates in force gave (plus at most a
+microsecond's worth for each change, if the numbers are too large for a double).
 
 lua/throttlekit_lua/token_bucket.lua mirrors this file. Change both, or the parity tests fail.
 """
@@ -23,12 +27,12 @@ lua/throttlekit_lua/token_bucket.lua mirrors this file. Change both, or the pari
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, gcd
+from math import ceil, floor
 from typing import ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, NoSlots, Use
 
-__all__ = ["Bucket", "GcraAlgorithm", "Measure", "Tat", "bucket_definition"]
+__all__ = ["Bucket", "GcraAlgorithm", "Measure", "Tat"]
 
 _ROUNDING_PART = 200  # at most 1/200 of the rate is given up to make the interval whole
 _LARGEST_DEBT_CAPACITIES = 60  # a greater debt is cut, so that one wrong cost cannot stop a key for years …
@@ -89,10 +93,14 @@ class GcraAlgorithm(NoSlots):
     def mark(self) -> int:
         return self.numerator * 1000 // self.denominator
 
+    @property
+    def keeps_us(self) -> float:
+        return self.headroom_us
+
     def sanitized(self, state: Tat | None, now_us: int) -> Tat | None:
         if state is None:
             return None
-        capacity_us = self._measure_of(state).capacity_us
+        capacity_us = (state.measure or self.home or self).capacity_us
         if state.at_us - now_us <= capacity_us + state.debt_us + STALE_US:
             return state
         return Tat(now_us + capacity_us, 0, state.measure)
@@ -102,7 +110,9 @@ class GcraAlgorithm(NoSlots):
         The units that are left stay, at most the burst, and so does a debt. What a clock that stepped back makes of an
         empty bucket does not.
         """
-        if state is None or (measure := self._measure_of(state)) == self._own:
+        if state is None or (state.measure is None and self.home is None):
+            return state
+        if (measure := self._measure_of(state)) == self._own:
             return state
         left_us = max(-state.debt_us, measure.capacity_us - max(0, state.at_us - now_us))
         in_own = float(left_us) * self.numerator / measure.numerator * measure.denominator / self.denominator
@@ -127,16 +137,13 @@ class GcraAlgorithm(NoSlots):
         ahead_us = -(-ahead * self.numerator // self.denominator)
         return max(now_us, _from_us(state, now_us) + ahead_us - self.headroom_us)
 
-    def admit(self, state: Tat | None, now_us: int) -> Tat | None:
+    def admit(self, state: Tat | None, now_us: int, begins_us: int | None = None) -> Tat | None:
+        """Until *begins_us* the bucket is a little beyond empty, which counts as a debt."""
         if self.size == 0:
             return state
-        return self._tat(_from_us(state, now_us) + self.size)
-
-    def admit_early(self, state: Tat | None, now_us: int, at_us: int) -> Tat | None:
-        """Until *at_us* the bucket is a little beyond empty, which counts as a debt."""
-        if self.size == 0:
-            return state
-        full_us = _from_us(state, at_us) + self.size
+        if begins_us is None:
+            return self._tat(_from_us(state, now_us) + self.size)
+        full_us = _from_us(state, begins_us) + self.size
         return self._tat(full_us, max(0, full_us - now_us - self.capacity_us))
 
     def settled(self, state: Tat | None, now_us: int, granted_us: int, by: int) -> Tat | None:
@@ -168,12 +175,6 @@ class GcraAlgorithm(NoSlots):
     def use(self, state: Tat | None, now_us: int) -> Use:
         return Use(0, now_us if state is None else state.at_us)
 
-    def idle_us(self, state: Tat | None, now_us: int) -> int:
-        return 0 if state is None else max(0, now_us - state.at_us)
-
-    def tight(self, grace_us: int) -> bool:
-        return self.headroom_us < grace_us
-
     def pace_us(self, state: Tat | None, now_us: int) -> int:
         return self.size
 
@@ -186,6 +187,13 @@ class Bucket:
     The emission interval is `numerator / denominator` µs. Where rounding it up to a whole number
     of µs costs less than half a percent of the rate, it is rounded up here once, and everything
     after is exact. Elsewhere (thousands of units a second) each request's charge is rounded up.
+
+    A bucket that fills in a given time, whatever its rate, has one bound for all rates together: one TAT means the same
+    at each. Let W be how far the TAT is ahead of now, but at most T, the time in which the bucket fills. A unit at
+    interval I moves W on by I, or by T if I is longer: such a unit passes only if W is 0. W is never more than T, and
+    falls by the time that passes; a TAT that is cut (`GcraAlgorithm.sanitized`) is cut to T or more. So in any window
+    of length w, at most (T + w) / I units pass, where I is the shortest interval of all. (If that is longer than T, it
+    takes the place of T.)
     """
 
     burst: int
@@ -193,6 +201,15 @@ class Bucket:
     denominator: int
     home: Measure | None = field(default=None, kw_only=True)
     """See `GcraAlgorithm.home`."""
+    fills_us: int | None = field(default=None, kw_only=True)
+    """The time in which it fills, whatever its rate; None: what the burst takes."""
+
+    @classmethod
+    def filling_in(cls, fills_us: int, amount: int, period_us: int) -> Bucket:
+        """The bucket that fills in *fills_us*, or in the time of one unit if that is longer."""
+        rate = cls.of(amount, period_us, 1)
+        fills_us = max(fills_us, -(-rate.numerator // rate.denominator))
+        return replace(rate, burst=fills_us * rate.denominator // rate.numerator, fills_us=fills_us)
 
     @classmethod
     def of(cls, amount: int, period_us: int, burst: int) -> Bucket:
@@ -204,25 +221,22 @@ class Bucket:
     def bind(self, cost: int) -> GcraAlgorithm:
         """What a request of *cost* units means to this bucket. A cost of more than the burst never passes."""
         charge_us = -(-cost * self.numerator // self.denominator)
-        burst_us, capacity_us = self.burst * self.numerator // self.denominator, self.measure.capacity_us
+        burst_us = self.fills_us or self.burst * self.numerator // self.denominator
         return GcraAlgorithm(
-            charge_us, max(0, burst_us - charge_us), capacity_us, self.numerator, self.denominator, self.home
-        )
+            charge_us, max(0, burst_us - charge_us), self.measure.capacity_us, self.numerator, self.denominator,
+            self.home,
+        )  # fmt: skip
 
     @property
     def measure(self) -> Measure:
-        return Measure(-(-self.burst * self.numerator // self.denominator), self.numerator, self.denominator)
+        capacity_us = self.fills_us or -(-self.burst * self.numerator // self.denominator)
+        return Measure(capacity_us, self.numerator, self.denominator)
 
     def remaining(self, tat_us: int, now_us: int) -> int:
         """Whole units that would pass at *now_us*, from 0 to burst."""
-        left = self.burst * self.numerator - max(0, tat_us - now_us) * self.denominator
+        whole = self.burst * self.numerator if self.fills_us is None else self.fills_us * self.denominator
+        left = whole - max(0, tat_us - now_us) * self.denominator
         return max(0, left // self.numerator)
-
-
-def bucket_definition(algorithm: str, amount: int, period_us: int, burst: int) -> str:
-    """What a bucket is: its interval and its burst. 60 a minute is 1 a second."""
-    common = gcd(amount, period_us)
-    return f"{algorithm} {amount // common} {period_us // common} {burst}"
 
 
 def _most_debt_us(capacity_us: int) -> int:

@@ -1,11 +1,14 @@
 """
-The exact window: the instants of the last `amount` units. A unit passes if the unit `amount` units before it has left
-the window.
+The exact window: the times of the last `amount` units. A unit passes if the unit `amount` units before it has left the
+window.
 
-Rule 1: never more than `amount` units in any window `[t, t + period)`. No approximation, no edge.
-Rule 2: only the last `amount` units matter, whatever was charged: older ones have left the window before any of them.
-So a debt needs no more room; but until the units that it pushed out have left the window, nothing is given back.
-Rule 3: the log is in order. A clock that steps back is made to stand still.
+Rule 1: at most `amount` units pass in any window `[t, t + period)`. This is exact, also where two periods meet.
+Rule 2: only the last `amount` units are stored, whatever was charged, because older ones leave the window before these.
+So a debt needs no more memory; but until the units that it pushed out have left the window, no unit is returned.
+Rule 3: the log is in order. If the clock steps back, the time of the newest unit is used instead.
+
+Example: 3/minute, and units at 0 s, 10 s and 50 s. A request at 55 s is denied, and passes at 60 s, when the unit of 0
+s leaves the window.
 
 lua/throttlekit_lua/sliding_log.lua mirrors this file. Change both, or the parity tests fail.
 """
@@ -14,12 +17,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark
+from throttlekit._core.algorithm import STALE_US, Use, WindowAlgorithm
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.shape import Shape
+from throttlekit._core.limit.rule import Rule
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Log", "SlidingLog", "SlidingLogAlgorithm"]
@@ -36,35 +38,17 @@ class Log(NamedTuple):
     """Until then the window has more units than the log holds: a settled cost pushed them out."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlidingLogAlgorithm(NoSlots):
-    """What one request means to the log: `size` of `amount` units."""
+class SlidingLogAlgorithm(WindowAlgorithm):
+    """What one request means to the log."""
 
-    size: int
-    amount: int
-    period_us: int
+    __slots__ = ()
 
     code: ClassVar[str] = "l"
-    estimates: ClassVar[bool] = False
-
-    def of_one(self) -> SlidingLogAlgorithm:
-        return replace(self, size=1)
-
-    @property
-    def params(self) -> tuple[int | str, int | str, int | str]:
-        return self.amount, self.period_us, 0
-
-    @property
-    def mark(self) -> int:
-        return window_mark(self.amount, self.period_us)
 
     def sanitized(self, state: Log | None, now_us: int) -> Log | None:
         if state is None or not state.units or state.units[-1] - now_us <= STALE_US:
             return state
         return Log((now_us,) * self.amount)
-
-    def adopted(self, state: Log | None, now_us: int) -> Log | None:
-        return state
 
     def exhausted(self, state: Log | None, at_us: int) -> Log:
         """
@@ -83,9 +67,6 @@ class SlidingLogAlgorithm(NoSlots):
         units[older:] = map(max, units[older:], state.units)
         return Log(tuple(units), state.owed_until_us)
 
-    def there(self, state: Log | None, now_us: int) -> int:
-        return self.amount - self.use(state, now_us).units
-
     def ready_us(self, state: Log | None, now_us: int, ahead: int = 0) -> int:
         if self.size == 0:
             return now_us
@@ -95,7 +76,7 @@ class SlidingLogAlgorithm(NoSlots):
         free_us = now_us if last < 0 else max(now_us, units[last] + self.period_us)
         return free_us + windows * self.period_us
 
-    def admit(self, state: Log | None, now_us: int) -> Log | None:
+    def admit(self, state: Log | None, now_us: int, begins_us: int | None = None) -> Log | None:
         return state if self.size == 0 else self._with(state or Log(), now_us, self.size)
 
     def settled(self, state: Log | None, now_us: int, granted_us: int, by: int) -> Log | None:
@@ -114,18 +95,37 @@ class SlidingLogAlgorithm(NoSlots):
         units = state.units
         return Use(len(units) - bisect_right(units, now_us - self.period_us), units[-1] + self.period_us)
 
-    def tight(self, grace_us: int) -> bool:
-        return False
-
-    def pace_us(self, state: Log | None, now_us: int) -> int:
-        return -(-self.size * self.period_us // self.amount)
-
     def _with(self, state: Log, now_us: int, more: int) -> Log:
         at_us = max(now_us, state.units[-1]) if state.units else now_us
         units = state.units + (at_us,) * more
         forgotten_us = units[-self.amount - 1] + self.period_us if len(units) > self.amount else 0
         owed_until_us = max(state.owed_until_us, forgotten_us if forgotten_us > now_us else 0)
         return Log(units[-self.amount :], owed_until_us)
+
+
+class _LogRule(Rule):
+    """So many units in any window of the period."""
+
+    __slots__ = ()
+
+    @classmethod
+    def work_out(cls, rate: Any, amount: int, period_us: int, varying_us: int | None) -> Mapping[str, Any]:
+        if amount > _LARGEST_AMOUNT:
+            raise ConfigurationError(
+                f"the amount of {rate!r} is more than {_LARGEST_AMOUNT}: a sliding log keeps 7 bytes a unit. "
+                "Take a SlidingWindow or a TokenBucket, which keep none"
+            )
+        return {"capacity": amount}
+
+    @classmethod
+    def sample(cls, options: Mapping[str, Any]) -> _LogRule:
+        raise ConfigurationError(
+            "the rate of a SlidingLog cannot be a callable: it keeps as many instants as its amount says. Take a "
+            "TokenBucket or a SlidingWindow, or a rate for each tier"
+        )
+
+    def bind(self, cost: int, around_us: int, holder: str) -> SlidingLogAlgorithm:
+        return SlidingLogAlgorithm(cost, self.amount, self.period_us)
 
 
 class SlidingLog(Limit):
@@ -152,20 +152,4 @@ class SlidingLog(Limit):
     __slots__ = ()
 
     algorithm = "sliding-log"
-
-    def check_varying(self, options: Mapping[str, Any]) -> int:
-        raise ConfigurationError(
-            "the rate of a SlidingLog cannot be a callable: it keeps as many instants as its amount says. Take a "
-            "TokenBucket or a SlidingWindow, or a rate for each tier"
-        )
-
-    def _shape(self, amount: int, period_us: int, **options: Any) -> Shape:
-        if amount > _LARGEST_AMOUNT:
-            raise ConfigurationError(
-                f"the amount of {self.rate!r} is more than {_LARGEST_AMOUNT}: a sliding log keeps 7 bytes a unit. "
-                "Take a SlidingWindow or a TokenBucket, which keep none"
-            )
-        return Shape(amount, amount, f"{self.algorithm} {amount} {period_us}")
-
-    def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingLogAlgorithm:
-        return SlidingLogAlgorithm(cost, self._amount, self._period_us)
+    rule_type = _LogRule

@@ -1,28 +1,31 @@
 """
-Two counters, and a weight that slides: the last window's units fade out evenly while this one's come in.
+Two counters: while the current window passes, the units of the window before it expire evenly.
 
-Rule 1: the load is `before × (what is left of this window) + used`. A request passes if whole units of the load and
-its own stay within the amount.
-Rule 2: time is cut into steps, so that every product is exact. A step counts only once it is over.
+Rule 1: the load is `before × (the part of this window that is left) + used`. A request passes if the load, rounded down
+to whole units, and its own cost are at most the amount.
+Rule 2: time is divided into steps, so that every product is exact. A step counts only when it is over.
 
-The bound: in any window of length w, less than amount + 1 + w × amount / period units. Proof: the load jumps up by
-what is admitted, and then is less than amount + 1; else it falls, by before / period ≤ amount / period at most, and
-it is continuous where windows meet (before fades out to 0, used becomes before). So over a time w that admits n units
-it ends below amount + 1, began at 0 at least, and fell by w × amount / period at most: n is less than their sum.
-In one period that is 2 × amount at most. The worst takes a whole amount at the very end of a window, and another as it
-fades. Evenly spread traffic gets its amount, exactly: what has faded of a unit makes room for the next.
+Example: 100/minute, 60 units used in the previous minute, and 40 in this one. After 15 s the load is
+60 × 45/60 + 40 = 85, so 15 more units may pass.
+
+The bound: in any window of length w, less than amount + 1 + w × amount / period units. Proof: the load jumps up by what
+is admitted, and then is less than amount + 1; between admissions it falls, by before / period ≤ amount / period at
+most, and it is continuous where windows meet (before expires to 0, used becomes before). So over a time w that admits n
+units, the load ends below amount + 1, began at 0 at least, and fell by w × amount / period at most: n is less than
+their sum. In one period that is 2 × amount at most. The worst case is a whole amount at the very end of a window, and
+another amount as the first one expires. Evenly spread traffic gets exactly its amount.
 
 lua/throttlekit_lua/sliding_window.lua mirrors this file. Change both, or the parity tests fail.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark
+from throttlekit._core.algorithm import STALE_US, Use, WindowAlgorithm
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.shape import Shape
+from throttlekit._core.limit.rule import Rule
 
 __all__ = ["Counts", "SlidingWindow", "SlidingWindowAlgorithm", "step_us"]
 
@@ -44,27 +47,16 @@ def step_us(amount: int, period_us: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingWindowAlgorithm(NoSlots):
-    """What one request means to the two counters: `size` of `amount` units."""
+class SlidingWindowAlgorithm(WindowAlgorithm):
+    """What one request means to the two counters."""
 
-    size: int
-    amount: int
-    period_us: int
     step_us: int
 
     code: ClassVar[str] = "s"
-    estimates: ClassVar[bool] = False
-
-    def of_one(self) -> SlidingWindowAlgorithm:
-        return replace(self, size=1)
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         return self.amount, self.period_us, self.step_us
-
-    @property
-    def mark(self) -> int:
-        return window_mark(self.amount, self.period_us)
 
     @property
     def _steps(self) -> int:
@@ -74,9 +66,6 @@ class SlidingWindowAlgorithm(NoSlots):
         if state is None or state.window * self.period_us - now_us <= STALE_US:
             return state
         return Counts(now_us // self.period_us, 0, self.amount)
-
-    def adopted(self, state: Counts | None, now_us: int) -> Counts | None:
-        return state
 
     def exhausted(self, state: Counts | None, at_us: int) -> Counts:
         """
@@ -90,9 +79,6 @@ class SlidingWindowAlgorithm(NoSlots):
         used = max(used, -(-self.amount * over // self._steps))
         room = max(0, self.amount - used)
         return Counts(window, max(before, -(-room * self._steps // (self._steps - over))), used)
-
-    def there(self, state: Counts | None, now_us: int) -> int:
-        return max(0, self.amount - self._units(state, now_us))
 
     def ready_us(self, state: Counts | None, now_us: int, ahead: int = 0) -> int:
         """Those ahead pass one by one, as units fade: this window's up to its end, then one in each interval."""
@@ -122,7 +108,7 @@ class SlidingWindowAlgorithm(NoSlots):
         faded = self._steps + 1 + -(room + 1) * self._steps // max(1, fading)
         return max(now_us, begin_us + min(self.period_us, max(0, faded) * self.step_us))
 
-    def admit(self, state: Counts | None, now_us: int) -> Counts | None:
+    def admit(self, state: Counts | None, now_us: int, begins_us: int | None = None) -> Counts | None:
         if self.size == 0:
             return state
         window, before, used = self._running(state, now_us)
@@ -145,12 +131,6 @@ class SlidingWindowAlgorithm(NoSlots):
         units = self._units(state, now_us)
         return Use(units, self._full_us(state) if state.used or state.before else now_us)
 
-    def tight(self, grace_us: int) -> bool:
-        return False
-
-    def pace_us(self, state: Counts | None, now_us: int) -> int:
-        return -(-self.size * self.period_us // self.amount)
-
     def _running(self, state: Counts | None, now_us: int) -> Counts:
         window = now_us // self.period_us
         if state is None or state.window < window - 1:
@@ -168,6 +148,18 @@ class SlidingWindowAlgorithm(NoSlots):
 
     def _full_us(self, state: Counts) -> int:
         return (state.window + (2 if state.used else 1)) * self.period_us
+
+
+class _SlidingRule(Rule):
+    """So many units per period, and a window that slides."""
+
+    __slots__ = ()
+
+    def count_with(self, declared: Any) -> _SlidingRule | None:
+        return self if self.period_us == declared.period_us else None
+
+    def bind(self, cost: int, around_us: int, holder: str) -> SlidingWindowAlgorithm:
+        return SlidingWindowAlgorithm(cost, self.amount, self.period_us, step_us(self.amount, self.period_us))
 
 
 class SlidingWindow(Limit):
@@ -195,13 +187,4 @@ class SlidingWindow(Limit):
     __slots__ = ()
 
     algorithm = "sliding-window"
-
-    def _shape(self, amount: int, period_us: int, **options: Any) -> Shape:
-        counted = amount if self.varying_us is None else "varying"
-        return Shape(amount, amount, f"{self.algorithm} {counted} {period_us}")
-
-    def _counts_with(self, declared: Any) -> bool:
-        return bool(self._period_us == declared.period_us)
-
-    def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingWindowAlgorithm:
-        return SlidingWindowAlgorithm(cost, self._amount, self._period_us, step_us(self._amount, self._period_us))
+    rule_type = _SlidingRule

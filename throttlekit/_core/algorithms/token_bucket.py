@@ -1,63 +1,164 @@
-"""The token bucket as a limit. gcra.py decides."""
+"""`TokenBucket` and `LeakyBucket` as limits. gcra.py decides for both: a leaky bucket is one with a burst of 1."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from math import gcd
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from throttlekit._core.algorithm import Use
-from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, bucket_definition
+from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.local_share import shared_bucket
 from throttlekit._core.limit.options import LimitOptions, Rates
-from throttlekit._core.limit.per_tier import PerTier
-from throttlekit._core.limit.prefetch_options import prefetch_quota_from
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US, Rate
-from throttlekit._core.limit.shape import Shape
+from throttlekit._core.limit.rule import OfRule, Rule
 from throttlekit._core.limit.template import safe_repr
-from throttlekit._core.limit.varying import depends_on_job
+from throttlekit._core.local_quota import PrefetchQuota
 from throttlekit.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["TimedBucket", "TokenBucket"]
+__all__ = ["LeakyBucket", "TokenBucket"]
 
+_ONE = 1000
 _LONGEST_REFILL_US = 10 * LONGEST_PERIOD_US
+_MANY, _TOO_MANY = 10**9, 10**12  # units: the next whole one is near enough; no rate has as many
+_DEFAULT_LENGTH_S, _LONGEST_LENGTH_S = 0.25, 60
+_B = TypeVar("_B", bound="_BucketRule")
 
 
-@dataclass(frozen=True, slots=True)
-class TimedBucket(Bucket):
-    """
-    A bucket that fills in a given time, whatever its rate: so that one TAT means the same at every rate.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BucketRule(Rule):
+    """A rate, a burst, and what a process may take ahead."""
 
-    Its bound holds for all rates together. Let W be how far the TAT is ahead of now, but at most T, the time in which
-    the bucket fills. A unit at interval I moves W on by I, or by T if I is longer: such a unit passes only if W is 0.
-    W is never more than T, and falls by the time that passes; a TAT that is cut (`GcraAlgorithm.sanitized`) is cut to
-    T or more. So in any window of length w, at most (T + w) / I units pass, where I is the shortest interval of all.
-    (If that is longer than T, it takes the place of T.)
-    """
+    bucket: Bucket
+    burst: Any
+    """Of a sample of the rates that a callable returns: the time in which a bucket of every rate fills."""
 
-    fills_us: int
+    options: ClassVar[tuple[str, ...]] = ("burst", "queue")
 
     @classmethod
-    def of_rate(cls, rate: Bucket, fills_us: int) -> TimedBucket:
-        """The bucket of a *rate* that fills in *fills_us*, or in the time of one unit if that is longer."""
-        fills_us = max(fills_us, -(-rate.numerator // rate.denominator))
-        burst = fills_us * rate.denominator // rate.numerator
-        return cls(burst, rate.numerator, rate.denominator, fills_us)
+    def default_burst(cls, amount: int, period_us: int) -> int:
+        """A second's worth of the rate, at least 1."""
+        return max(1, amount * 1_000_000 // period_us)
 
-    def bind(self, cost: int) -> GcraAlgorithm:
-        charge_us = -(-cost * self.numerator // self.denominator)
-        return GcraAlgorithm(
-            charge_us, max(0, self.fills_us - charge_us), self.fills_us, self.numerator, self.denominator
-        )
+    @classmethod
+    def work_out(
+        cls, rate: Any, amount: int, period_us: int, varying_us: int | None, burst: Any = None, prefetch: Any = None,
+        prefetch_for: Any = None,
+    ) -> Mapping[str, Any]:  # fmt: skip
+        if varying_us:
+            timed = Bucket.filling_in(varying_us, amount, period_us)
+            return {"capacity": timed.burst, "burst": timed.burst, "bucket": timed}
+        if isinstance(burst, timedelta):
+            raise ConfigurationError(
+                f"the burst must be a number of units, not {burst!r}: a time is for a rate= that is a callable"
+            )
+        burst = cls.default_burst(amount, period_us) if burst is None else burst
+        if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
+            raise ConfigurationError(
+                f"the burst must be a whole number of at least 1, not {safe_repr(burst)}: it includes the first unit"
+            )
+        if burst * period_us > _LONGEST_REFILL_US * amount:
+            raise ConfigurationError(
+                f"a burst of {safe_repr(burst)} at {rate!r} would take more than ten years to fill: lower it"
+            )
+        quota = _quota_of(prefetch, prefetch_for, amount, period_us, burst)
+        return {
+            "capacity": burst, "burst": burst, "bucket": Bucket.of(amount, period_us, burst), "prefetch": prefetch,
+            "prefetch_for": None if quota is None else quota.for_us / 1_000_000, "prefetch_quota": quota,
+        }  # fmt: skip
 
-    def remaining(self, tat_us: int, now_us: int) -> int:
-        left_us = self.fills_us - max(0, tat_us - now_us)
-        return max(0, left_us * self.denominator // self.numerator)
+    @classmethod
+    def sample(cls: type[_B], options: Mapping[str, Any]) -> _B:
+        burst = options["burst"]
+        if options["prefetch"] is not None:
+            raise ConfigurationError("prefetch= needs a rate that is fixed, and rate= is a callable: leave it out")
+        if burst is not None and not isinstance(burst, timedelta):
+            raise ConfigurationError(
+                f"the burst must be a timedelta where rate= is a callable, not {safe_repr(burst)}: what the rate gives "
+                "in that time. So the bucket of every rate fills in the same time, and all can be counted together"
+            )
+        fills_us = 1_000_000 if burst is None else burst // timedelta(microseconds=1)
+        if not 1 <= fills_us <= LONGEST_PERIOD_US:
+            raise ConfigurationError(f"the burst must be a timedelta of at most 366 days, not {burst!r}")
+        return replace(cls.sample_at(fills_us, options), burst=timedelta(microseconds=fills_us))
+
+    @property
+    def counts_by(self) -> tuple[object, ...]:
+        """Its interval and its burst: 60 a minute is 1 a second. At a varying rate, the time in which it fills."""
+        if self.varying_us is not None:
+            return ("varying", self.varying_us) if self.varying_us else ("varying",)
+        common = gcd(self.amount, self.period_us)
+        return self.amount // common, self.period_us // common, self.burst
+
+    def with_rate(self: _B, rate: Any, burst: int | None) -> _B:
+        return self._with_burst(rate, self._burst_at(None) if burst is None else burst)
+
+    def scale(self: _B, thousandths: int, least: int) -> _B:
+        amount, period_us = self._scaled_rate(thousandths)
+        rate = self.rate_from(amount, period_us)
+        if self.varying_us is not None:
+            return self.at(rate)
+        fits = _LONGEST_REFILL_US * amount // period_us
+        burst = min(fits, self._burst_at(self.default_burst(amount, period_us)))
+        return self._with_burst(rate, max(1, burst, min(least, self.burst)))
+
+    def divide(self, processes: int) -> tuple[Rate, Mapping[str, Any]]:
+        burst = {} if self.varying_us is not None else {"burst": max(1, self.burst // processes)}
+        if self.amount % processes == 0:
+            return self.rate_from(self.amount // processes, self.period_us), burst
+        return self.rate_from(self.amount, self.period_us * processes), burst
+
+    def count_with(self: _B, declared: Any) -> _B:
+        return replace(self, bucket=replace(self.bucket, home=declared.bucket.measure))
+
+    def bind(self, cost: int, around_us: int, holder: str) -> GcraAlgorithm:
+        return self.bucket.bind(cost)
+
+    def remaining(self, use: Use, now_us: int) -> int:
+        return self.bucket.remaining(use.full_us, now_us)
+
+    def _scaled_rate(self, thousandths: int) -> tuple[int, int]:
+        """So many *thousandths*: exactly, or less by 1 in 30 000 at most where the period would be too long."""
+        units = self.amount * thousandths
+        common = gcd(units, _ONE)
+        if self.period_us * (_ONE // common) <= LONGEST_PERIOD_US and units // common < _TOO_MANY:
+            return units // common, self.period_us * (_ONE // common)
+        if units >= _MANY:
+            return units // _ONE, self.period_us
+        return 1, min(LONGEST_PERIOD_US, -(-self.period_us * _ONE // units))
+
+    def _burst_at(self, default: int | None) -> Any:
+        """The burst at another rate: *default* if it is the default of this one."""
+        return default if self.burst == self.default_burst(self.amount, self.period_us) else self.burst
+
+    def _with_burst(self: _B, rate: Any, burst: int | None) -> _B:
+        """A copy of the limit with another *rate* and *burst*, without `prefetch` if that does not fit them."""
+        if self.prefetch is not None:
+            with suppress(ConfigurationError):
+                return self.at(rate, burst=burst, prefetch=self.prefetch, prefetch_for=self.prefetch_for)
+        return self.at(rate, burst=burst)
+
+
+class _LeakyRule(_BucketRule):
+    """A bucket of burst 1. Its queue is always in messages and `repr`."""
+
+    __slots__ = ()
+    options = Rule.options
+    later = ()
+
+    @classmethod
+    def default_burst(cls, amount: int, period_us: int) -> int:
+        return 1
+
+    @classmethod
+    def sample(cls, options: Mapping[str, Any]) -> _LeakyRule:
+        return cls.sample_at(0, options)
 
 
 class TokenBucket(Limit):
@@ -96,14 +197,13 @@ class TokenBucket(Limit):
     The generic cell rate algorithm (ITU-T I.371), in integer microseconds.
     """
 
-    __slots__ = ("_bucket", "_burst", "prefetch", "prefetch_for", "prefetch_quota")
+    __slots__ = ()
 
     algorithm = "token-bucket"
-    options = ("burst", "queue")
+    rule_type = _BucketRule
 
-    _bucket: Bucket
-    bucket = PerTier[Bucket]()
-    burst = PerTier[int]()
+    bucket = OfRule[Bucket]()
+    burst = OfRule[int](common=True)
 
     def __init__(
         self,
@@ -119,77 +219,15 @@ class TokenBucket(Limit):
         if isinstance(prefetch, Mapping):
             lasting = {tier: None if tokens is None else prefetch_for for tier, tokens in prefetch.items()}
         own = {"burst": burst, "prefetch": prefetch, "prefetch_for": lasting}
-        if depends_on_job(rate):
-            self._set(prefetch=prefetch, prefetch_for=prefetch_for, prefetch_quota=None)
         super().__init__(name, rate, _own=own, **options)
+        if self.tiers is not None:
+            self._set(prefetch_for=prefetch_for)
         if prefetch_for is not None and prefetch is None:
             raise self._named_error(ConfigurationError("prefetch_for= needs prefetch="))
 
-    def _shape(
-        self, amount: int, period_us: int, *, burst: int | None = None, prefetch: Any = None, prefetch_for: Any = None,
-        **options: Any,
-    ) -> Shape:  # fmt: skip
-        if self.varying_us is not None:
-            return self._shape_varying(Bucket.of(amount, period_us, 1), self.varying_us)
-        if isinstance(burst, timedelta):
-            raise ConfigurationError(
-                f"the burst must be a number of units, not {burst!r}: a time is for a rate= that is a callable"
-            )
-        burst = max(1, amount * 1_000_000 // period_us) if burst is None else burst
-        if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
-            raise ConfigurationError(
-                f"the burst must be a whole number of at least 1, not {safe_repr(burst)}: it includes the first unit"
-            )
-        if burst * period_us > _LONGEST_REFILL_US * amount:
-            raise ConfigurationError(
-                f"a burst of {safe_repr(burst)} at {self.rate!r} would take more than ten years to fill: lower it"
-            )
-        quota = prefetch_quota_from(
-            prefetch, prefetch_for, amount=amount, period_us=period_us, burst=burst, scope=self.scope
-        )
-        own = {
-            "_bucket": Bucket.of(amount, period_us, burst), "_burst": burst, "prefetch": prefetch,
-            "prefetch_for": None if quota is None else quota.for_us / 1_000_000, "prefetch_quota": quota,
-        }  # fmt: skip
-        return Shape(burst, burst, bucket_definition(self.algorithm, amount, period_us, burst), own)
-
-    def _shape_varying(self, bucket: Bucket, fills_us: int) -> Shape:
-        timed = TimedBucket.of_rate(bucket, fills_us)
-        own = {"_bucket": timed, "_burst": timed.burst, "prefetch": None, "prefetch_for": None, "prefetch_quota": None}
-        return Shape(timed.burst, timed.burst, f"{self.algorithm} varying {fills_us}", own)
-
-    def check_varying(self, options: Mapping[str, Any]) -> int:
-        burst = options["burst"]
-        if options["prefetch"] is not None:
-            raise ConfigurationError("prefetch= needs a rate that is fixed, and rate= is a callable: leave it out")
-        if burst is not None and not isinstance(burst, timedelta):
-            raise ConfigurationError(
-                f"the burst must be a timedelta where rate= is a callable, not {safe_repr(burst)}: what the rate gives "
-                "in that time. So the bucket of every rate fills in the same time, and all can be counted together"
-            )
-        fills_us = 1_000_000 if burst is None else burst // timedelta(microseconds=1)
-        if not 1 <= fills_us <= LONGEST_PERIOD_US:
-            raise ConfigurationError(f"the burst must be a timedelta of at most 366 days, not {burst!r}")
-        self._set(_burst=timedelta(microseconds=fills_us))
-        return fills_us
-
-    def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Rate, Mapping[str, Any]]:
-        own = {} if self.varying_us is not None else {"burst": max(1, self.burst // processes)}
-        return shared_bucket(self.amount, self.period_us, processes), own
-
-    def _counts_with(self, declared: Any) -> bool:
-        self._set(_bucket=replace(self._bucket, home=declared.bucket.measure))
-        return True
-
-    def bind(self, cost: int, around_us: int = 0, holder: str = "") -> GcraAlgorithm:
-        return self._bucket.bind(cost)
-
     def bind_ahead(self, units: int) -> GcraAlgorithm:
         """What it means to take *units* before they are needed: passes only if as many are left afterwards."""
-        return replace(self._bucket.bind(units), headroom_us=self._bucket.bind(2 * units).headroom_us)
-
-    def remaining(self, use: Use, now_us: int) -> int:
-        return self._bucket.remaining(use.full_us, now_us)
+        return replace(self.bucket.bind(units), headroom_us=self.bucket.bind(2 * units).headroom_us)
 
     def _remedy(self, cost: int) -> str:
         return f"raise the burst to at least {cost}"
@@ -203,3 +241,74 @@ class TokenBucket(Limit):
         if self.prefetch is None:
             return super().__repr__()
         return f"{super().__repr__()[:-1]}, prefetch={self.prefetch!r}, prefetch_for={self.prefetch_for!r})"
+
+
+class LeakyBucket(Limit):
+    """
+    A constant output: one unit, one interval, one unit. Never two at once.
+
+    Guarantee: in any window of length w, at most `1 + w / interval` units pass, where
+    interval = period / amount: two units are at least one interval apart. The bound is reached.
+
+    When to choose it: the service downstream wants its calls spread evenly ("not more than one call every 200 ms"). A
+    job that comes late leaves its instant unused, so the limit is used a little less than a `TokenBucket`'s. Costs one
+    integer per key in the store.
+
+    Args:
+        name, rate, key, scope, tier, default_tier, on_store_failure, processes, queue: As for every limit; see `Limit`.
+        cost: 0 or 1: two units never pass at once. For larger costs, take a `TokenBucket` whose burst is the largest.
+
+    Raises:
+        ConfigurationError: A value that can never work, as soon as the limit is made.
+        CostExceedsLimit: The cost is more than 1.
+
+    The generic cell rate algorithm (ITU-T I.371) with a burst of 1, in integer microseconds; as a meter that
+    delays and refuses, the leaky bucket of Turner, "New directions in communications" (1986).
+    """
+
+    __slots__ = ()
+
+    algorithm = "leaky-bucket"
+    rule_type = _LeakyRule
+
+    bucket = OfRule[Bucket]()
+
+    def _remedy(self, cost: int) -> str:
+        return f"take a TokenBucket with a burst of at least {cost}: a leaky bucket lets one unit out at a time"
+
+
+def _quota_of(tokens: object, seconds: object, amount: int, period_us: int, burst: int) -> PrefetchQuota | None:
+    """
+    The lease that a bucket of this rate and *burst* grants; None without *tokens*.
+
+    It is at most half of the burst, so that other processes have as much left, and at most what the rate gives while
+    it lasts: units that go unused have come back to the bucket by the time it ends.
+
+    Raises:
+        ConfigurationError: A value that can never work.
+    """
+    if tokens is None:
+        return None
+    if not isinstance(tokens, int) or tokens < 2:
+        raise ConfigurationError(f"prefetch must be a whole number of at least 2, not {safe_repr(tokens)}")
+    if tokens > burst:
+        raise ConfigurationError(f"prefetch={safe_repr(tokens)} units never pass at once: the burst is {burst}")
+    length_s = _seconds_in(seconds)
+    for_us = round(length_s * 1_000_000)
+    most = min(tokens, burst // 2, amount * for_us // period_us)
+    if most < 2:
+        raise ConfigurationError(
+            f"prefetch={tokens} would never be taken: a lease is at most half of the burst, which is {burst}, and "
+            f"what the rate gives in prefetch_for={length_s:g} s. Lengthen prefetch_for=, or leave prefetch= out"
+        )
+    return PrefetchQuota(most, for_us)
+
+
+def _seconds_in(length: object) -> float:
+    seconds = _DEFAULT_LENGTH_S if length is None else length
+    seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.001 <= seconds <= _LONGEST_LENGTH_S:
+        raise ConfigurationError(
+            f"prefetch_for must be a number of seconds from 0.001 to {_LONGEST_LENGTH_S}, not {safe_repr(length)}"
+        )
+    return seconds

@@ -11,7 +11,7 @@ from throttlekit._core.limit.value import Value
 from throttlekit._core.slowdown import LONGEST_SPAN_US, ONE, Fall
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Adapt", "GivenAdapt", "SlotAdapt", "check_adapt", "within_a_day_us"]
+__all__ = ["Adapt", "SlotAdapt", "check_adapt", "within_a_day_us"]
 
 _LEAST = ONE // 1000
 _UNITS_OF_A_SPAN = 600
@@ -22,7 +22,7 @@ class Adapt(Value):
     """
     Lower a limit's rate, for the whole fleet, while downstream refuses calls; and bring it back by itself.
 
-    A job that raises `RateLimited`, or calls `throttlekit.current().overloaded()`, makes the rate fall to 0.76 of
+    A job that raises `RateLimited`, or calls `throttlekit.current().report_overload()`, makes the rate fall to 0.76 of
     what it was. After a span it is at 0.95 of it, and rises beyond until the next fall, at most to the rate that is
     declared. A job that was admitted before the last fall makes no other: one overload is one fall.
 
@@ -40,16 +40,24 @@ class Adapt(Value):
     It is not part of the limit's definition. The rate follows CUBIC (RFC 9438).
     """
 
-    __slots__ = ("_least", "_span_us", "floor", "span")
+    __slots__ = ("_given", "_least", "_span_us", "floor", "span")
 
     floor: Rate
     span: float | timedelta | None
     _least: tuple[int, int]
     _span_us: int | None
+    _given: Fall | None
+    """Of a limit that was given another rate, or came in a message: what it comes to."""
 
     def __init__(self, floor: Rate, *, span: float | timedelta | None = None) -> None:
         least = parse_rate(floor)
-        self._set(floor=floor, span=span, _least=least, _span_us=within_a_day_us("span", span))
+        self._set(floor=floor, span=span, _least=least, _span_us=within_a_day_us("span", span), _given=None)
+
+    @classmethod
+    def _of(cls, given: Fall) -> Adapt:
+        made = object.__new__(cls)
+        made._set(floor="", span=None, _given=given)
+        return made
 
     def fall(self, amount: int, period_us: int, granted_us: int | None) -> Fall:
         """
@@ -58,6 +66,8 @@ class Adapt(Value):
         Raises:
             ConfigurationError: The floor is not below the rate, or below a thousandth of it.
         """
+        if self._given is not None:
+            return self._given._replace(granted_us=granted_us)
         least, per_us = self._least
         part = -(-least * period_us * ONE // (per_us * amount))
         if not _LEAST <= part < ONE:
@@ -67,41 +77,18 @@ class Adapt(Value):
         span_us = self._span_us or max(period_us, _UNITS_OF_A_SPAN * period_us // amount)
         return Fall(granted_us, min(max(span_us, _SHORTEST_SPAN_US), LONGEST_SPAN_US), part)
 
-    def as_part(self, amount: int, period_us: int) -> GivenAdapt:
+    def as_part(self, amount: int, period_us: int) -> Adapt:
         """For a limit of that rate that is given another one: the floor is the same part of it, the span stays."""
-        return GivenAdapt(self.fall(amount, period_us, None))
+        return self._of(self.fall(amount, period_us, None))
 
     def plain(self, amount: int, period_us: int) -> list[int]:
-        """As it stands in a message, for a limit of that rate; see `GivenAdapt.read`."""
+        """As it stands in a message, for a limit of that rate; see `read`."""
         return [*self.fall(amount, period_us, None)[1:]]
 
-    def _identity(self) -> tuple[object, ...]:
-        return type(self), self.floor, self.span
-
-    def __repr__(self) -> str:
-        return f"Adapt({self.floor!r})" if self.span is None else f"Adapt({self.floor!r}, span={self.span!r})"
-
-
-class GivenAdapt(Adapt):
-    """That of a limit that came in a message, already worked out."""
-
-    __slots__ = ("given",)
-
-    given: Fall
-
-    def __init__(self, given: Fall) -> None:
-        self._set(floor="", span=None, given=given)
-
-    def fall(self, amount: int, period_us: int, granted_us: int | None) -> Fall:
-        return self.given._replace(granted_us=granted_us)
-
-    def _identity(self) -> tuple[object, ...]:
-        return type(self), self.given
-
     @classmethod
-    def read(cls, data: Any) -> GivenAdapt | None:
+    def read(cls, data: Any) -> Adapt | None:
         """
-        Read what `dump` wrote; None: the limit does not adapt.
+        Read what `plain` wrote; None: the limit does not adapt.
 
         Raises:
             ValueError: It is something else.
@@ -109,11 +96,17 @@ class GivenAdapt(Adapt):
         if data is None:
             return None
         span_us, floor = data
-        if type(span_us) is not int or type(floor) is not int or not 1 <= span_us <= LONGEST_SPAN_US:
+        if type(span_us) is not int or type(floor) is not int:
             raise ValueError("adapt")
-        if not _LEAST <= floor < ONE:
+        if not 1 <= span_us <= LONGEST_SPAN_US or not _LEAST <= floor < ONE:
             raise ValueError("adapt")
-        return cls(Fall(None, span_us, floor))
+        return cls._of(Fall(None, span_us, floor))
+
+    def _identity(self) -> tuple[object, ...]:
+        return type(self), self.floor, self.span, self._given
+
+    def __repr__(self) -> str:
+        return f"Adapt({self.floor!r})" if self.span is None else f"Adapt({self.floor!r}, span={self.span!r})"
 
 
 class SlotAdapt(Value):
@@ -122,12 +115,7 @@ class SlotAdapt(Value):
     __slots__ = ()
 
     def check(self, amount: int) -> None:
-        """
-        Make sure that it can work with so many slots.
-
-        Raises:
-            ConfigurationError: It cannot.
-        """
+        """Raise a `ConfigurationError` if it cannot work with so many slots."""
         raise NotImplementedError
 
     def bind(self, size: int, amount: int, lease_us: int, holder: str) -> object:

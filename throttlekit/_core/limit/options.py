@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypedDict, get_args
+from inspect import Parameter, signature
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
-from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.job import Job
 from throttlekit._core.limit.adapt import Adapt, SlotAdapt
-from throttlekit._core.limit.local_share import OnStoreFailure, check_failure
 from throttlekit._core.limit.rate import Rate
 from throttlekit._core.limit.share import Share
 from throttlekit._core.limit.template import Key, check_source, check_units, safe_repr
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Cost", "LimitOptions", "Rates", "Scope", "Tier", "check_options", "check_queue"]
+__all__ = [
+    "Cost", "LimitOptions", "OnStoreFailure", "Rates", "Scope", "Tier", "check_options", "fingerprint_of",
+    "unknown_option",
+]  # fmt: skip
 
 Cost: TypeAlias = "int | Callable[[Job], int]"
 Rates: TypeAlias = "Rate | Mapping[str, Rate] | Callable[[Job], Rate]"
 Scope: TypeAlias = Literal["global", "queue", "job", "process"]
 Tier: TypeAlias = "str | Callable[[Job], str] | None"
+OnStoreFailure: TypeAlias = Literal["closed", "open", "local"]
+
+_MOST_PROCESSES = 1_000_000
 
 
 class LimitOptions(TypedDict, total=False):
@@ -35,6 +41,7 @@ class LimitOptions(TypedDict, total=False):
     share: Share | Key
     adapt: Adapt | SlotAdapt | None
     queue: int | Mapping[str, int] | None
+    show_key: bool
 
 
 def check_options(limit: Any) -> None:
@@ -44,18 +51,45 @@ def check_options(limit: Any) -> None:
     Raises:
         ConfigurationError: One of them cannot.
     """
-    check_failure(limit.on_store_failure, limit.processes, limit.scope)
+    _check_failure(limit.on_store_failure, limit.processes, limit.scope)
     check_source("key", limit.key)
     if limit.held_by is not None:
         _check_held_by(limit)
+    if not isinstance(limit.show_key, bool):
+        raise ConfigurationError(f"show_key must be True or False, not {safe_repr(limit.show_key)}")
     if not callable(limit.cost):
         check_units(limit.cost)
     if limit.scope not in get_args(Scope):
         raise ConfigurationError(
             f'the scope must be "global", "queue", "job" or "process", not {safe_repr(limit.scope)}'
         )
+    by_tier = isinstance(limit.prefetch, Mapping)
+    tokens = cast("Mapping[str, Any]", limit.prefetch).values() if by_tier else [limit.prefetch]
+    if limit.scope == "process" and any(each is not None for each in tokens):
+        raise ConfigurationError('a limit of scope "process" uses no store: leave prefetch= out')
     if not isinstance(limit.rate, Mapping) and (limit.tier is not None or limit.default_tier is not None):
         raise ConfigurationError('tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}')
+
+
+def _check_failure(on_store_failure: object, processes: Any, scope: object) -> None:
+    """
+    Make sure that these options fit together.
+
+    Raises:
+        ConfigurationError: They do not, or one of them is not a value that it can have.
+    """
+    if on_store_failure not in get_args(OnStoreFailure):
+        raise ConfigurationError(f'on_store_failure must be "closed", "open" or "local", not {on_store_failure!r}')
+    if on_store_failure != "local" and processes is not None:
+        raise ConfigurationError(f'processes={processes!r} needs on_store_failure="local"')
+    if on_store_failure != "closed" and scope == "process":
+        raise ConfigurationError('a limit of scope "process" uses no store: leave on_store_failure= out')
+    number = 0 if isinstance(processes, bool) or not isinstance(processes, int) else processes
+    if on_store_failure == "local" and not 1 <= number <= _MOST_PROCESSES:
+        raise ConfigurationError(
+            'on_store_failure="local" needs processes=: how many processes share the limit, '
+            f"from 1 to {_MOST_PROCESSES}, not {processes!r}"
+        )
 
 
 def _check_held_by(limit: Any) -> None:
@@ -73,15 +107,20 @@ def _check_held_by(limit: Any) -> None:
         raise ConfigurationError("with held_by= a workflow holds one slot: leave out either it or cost=")
 
 
-def check_queue(queue: Any) -> int | None:
+def unknown_option(of: type, name: str) -> TypeError:
     """
-    *queue*, if so many jobs may wait.
+    Return the error that Python raises for an unknown argument *name*, with the class *of* that the caller wrote, and
+    the argument that was probably meant.
+    """
+    from difflib import get_close_matches  # costly to import, and only errors need it
 
-    Raises:
-        ConfigurationError: It is not a number of jobs.
-    """
-    if queue is not None and (isinstance(queue, bool) or not isinstance(queue, int) or queue < 0):
-        raise ConfigurationError(f"the queue must be a whole number of at least 0, not {safe_repr(queue)}")
-    if queue is not None and queue > LARGEST_EXACT:
-        raise ConfigurationError("the queue must be less than 2**53: leave it out, and any number may wait")
-    return None if queue is None else int.__int__(queue)
+    own = [each.name for each in signature(of).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    known = [each for each in [*own, *LimitOptions.__annotations__] if not each.startswith("_")]
+    near = next(iter(get_close_matches(name, known, n=1)), None)
+    hint = "" if near is None else f": did you mean {near!r}?"
+    return TypeError(f"{of.__name__}() got an unexpected keyword argument {name!r}{hint}")
+
+
+def fingerprint_of(definition: str) -> str:
+    """A short text for a limit's definition, used in the names of its keys."""
+    return hashlib.blake2b(definition.encode(), digest_size=5).hexdigest()

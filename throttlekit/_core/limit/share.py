@@ -11,7 +11,7 @@ from throttlekit._core.limit.template import Key, check_source, from_job, key_te
 from throttlekit._core.limit.value import Value
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["NO_STAKE", "GivenShare", "Share", "Stake", "Weight", "checked_weight", "is_weight", "share_from"]
+__all__ = ["NO_STAKE", "GivenShare", "Share", "Stake", "Weight", "checked_weight", "is_weight"]
 
 Weight: TypeAlias = "float | Mapping[str, float] | Callable[[Job], float]"
 
@@ -170,18 +170,6 @@ class GivenShare(Share):
         if not isinstance(tenant, str) or type(lead) is not int or lead not in range(0, CLASSES * CLASS, CLASS):
             raise ValueError("share")
         return cls(Stake(tenant, checked_weight(weight), lead))
-
-
-def share_from(share: Any) -> Share | None:
-    """
-    A limit's `share=` as a `Share`.
-
-    Raises:
-        ConfigurationError: It is neither a share, nor a template or callable.
-    """
-    if share is None or isinstance(share, Share):
-        return share
-    return Share(share)
 
 
 def is_weight(weight: object) -> TypeGuard[float]:

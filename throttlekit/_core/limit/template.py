@@ -161,7 +161,7 @@ def check_units(cost: object) -> None:
 
 
 def safe_repr(value: object) -> str:
-    """*value* for an error message: cut short, and only its type where Python cannot write it out."""
+    """The `repr` of *value* for an error message, shortened; only its type if `repr` raises an error."""
     try:
         text = repr(value)
     except Exception:

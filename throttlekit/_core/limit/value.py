@@ -13,8 +13,9 @@ class Value:
     __slots__ = ()
 
     def _set(self, **attributes: Any) -> None:
+        put = object.__setattr__
         for attribute, value in attributes.items():
-            object.__setattr__(self, attribute, value)
+            put(self, attribute, value)
 
     def _identity(self) -> tuple[object, ...]:
         """What it is equal by."""

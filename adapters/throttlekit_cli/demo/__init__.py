@@ -1,1 +1,0 @@
-"""`throttlekit demo`: real workers, a partner API with a real limit, and a report of what happened."""

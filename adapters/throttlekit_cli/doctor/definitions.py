@@ -1,0 +1,87 @@
+"""Compare the limits that the imported code declares with those that workers report: a check before a deployment."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+
+from throttlekit import Limit
+from throttlekit.fleet.definitions import reported_within
+from throttlekit.fleet.rules import Rule
+from throttlekit.fleet.snapshot import FleetStore, Known, look
+from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.formatting import format_limit, printable
+
+__all__ = ["compare_definitions", "declared_limits"]
+
+_OWN = "throttlekit-"
+"""How the names of the doctor's own limits begin."""
+
+
+def declared_limits() -> list[Limit]:
+    """
+    The limits that the modules imported so far have made and still hold, in the order of their names; a limit for each
+    tier. Every framework keeps its limits in another place, so they are looked for among all objects of this process.
+    """
+    # `isinstance` would also ask each proxy of a framework for its `__class__`, and so resolve it.
+    made: list[Limit] = [each for each in gc.get_objects() if issubclass(type(each), Limit)]
+    found: dict[object, Limit] = {}
+    for limit in made:
+        if not limit.is_derived and limit.scope != "process" and not limit.name.startswith(_OWN):
+            for each in [limit] if limit.tiers is None else limit.tiers.values():
+                found[each.name, each.of_tier, _definition(each)] = each
+    return sorted(found.values(), key=lambda limit: (limit.name, limit.of_tier or ""))
+
+
+def compare_definitions(store: FleetStore, declared: Sequence[Limit]) -> Iterator[Finding]:
+    """
+    Compare *declared* with the definitions that workers report to *store*.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    fleet = look(store, most=0)
+    in_use, same = reported_within(fleet.limits), 0
+    for limit in declared:
+        theirs = [each for each in in_use if each.limit.name == limit.name]
+        if not theirs:
+            continue  # the limit is new, or was not used in the last hour
+        of_tier = [each for each in theirs if each.limit.of_tier == limit.of_tier]
+        if limit.of_tier is not None and not of_tier and all(each.limit.of_tier for each in theirs):
+            continue  # the tier is new, or was not used
+        if any(_is_same(limit, each, fleet.rules) for each in of_tier):
+            same += 1
+            continue
+        shown = ", ".join(dict.fromkeys(_shown(each.limit.declared or each.limit) for each in of_tier or theirs))
+        is_one_count = any(each.limit.fingerprint == limit.fingerprint for each in of_tier)
+        meanwhile = (
+            "the larger number of slots holds" if is_one_count else "each counts by itself, and the bounds add up"
+        )
+        yield Finding(
+            "warning", "limits",
+            f"Limit {printable(limit.name)!r}: the code declares {_shown(limit)}, and workers use {shown}.",
+            f"if this is not meant, correct the code; while both are deployed, {meanwhile}",
+        )  # fmt: skip
+    if same:
+        yield Finding("ok", "limits", f"{same} limits of the code are declared as workers use them.")
+
+
+def _is_same(limit: Limit, known: Known, rules: Iterable[Rule]) -> bool:
+    theirs = known.limit.declared or known.limit
+    if limit.varies:
+        return (limit.algorithm, limit.scope) == (theirs.algorithm, theirs.scope) and theirs.varying_us is not None
+    # An operator's rule changes the slots of a concurrency limit, and its declared number is not reported.
+    ruled = any(rule.what in ("set", "scale") and rule.is_for(limit.name) for rule in rules)
+    if ruled and not limit.period_us and theirs is known.limit:
+        return limit.fingerprint == theirs.fingerprint
+    return _definition(limit) == _definition(theirs)
+
+
+def _definition(limit: Limit) -> object:
+    """The fingerprint leaves out the amount of a concurrency limit, which may change at any time."""
+    return (limit.fingerprint,) if limit.varies else (limit.fingerprint, limit.amount, limit.period_us)
+
+
+def _shown(limit: Limit) -> str:
+    definition = f"{limit.algorithm} with a rate from a callable" if limit.varies else format_limit(limit)
+    return printable(definition if limit.scope == "global" else f"{definition} scope {limit.scope}")

@@ -1,0 +1,46 @@
+"""Report a 429 from a work-horse to its worker: the body of the job raised `RateLimited`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+__all__ = ["Received429"]
+
+
+class Received429:
+    """
+    A pipe from a work-horse to its worker. A spawned work-horse inherits the end that it writes to.
+
+    Args:
+        into: The file descriptor of that end, in a spawned work-horse. None: this is the worker, which makes the pipe.
+    """
+
+    def __init__(self, into: int | None = None) -> None:
+        self._from: int | None = None
+        if into is None:
+            self._from, into = os.pipe()
+            os.set_blocking(self._from, False)
+            os.set_inheritable(into, True)
+        self.into = into
+
+    def put(self, seconds: float) -> None:
+        """
+        Report that the job was put back, and for how long it waits; 0: for the pause, which is in the store. If the
+        worker is gone the report is lost, and the job returns at its scheduled time.
+        """
+        with suppress(OSError):
+            os.write(self.into, str(seconds).encode())
+
+    def take(self) -> float | None:
+        """The seconds, if there was a 429; closes the pipe."""
+        if self._from is None:
+            return None
+        source, self._from = self._from, None
+        try:
+            return float(os.read(source, 64) or "nan")
+        except (BlockingIOError, ValueError):
+            return None
+        finally:
+            os.close(source)
+            os.close(self.into)

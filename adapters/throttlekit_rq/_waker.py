@@ -1,0 +1,245 @@
+"""
+The waker of stock workers: `throttlekit wake --rq`.
+
+A stock worker checks the limits of a job in the process that it has forked for it. If the job is denied, that process
+ends, so it cannot receive the job's wake. Therefore the job waits under the name of a process that runs no jobs: the
+waker. The waker announces itself in RQ's Redis, and the jobs' processes write notes for it there. It moves each job
+that the store wakes to the front of its queue, where the next free worker takes it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from rq.queue import Queue
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY
+
+from throttlekit import ConfigurationError, Limiter, TokenBucket
+from throttlekit.adapter import Every, Relay, Waited, Waiting, read_note
+from throttlekit_rq._holding import AT_FRONT, Holding, Return
+from throttlekit_rq._host import lock_key, untyped
+from throttlekit_rq._promoter import Promoter
+from throttlekit_rq._wire import notes_key, promoter_key, waker_key
+
+__all__ = ["Announced", "RelayedWait", "WakerProcess", "announced"]
+
+_VERSION = 1
+_LIVES_MS = 5_000
+"""So long after it has ended without notice the waker is asked for no more, and another one takes its place."""
+_NOTES_LIVE_S = 60
+_TICK_S = 1.0
+_RETRY_S = 0.5
+_ANY = TokenBucket("throttlekit-wake", "1/s")
+_log = logging.getLogger("throttlekit.rq")
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """
+    What a waker says of itself.
+
+    Attributes:
+        owner: Its name on the waitlists.
+        store: Where it listens: `Limiter.store_address`.
+    """
+
+    owner: str
+    store: str
+
+    def write(self) -> str:
+        return json.dumps({"v": _VERSION, "owner": self.owner, "store": self.store})
+
+    @classmethod
+    def read(cls, text: bytes | None) -> Announced | None:
+        """Read what `write` wrote; None: it is something else, or of another version."""
+        try:
+            data = json.loads(text or b"{}")
+            if data["v"] == _VERSION:
+                return cls(str(data["owner"]), str(data["store"]))
+        except (KeyError, TypeError, ValueError):
+            pass
+        return None
+
+
+def announced(connection: Any, queue: str) -> Announced | None:
+    """The waker of *queue*; None: it has none."""
+    return Announced.read(connection.get(waker_key(queue)))
+
+
+class RelayedWait:
+    """
+    How one job of a stock worker waits for a waker.
+
+    Args:
+        to: The waker.
+    """
+
+    def __init__(self, job: Any, limiter: Limiter, to: Announced) -> None:
+        self._job, self._notes = job, notes_key(to.owner)
+        self._relay: Relay = limiter.make_relay(to.owner, AT_FRONT, self._send_at_once)
+
+    def waits(self, job: Any, limiter: Limiter) -> Waiting:
+        return Waiting(self._relay, None, job.id)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the job waits on a list, where the waker is to find it."""
+        return self._relay.kept is not None
+
+    @property
+    def waited(self) -> Waited:
+        """How the job has waited, by the store's last answer."""
+        return self._relay.waited(self._job.id)
+
+    def send(self, comes: Return, pipeline: Any) -> None:
+        """Tell the waker that the job waits, with the transaction that puts it among the scheduled ones."""
+        until = None if math.isinf(comes.ends_in) else round(comes.ends_in * 1_000_000)
+        self._send(pipeline, self._relay.kept, comes.grace, until)
+
+    def _send_at_once(self, note: dict[str, Any]) -> None:
+        try:
+            with self._job.connection.pipeline(transaction=False) as pipeline:
+                self._send(pipeline, note)
+                pipeline.execute()
+        except Exception as error:  # the job may have been granted; the waker finds at its next look what was woken
+            _log.debug("A note to the waker was lost: %r", error)
+
+    def _send(self, pipeline: Any, note: Any, grace: float = 0.0, ends_in_us: int | None = None) -> None:
+        data = {"v": _VERSION, "queue": self._job.origin, "grace": grace, "ends_in_us": ends_in_us, "note": note}
+        pipeline.rpush(self._notes, json.dumps(data))
+        pipeline.expire(self._notes, _NOTES_LIVE_S)
+
+
+class WakerProcess:
+    """
+    Wakes the jobs of stock workers, and enqueues due jobs where no scheduler of RQ does.
+
+    Several may run: of each queue, the one that came first is asked for, and another one takes its place after
+    `_LIVES_MS`. The jobs that a waker held which was killed come back by themselves, `GRACE_S` after their turn.
+
+    Args:
+        connection: The Redis of the queues.
+        limiter: Counts in the store of the workers.
+        queues: Their names; none: all that there are.
+    """
+
+    def __init__(self, connection: Any, limiter: Limiter, queues: Sequence[str] = ()) -> None:
+        self._connection, self._limiter, self._only = connection, limiter, [*queues]
+        self._queues: list[str] | None = None
+        self._free = 0
+        self._holding = Holding(connection, lambda: self._queues or (), free=lambda: self._free)
+        self._waker = self._holding.waker_of(limiter)
+        self._promoter = Promoter(connection, idle=False)
+        self._tick_at = 0.0
+        self._failed, self._unread = Every(), Every()
+
+    def run(self, stopped: threading.Event, on_change: Callable[[Sequence[str]], None] = lambda _: None) -> None:
+        """
+        Wake until *stopped*. An error, such as an outage of RQ's Redis, is logged, and the waker tries again.
+
+        Args:
+            on_change: Called with the queues whenever these are others than before.
+        """
+        self._waker.begin()
+        while not stopped.is_set():
+            with self._failures_logged():
+                self._run_once(on_change)
+                continue
+            stopped.wait(_RETRY_S)
+        self._close()
+
+    def check_store(self) -> None:
+        """
+        Make sure that the store answers.
+
+        Raises:
+            StoreUnavailable: It does not.
+        """
+        self._limiter.peek(_ANY)
+
+    @contextmanager
+    def _failures_logged(self) -> Generator[None, None, None]:
+        """Within, an error is logged, and ends nothing else: jobs are enqueued also while the store is away."""
+        try:
+            yield
+        except Exception as error:
+            if self._failed.due():
+                _log.warning("The waker failed (%s: %s); it tries again.", type(error).__name__, error)
+
+    def _run_once(self, on_change: Callable[[Sequence[str]], None]) -> None:
+        now = time.monotonic()
+        if now >= self._tick_at:
+            self._tick_at = now + _TICK_S
+            with self._failures_logged():
+                self._tick(on_change)
+        if self._queues and now >= self._promoter.look_at:
+            self._promoter.look_at = now + _RETRY_S
+            with self._failures_logged():
+                self._promoter.promote_due(self._queues, now)
+        self._holding.let_go()
+        due = min(self._tick_at, self._promoter.look_at) if self._queues else self._tick_at
+        found = self._connection.blpop([notes_key(self._waker.owner)], timeout=max(0.01, due - now))
+        if found is not None:
+            self._read(found[1])
+
+    def _tick(self, on_change: Callable[[Sequence[str]], None]) -> None:
+        """
+        Find the queues and their workers, and say that this process wakes their jobs, unless another one does. A waker
+        that cannot reach the store says nothing, so after `_LIVES_MS` another one takes its place.
+        """
+        names = self._only or sorted(each.name for each in untyped(Queue).all(connection=self._connection))
+        if names != self._queues:
+            self._queues = names
+            on_change(names)
+        if not names:
+            return
+        self._free = AT_FRONT if self._connection.exists(*(WORKERS_BY_QUEUE_KEY % name for name in names)) else 0
+        self._waker.freed()
+        if not self._waker.listens:
+            return
+        self.check_store()
+        text = Announced(self._waker.owner, self._limiter.store_address).write()
+        others = map(Announced.read, self._connection.mget([waker_key(name) for name in names]))
+        with self._connection.pipeline(transaction=False) as pipeline:
+            for name, other in zip(names, others, strict=True):
+                if other is None or other.owner == self._waker.owner:
+                    pipeline.set(waker_key(name), text, px=_LIVES_MS)
+            pipeline.execute()
+
+    def _read(self, text: bytes) -> None:
+        try:
+            data = json.loads(text)
+            if data["v"] != _VERSION:
+                raise ValueError(f"version {data['v']!r}")
+            id_, queue = str(data["note"]["id"]), str(data["queue"])
+            grace, ends_in_us = float(data["grace"]), data["ends_in_us"]
+            item = None
+            if data["note"]["kept"] is not None:
+                item = self._holding.waits(id_, queue, self._limiter).item
+                item.grace, item.scheduled = grace, True
+            read_note(self._waker, data["note"], item, ends_in_us)
+        except (KeyError, TypeError, ValueError, ConfigurationError) as error:
+            if self._unread.due():
+                _log.warning("The waker cannot read a note; its job returns at its scheduled time: %s", error)
+
+    def _close(self) -> None:
+        """
+        Nobody is to leave notes here any more. What is held comes back at its turn where RQ's scheduler has the queue,
+        and goes to the front of its queue otherwise: maybe nobody else would enqueue it.
+        """
+        with suppress(Exception):  # the announcement ends by itself, and the jobs come back `GRACE_S` later
+            for name in self._queues or ():
+                other = announced(self._connection, name)
+                if other is not None and other.owner == self._waker.owner:
+                    self._connection.delete(waker_key(name), promoter_key(name))
+            while (text := self._connection.lpop(notes_key(self._waker.owner))) is not None:
+                self._read(text)
+            self._holding.close(in_queue=lambda queue: not self._connection.exists(lock_key(queue)))

@@ -1,0 +1,10 @@
+"""Enqueue jobs: `python send.py 200`."""
+
+import sys
+
+from tasks import call_partner
+
+count = int(sys.argv[1])
+for account_id in range(count):
+    call_partner.send(account_id)
+print(count, "jobs enqueued")

@@ -1,0 +1,156 @@
+"""Apply response headers to limits: select the limits that a response describes, and slow them down."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.decision import Charged, Decision
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.slowdown import Remaining
+from throttlekit._engine.claims import Claim, under
+from throttlekit._engine.rate_limited import LONGEST_BY_RESPONSE, read_response
+from throttlekit._util.log_limiter import Every
+from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.stores.base import Slowing
+
+if TYPE_CHECKING:
+    from throttlekit._engine.response_headers import Reading, Said, Unit
+
+__all__ = ["Allowance", "allowance_of", "apply_response", "claims_of", "limits_by_unit"]
+
+_DENIED = (429, 503)
+_MOST = 10**9 - 1
+_SOON = 0.001
+_log = logging.getLogger("throttlekit")
+_not_stored = Every()
+
+
+class Allowance(NamedTuple):
+    """At most *units* more, in the next *seconds*."""
+
+    units: int
+    seconds: float
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """The strictest comes first."""
+        return self.units / self.seconds, -self.seconds
+
+    @property
+    def remaining(self) -> Remaining:
+        return Remaining(min(_MOST, self.units), round(self.seconds * 1_000_000))
+
+
+class _Slower(Protocol):
+    def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None: ...
+
+
+def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequence[Claim]]) -> None:
+    """Slow *claims* down to what *response* says of their units. If the store does not answer, that is logged."""
+    said = read_response(response)
+    slowings = [
+        (each.limit, Slowing(each.claim, allowance.remaining))
+        for unit, those in claims.items()
+        for each in those
+        if (allowance := allowance_of(said, unit, each.limit))
+    ]
+    try:
+        if slowings:
+            limiter.slow_down(slowings)
+    except StoreUnavailable as error:
+        if _not_stored.due():
+            _log.warning("%s. What downstream said of its limits is lost.", error)
+
+
+def allowance_of(said: Said, unit: Unit, limit: Limit) -> Allowance | None:
+    """
+    The strictest of what *said* says of *unit*: the fewest units a second. A denial with Retry-After leaves no units.
+    What lasts longer than an hour counts as an hour: later answers say more.
+
+    Returns:
+        None if *limit* itself lets no more pass than that.
+    """
+    found = [_allowance(each, limit) for each in said.readings if each.unit == unit]
+    if said.retry_after is not None and said.status in _DENIED:
+        found.append(Allowance(0, said.retry_after))
+    allowances = [
+        Allowance(each.units, min(each.seconds, LONGEST_BY_RESPONSE))
+        for each in found
+        if each and each.seconds >= _SOON
+    ]
+    if not allowances:
+        return None
+    strictest = min(allowances, key=lambda each: each.order)
+    most = limit.capacity + limit.amount * strictest.seconds * 1_000_000 / limit.period_us
+    return strictest if strictest.units < most else None
+
+
+def _allowance(reading: Reading, limit: Limit) -> Allowance | None:
+    units = reading.until_reset
+    if reading.remaining is None or units is None:
+        return None
+    if reading.reset is not None:
+        return Allowance(units, reading.reset)
+    if reading.window is not None:
+        return Allowance(reading.remaining, reading.window)  # it ends by then
+    # Until when is not known: no more at once than that, for as long as our own rate takes for them.
+    return Allowance(reading.remaining, max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000)
+
+
+def limits_by_unit(
+    limit: Limit | None, tokens: Limit | None, input_tokens: Limit | None, output_tokens: Limit | None
+) -> dict[Unit, Limit]:
+    """
+    The limits that were named.
+
+    Raises:
+        ConfigurationError: One is not a limit, or has no rate.
+    """
+    named: dict[Unit, Limit | None] = {
+        "requests": limit,
+        "tokens": tokens,
+        "input tokens": input_tokens,
+        "output tokens": output_tokens,
+    }
+    for each in named.values():
+        if each is not None and (not isinstance(each, Limit) or isinstance(each, Concurrency)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"apply_response takes a limit that has a rate, not {safe_repr(each)}")
+    return {unit: each for unit, each in named.items() if each is not None}
+
+
+def claims_of(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Claim]]:
+    """
+    The limits of *decision* that are *named*, under its keys; for requests, if that is not named, its only other.
+
+    Raises:
+        ConfigurationError: A limit is not one that *decision* charged, or it is not clear which is meant.
+    """
+    meant = _meant(decision, named)
+    if decision.reason == "store unavailable":
+        return {}  # what this process's own share took, the fleet does not count
+    return {unit: [under(each) for each in those if each.bucket] for unit, those in meant.items()}
+
+
+def _meant(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Charged]]:
+    rates = [each for each in decision.charged if not isinstance(each.limit, Concurrency)]
+    meant: dict[Unit, list[Charged]] = {}
+    for unit, limit in named.items():
+        meant[unit] = [each for each in rates if each.limit.name == limit.name]
+        if not meant[unit] and decision.reason != "store unavailable":
+            raise ConfigurationError(
+                f"limit {limit.name!r} is not one that the job was charged under; it was charged under "
+                f"{', '.join(repr(each.limit.name) for each in rates) or 'none that has a rate'}"
+            )
+    others = [each for each in rates if each.limit.name not in {limit.name for limit in named.values()}]
+    if "requests" in named or (named and not others) or decision.reason == "store unavailable":
+        return meant
+    if len(others) != 1 or others[0].measured:
+        raise ConfigurationError(
+            "it is not clear which of the job's limits counts downstream's requests: name it, as "
+            "`current().apply_response(response, limit)`, and one that counts tokens as `tokens=`"
+        )
+    return {"requests": others, **meant}

@@ -1,0 +1,28 @@
+"""The error of an adapter whose framework is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+__all__ = ["installed_by"]
+
+
+@contextmanager
+def installed_by(requirement: str) -> Generator[None, None, None]:
+    """
+    For the imports of an adapter's `__init__`: if a module of its framework is missing, say what to install.
+
+    Args:
+        requirement: What pip takes: "throttlekit-jobs[celery]".
+
+    Raises:
+        ModuleNotFoundError: In place of the one that names only the module.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        if name.startswith("throttlekit"):
+            raise
+        raise ModuleNotFoundError(f"{name} is not installed: pip install '{requirement}'", name=name) from None

@@ -1,0 +1,401 @@
+"""Live control: an operator changes a limit in the whole fleet, without a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.durations import finite_seconds
+from throttlekit._core.limit.base import Limit, altered
+from throttlekit._core.limit.share import checked_weight
+from throttlekit._core.limit.template import key_text, safe_repr
+from throttlekit._core.storage_keys import patterns_of
+from throttlekit._engine.plugins import plugin_manager, store_from
+from throttlekit._engine.rate_limited import LONGEST_PAUSE
+from throttlekit._wiring import wiring_of
+from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.changes import Change, Verb, change_of, recorded, this_operator
+from throttlekit.fleet.definitions import check_rule, names_of, tiers_of
+from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
+from throttlekit.fleet.rules import (
+    HISTORY,
+    RULES,
+    Rule,
+    What,
+    as_text,
+    check_rate,
+    checked_factor,
+    data_of,
+    field_of,
+    plain,
+    rule_of,
+)  # fmt: skip
+from throttlekit.limiter import Limiter
+from throttlekit.stores.base import Store
+from throttlekit.stores.breaker import CircuitBreaker
+
+__all__ = ["MOST_RULES", "Control"]
+
+MOST_RULES = 1000
+"""So many may be in force at once."""
+_LONGEST_TEXT = 1000
+
+
+class Control:
+    """
+    Sets rules for limits, by name, for every process that uses the same store. They follow within 2 seconds; a
+    process that starts, at its first decision. A process that uses another store does not follow. A rule that the
+    definition which the fleet has reported cannot follow is refused. A rule for a name that the fleet has not used
+    lately is stored, for the limit may be deployed later; see `names`.
+
+    Each verb returns the changes that it made; none if there was nothing to change. Each change is kept, the last
+    1 000 of them: see `history`. Two operators at the same instant: the last one counts.
+
+    Args:
+        store: The limiter's URL, the limiter itself, or its store.
+        by: The operator, as the history shows it. Default: user@host.
+
+    Raises:
+        ConfigurationError: The store is of this process alone; its limits are paused and resumed by its limiter.
+    """
+
+    def __init__(self, store: str | Store | Limiter, *, by: str | None = None) -> None:
+        self._own = not isinstance(store, Limiter)
+        if isinstance(store, Limiter):
+            self._store = wiring_of(store).stores.shared
+        else:
+            self._store = CircuitBreaker(store_from(store, plugin_manager([])))
+        if not self._store.shared:
+            raise ConfigurationError(
+                "live control needs a store that the whole fleet sees, like redis://localhost:6379/0. The limits of a "
+                "limiter in memory are changed by itself: limiter.pause(limit, 30)"
+            )
+        self._by = _text("by", this_operator() if by is None else by)
+
+    def set(
+        self,
+        limit: Limit | str,
+        rate: str | int,
+        *,
+        burst: int | None = None,
+        tier: str | None = None,
+        duration: float | timedelta | None = None,
+    ) -> Sequence[Change]:
+        """
+        Let a limit have another rate; a concurrency limit, another amount.
+
+        It counts where the declared rate counts: units that are left stay, at most the new burst, waiting jobs keep
+        their order, and a pause after a 429 lasts. A `SlidingLog`, and a window of another period, cannot: there the
+        rate begins anew, with all of its amount and an empty waitlist. An amount counts those who hold a slot already.
+
+        A limit that cannot take it (another kind, a burst where there is none, tiers and no *tier*, a cost that would
+        never pass) is refused here, if the fleet has used it in the last hour, or is given in place of its name.
+        Otherwise it stays as it is, and its processes log that.
+
+        Args:
+            rate: "50/s"; or a whole number, for a concurrency limit.
+            burst: Of a token bucket. Default: as declared, or as the new rate has it if that was the declared rate's.
+            tier: Which tier's. A limit with tiers needs one.
+            duration: Seconds until the limit is as declared again. Default: until `unset`.
+
+        Raises:
+            ConfigurationError: A value that can never work, or 1 000 rules are in force already.
+            StoreUnavailable: The store did not answer. It may be set, or not.
+        """
+        name = _name(limit)
+        text = _text("the rate", rate).strip() if isinstance(rate, str) else ""
+        amount: Any = int(text) if text.isascii() and text.isdigit() else rate
+        if not isinstance(amount, (int, str)):
+            raise ConfigurationError(f'the rate must be like "50/s", or a whole number, not {safe_repr(rate)}')
+        if tier is not None and isinstance(limit, Limit) and limit.tiers is None:
+            raise ConfigurationError(f"limit {name!r} has no tiers: leave tier= out")
+        if isinstance(limit, Limit):
+            altered(limit.tiers.get(tier or "", limit) if limit.tiers else limit, amount, burst)
+        elif isinstance(amount, int):
+            altered(Concurrency(name, 1), amount, burst)
+        else:
+            check_rate(name, amount, burst)
+        rule = Rule(what="set", name=name, part=None if tier is None else _text("tier", tier), rate=amount, burst=burst)
+        check_rule(self._store, rule)
+        return self._tell("set", rule, duration)
+
+    def unset(self, limit: Limit | str, *, tier: str | None = None) -> Sequence[Change]:
+        """
+        Let a limit have the rate that it was declared with; of all its tiers, if none is named.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return self._end("unset", "set", _name(limit), tier)
+
+    def pause(
+        self, limit: Limit | str, *, key: str | int | None = None, duration: float | timedelta | None = None
+    ) -> Sequence[Change]:
+        """
+        Let no job pass a limit. Its jobs are deferred, uncharged, and keep their positions.
+
+        What is counted stays, as with `Limiter.pause`: the limit fills meanwhile, and up to one burst follows. Unlike
+        that, it needs no limit at hand, and holds for every key at once.
+
+        Args:
+            key: Only this one; default: all of them.
+            duration: Seconds until it ends. Default: until `resume`.
+
+        Raises:
+            ConfigurationError: A value that can never work, or 1 000 rules are in force already.
+            StoreUnavailable: The store did not answer. It may be paused, or not.
+        """
+        rule = Rule(what="pause", name=_name(limit), part=None if key is None else _part("the key", key))
+        if key is not None:
+            check_rule(self._store, rule)
+        return self._tell("pause", rule, duration)
+
+    def resume(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
+        """
+        End a pause that `pause` began; of all keys, if none is named. What a 429 has paused stays so: see `reset`.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return self._end("resume", "pause", _name(limit), None if key is None else key_text(key))
+
+    def shadow(self, limit: Limit | str, *, duration: float | timedelta | None = None) -> Sequence[Change]:
+        """
+        Shadow mode: let a limit decide and count, and deny no job. How many it would have held back stands in the log
+        of each process every 30 seconds, and goes to the hook `throttlekit_shadow_denied`.
+
+        Args:
+            duration: Seconds until it denies again. Default: until `enforce`.
+
+        Raises:
+            ConfigurationError: A value that can never work, or 1 000 rules are in force already.
+            StoreUnavailable: The store did not answer. It may be set, or not.
+        """
+        return self._tell("shadow", Rule(what="shadow", name=_name(limit)), duration)
+
+    def enforce(self, limit: Limit | str) -> Sequence[Change]:
+        """
+        Let a limit deny again.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return self._end("enforce", "shadow", _name(limit), None)
+
+    def weight(
+        self, limit: Limit | str, tenant: str | int, weight: float | None, *, duration: float | timedelta | None = None
+    ) -> Sequence[Change]:
+        """
+        Let a tenant of a shared limit have another weight, against the others. It counts for the jobs that come to
+        wait from then on: those that wait already keep their positions, and jobs of one tenant keep their order.
+
+        Args:
+            tenant: As the limit's share gives it.
+            weight: From 0.001 to a million; None: as the share has it.
+            duration: Seconds until the tenant has the share's weight again. Default: until it is ended.
+
+        Raises:
+            ConfigurationError: A value that can never work, a limit without a share or with priorities, or 1 000 rules
+                are in force already.
+            StoreUnavailable: The store did not answer. It may be set, or not.
+        """
+        name, part = _name(limit), _part("the tenant", tenant)
+        if weight is None:
+            return self._end("weight", "weight", name, part)
+        rule = Rule(what="weight", name=name, part=part, weight=checked_weight(weight))
+        check_rule(self._store, rule)
+        return self._tell("weight", rule, duration)
+
+    def scale(
+        self, limit: Limit | str, factor: float | None, *, duration: float | timedelta | None = None
+    ) -> Sequence[Change]:
+        """
+        Let a limit, or a group of limits, have a part of the rate that is in force: the declared one, or the one that
+        `set` said. Of a concurrency limit, a part of its amount. All tenants and tiers alike; what is counted, the
+        waitlist and pauses stay, as with `set`.
+
+        Never above the declared rate, so every bound holds. A rule for a limit's own name counts before a pattern; of
+        several patterns, the lowest factor. A `SlidingLog` cannot: it stays as it is, and its processes log that.
+
+        Args:
+            limit: Or a pattern for several names, in which each `*` stands for any text: "llm-*".
+            factor: From 0.001 to 1, in thousandths; None: end the rule of this name, or of this very pattern.
+            duration: Seconds until the limits have all of their rate again. Default: until it is ended.
+
+        Raises:
+            ConfigurationError: A value that can never work, a limit that cannot be scaled, or 1 000 rules are in force
+                already.
+            StoreUnavailable: The store did not answer. It may be set, or not.
+        """
+        name = _name(limit)
+        if factor is None:
+            return self._end("scale", "scale", name, None)
+        rule = Rule(what="scale", name=name, factor=checked_factor(factor))
+        check_rule(self._store, rule)
+        return self._tell("scale", rule, duration)
+
+    def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
+        """
+        Forget what was counted under a limit, of a key or of all: full buckets, empty waitlists, no holders, no pause
+        after a 429. What `set`, `pause` and `shadow` said stays. Looks at every name in the store, a thousand at a
+        time: seconds, where there are millions.
+
+        Raises:
+            StoreUnavailable: The store did not answer. Some may be forgotten.
+        """
+        return self._forget("reset", limit, key)
+
+    def clear_line(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
+        """
+        Empty the waitlists of a limit, of a key or of all. What was counted stays, and so do pauses and rules. For
+        after a purge, where the jobs that wait are gone: the next job passes as soon as there is a unit. Looks at every
+        name in the store, as `reset` does.
+
+        Jobs that ask again have lost their positions, and are decided like new ones.
+
+        Raises:
+            StoreUnavailable: The store did not answer. Some waitlists may be empty.
+        """
+        return self._forget("clear-line", limit, key)
+
+    def rules(self) -> Sequence[Rule]:
+        """
+        What is in force now.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        now_us, found = self._known()
+        rules = [rule for _, rule in found if rule is not None and not rule.over(now_us)]
+        return tuple(sorted(rules, key=lambda rule: (rule.name, rule.what, rule.part or "")))
+
+    def names(self) -> Sequence[str]:
+        """
+        The names of the limits that the fleet has used lately, in order. A name that is not among them may be mistyped,
+        or its limit was not used within the hour.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return names_of(self._store)
+
+    def tiers(self, limit: Limit | str) -> Sequence[str]:
+        """
+        The tiers of a limit that the fleet has used lately, in order. Empty: it has none, or was not used.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return tiers_of(self._store, _name(limit))
+
+    def history(self, limit: Limit | str | None = None) -> Sequence[Change]:
+        """
+        The last changes, the newest first; of one limit, or of all.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        name = None if limit is None else _name(limit)
+        kept = self._store.commands([("LRANGE", HISTORY, 0, -1)])[0]
+        changes = [change for change in map(change_of, kept) if change is not None]
+        return tuple(change for change in changes if name is None or change.name == name)
+
+    def close(self) -> None:
+        """Let go of the store's connections, unless they are a limiter's."""
+        if self._own:
+            self._store.close()
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _known(self) -> tuple[int, list[tuple[str, Rule | None]]]:
+        now_us, kept = read_rules(self._store)
+        pairs = zip(kept[::2], kept[1::2], strict=True)
+        found = [(field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs]
+        return now_us, [(field, rule and rule.at(now_us)) for field, rule in found]
+
+    def _forget(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
+        name, part, waitlists_only = _name(limit), None if key is None else key_text(key), verb == "clear-line"
+        forgotten = sum(
+            self._store.delete_matching(each, waitlists_only=waitlists_only) for each in patterns_of(name, part)
+        )
+        if not forgotten:
+            return ()
+        now_us, _ = read_rules(self._store)
+        change = Change(at=now_us / 1_000_000, by=self._by, verb=verb, name=name, part=part, forgotten=forgotten)
+        self._store.commands(recorded(change))
+        return (change,)
+
+    def _tell(self, verb: Verb, rule: Rule, duration: float | timedelta | None) -> Sequence[Change]:
+        duration_us = 0 if duration is None else round(finite_seconds("duration", duration, LONGEST_PAUSE) * 1_000_000)
+        if duration is not None and duration_us < 1:
+            raise ConfigurationError(f"duration must be more than 0 seconds, not {safe_repr(duration)}")
+        now_us, found = self._known()
+        rule = replace(rule, since_us=now_us, until_us=now_us + duration_us if duration_us else 0, by=self._by)
+        field = field_of(rule.what, rule.name, rule.part)
+        others = sum(1 for kept, old in found if kept != field and not (old is not None and old.over(now_us)))
+        if others >= MOST_RULES:
+            raise ConfigurationError(
+                f"{others} rules are in force already, and every process reads them all once a second: end some first. "
+                "`throttlekit rules` lists them. To hold many keys at once, pause the limit"
+            )
+        before = next((old for kept, old in found if kept == field and old is not None and not old.over(now_us)), None)
+        change = Change(
+            at=now_us / 1_000_000, by=self._by, verb=verb, name=rule.name, part=rule.part, before=before, after=rule
+        )  # fmt: skip
+        over = [kept for kept, old in found if old is not None and old.over(now_us) and kept != field]
+        self._store.commands(
+            [
+                *recorded(change),
+                ("HSET", RULES, field, as_text(plain(rule))),
+                ("PEXPIRE", RULES, KEPT_MS),
+                *([("HDEL", RULES, *over)] if over else []),
+            ]
+        )
+        return (change,)
+
+    def _end(self, verb: Verb, what: What, name: str, part: str | None) -> Sequence[Change]:
+        now_us, found = self._known()
+        ended = [
+            rule
+            for _, rule in found
+            if rule is not None
+            and (rule.what, rule.name) == (what, name)
+            and part in (None, rule.part)
+            and not rule.over(now_us)
+        ]
+        changes = [
+            Change(at=now_us / 1_000_000, by=self._by, verb=verb, name=name, part=rule.part, before=rule)
+            for rule in ended
+        ]
+        if changes:
+            history = [command for change in changes for command in recorded(change)]
+            fields = [field_of(what, name, rule.part) for rule in ended]
+            self._store.commands([*history, ("HDEL", RULES, *fields)])
+        return tuple(changes)
+
+
+def _name(limit: Limit | str) -> str:
+    return limit.name if isinstance(limit, Limit) else _text("the limit's name", limit)
+
+
+def _text(what: str, text: object) -> str:
+    if not isinstance(text, str) or not text or len(text) > _LONGEST_TEXT:
+        raise ConfigurationError(
+            f"{what} must be some text of at most {_LONGEST_TEXT} characters, not {safe_repr(text)}"
+        )
+    return text
+
+
+def _part(what: str, key: str | int) -> str:
+    """The text of *key* in a rule, which every process reads once a second."""
+    text = key_text(key)
+    if len(text) > _LONGEST_TEXT:  # not shown: it may be a secret
+        raise ConfigurationError(f"{what} has {len(text)} characters: a rule takes {_LONGEST_TEXT} at most")
+    return text

@@ -1,0 +1,182 @@
+"""A store with everything that it can do besides: requests in one round trip, commands, parts that fail alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from throttlekit._core.answer import Answer, Asker, Look
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.wait_control import Charge, Waiting, Where
+from throttlekit._core.waitlist import Wake
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores.base import (
+    Correction,
+    Lease,
+    Request,
+    Slowing,
+    Store,
+    SupportsBatch,
+    SupportsCommands,
+    SupportsForget,
+    SupportsParts,
+    SupportsScan,
+    ask_or_error,
+)
+from throttlekit.stores.memory import MemoryStore
+
+__all__ = ["StoreAccess"]
+
+_T = TypeVar("_T")
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
+
+
+class StoreAccess:
+    """
+    A `Store` around *store*. Every question goes through `_ask`, which `CircuitBreaker` guards.
+
+    What a store cannot do is found out once, when this is made: it takes 10 to 20 µs.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._parted = store if isinstance(store, SupportsParts) else None
+        self._batched = store if isinstance(store, SupportsBatch) else None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is of this process, and of no other."""
+        return isinstance(self._store, MemoryStore)
+
+    @property
+    def address(self) -> str:
+        """The server, without a user or a password, as `StoreUnavailable.server` has it; "": not known."""
+        return str(getattr(self._store, "address", ""))
+
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        return self._store.ask(claims, asker, now_us, attempt=attempt)
+
+    def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+        """`ask` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
+        if self._batched is None:
+            return [ask_or_error(self, request) for request in requests]
+        try:
+            return list(self._batched.ask_all(requests))
+        except StoreUnavailable as error:
+            return [error] * len(requests)
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        self._part_by_part(corrections, lambda those: self._store.settle(those, now_us))
+
+    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
+        self._part_by_part(leases, lambda those: self._store.release(those, now_us))
+
+    def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
+        return self._ask([each.bucket for each in leases], lambda: self._store.renew(leases, now_us))
+
+    def pause(
+        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
+    ) -> None:
+        self._part_by_part(claims, lambda those: self._store.pause(those, for_us, now_us, emptied=emptied))
+
+    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
+        self._part_by_part(slowings, lambda those: self._store.slow(those, now_us))
+
+    def look(
+        self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
+    ) -> Look:
+        return self._ask([claim.bucket], lambda: self._store.look(claim, owner, free, ids, now_us))
+
+    def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
+        self._part_by_part(claims, lambda those: self._store.wake(those, now_us))
+
+    def forget(
+        self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str = "", now_us: int | None = None, *,
+        keep: bool = False,
+    ) -> None:  # fmt: skip
+        self._part_by_part(claims, lambda those: self._store.forget(those, ids, owner, now_us, keep=keep))
+
+    def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
+        return self._ask([each.bucket for each in claims], lambda: self._store.where(claims, id, now_us))
+
+    def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
+        return self._ask([claim.bucket], lambda: self._store.list_waiting(claim, most))
+
+    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+        self._ask([each.claim.bucket for each in charges], lambda: self._store.return_units(charges, asker, now_us))
+
+    def listen(
+        self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        return self._store.listen(owner, on_wakes, missed)
+
+    def reset(self, buckets: Sequence[str]) -> None:
+        self._ask(buckets, lambda: self._store.reset(buckets))
+
+    def clear_waitlists(self, buckets: Sequence[str]) -> None:
+        self._ask(buckets, lambda: self._store.clear_waitlists(buckets))
+
+    @property
+    def shared(self) -> bool:
+        """Whether it takes `commands`."""
+        return isinstance(self._store, SupportsCommands)
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        """
+        As `SupportsCommands.commands`.
+
+        Raises:
+            TypeError: The store has no such place; see `shared`.
+        """
+        if not isinstance(self._store, SupportsCommands):
+            raise TypeError(f"a {type(self._store).__name__} has no place that the whole fleet sees")
+        return self._store.commands(commands)
+
+    def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
+        """
+        As `SupportsForget.delete_matching`.
+
+        Raises:
+            TypeError: The store cannot.
+        """
+        if not isinstance(self._store, SupportsForget):
+            raise TypeError(f"a {type(self._store).__name__} cannot find names")
+        return self._store.delete_matching(pattern, waitlists_only=waitlists_only)
+
+    def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
+        """
+        As `SupportsScan.scan`.
+
+        Raises:
+            TypeError: The store cannot.
+        """
+        if not isinstance(self._store, SupportsScan):
+            raise TypeError(f"a {type(self._store).__name__} cannot list names")
+        return self._store.scan(pattern, cursor)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
+        """Put *question*, which concerns *names*."""
+        return question()
+
+    def _part_by_part(self, what: Sequence[_N], question: Callable[[Sequence[_N]], None]) -> None:
+        """Put *question* to each part of the store, also after one has failed; then raise the first failure."""
+        parts: dict[str, list[_N]] = {}
+        for each in what:
+            parts.setdefault(self._part(each.bucket), []).append(each)
+        failed: StoreUnavailable | None = None
+        for those in parts.values():
+            try:
+                self._ask([each.bucket for each in those], partial(question, those))
+            except StoreUnavailable as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _part(self, name: str) -> str:
+        return self._parted.part_of(name) if self._parted is not None else ""

@@ -1,0 +1,213 @@
+"""The circuit breaker in front of a store: while the store does not answer, one call a second goes there."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from throttlekit._core.answer import Answer, Asker
+from throttlekit._core.claim import StoreClaim
+from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit._util.log_limiter import Every
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores.access import StoreAccess
+from throttlekit.stores.base import Request, Store, SupportsCommands, ask_or_error
+
+__all__ = ["CircuitBreaker"]
+
+_log = logging.getLogger("throttlekit")
+_T = TypeVar("_T")
+
+_PROBE_INTERVAL = 1.0
+"""Seconds from one question to the next while the store does not answer."""
+_PAUSE_AFTER_FAILURE = 0.75
+"""Seconds, at most: with the time-out of 0.25 s a second in all."""
+_LONGEST_PROBE = 5.0
+"""Seconds after which another caller asks, although the last question has not ended."""
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Of the store, or of a part of it."""
+
+    error: StoreUnavailable
+    since: float
+    name: str  # one of those that failed
+    ask_at: float = math.inf
+    took: float = 0.0  # the last question
+    logged: bool = False
+
+
+class CircuitBreaker(StoreAccess):
+    """
+    A store that is asked about once a second while it gives no answer, by the first caller after that second. All
+    other callers get the last error at once. The parts of a store, like the nodes of a cluster, have a breaker each.
+
+    The log has one line when an outage begins and one when it ends. If the last line is less than 30 s old, the next
+    outage is not logged.
+
+    Args:
+        clock: For tests: the time in seconds.
+    """
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(store)
+        self._clock = clock
+        self._outages: dict[str, _Outage] = {}
+        self._lock = threading.Lock()
+        renew_lock_after_fork(self, "_lock")
+        self._begin, self._fault = Every(clock=clock), Every(clock=clock)
+
+    def ask(
+        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    ) -> Answer:
+        if self._outages:
+            self._turn_away([claim.bucket for claim in claims])
+        began = self._clock()
+        try:
+            answer = self._store.ask(claims, asker, now_us, attempt=attempt)
+        except StoreUnavailable as error:
+            self._failed([claim.bucket for claim in claims], error, self._clock() - began)
+            raise
+        if self._outages:
+            self._answered([claim.bucket for claim in claims])
+        return answer
+
+    def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+        """
+        `ask` each of *requests*, in one round trip if the store can. An error takes its answer's place; a request
+        to a part that is known to be down is not sent.
+        """
+        batched = self._batched
+        if batched is None:
+            return [ask_or_error(self, request) for request in requests]
+        answers: dict[int, Answer | Exception] = {}
+        for number, request in enumerate(requests) if self._outages else ():
+            try:
+                self._turn_away(_names(request))
+            except StoreUnavailable as error:
+                answers[number] = error
+        asked = [number for number in range(len(requests)) if number not in answers]
+        began = self._clock()
+        try:
+            found = batched.ask_all([requests[number] for number in asked]) if asked else ()
+            answers.update(zip(asked, found, strict=True))
+        except StoreUnavailable as error:
+            answers.update(dict.fromkeys(asked, error))
+        took = self._clock() - began
+        for number in asked:
+            answer = answers[number]
+            if isinstance(answer, StoreUnavailable):
+                self._failed(_names(requests[number]), answer, took)
+            elif self._outages and not isinstance(answer, Exception):
+                self._answered(_names(requests[number]))
+        return [answers[number] for number in range(len(requests))]
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        """
+        As `SupportsCommands.commands`. During an outage they are sent as often as decisions are, and do not take the
+        turn of a decision: only a decision ends the outage.
+
+        Raises:
+            TypeError: The store has no such place; see `shared`.
+        """
+        store = self._store
+        if not isinstance(store, SupportsCommands):
+            raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
+        names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
+        began = self._clock()
+        outages = [self._outages.get(part) for part in self._parts(names)] if self._outages else []
+        for outage in outages:
+            # A process that decides nothing hears of the fleet all the same, once the store is back.
+            if outage is not None and outage.ask_at > began:
+                raise _copy(outage.error, 1.0, called=True) from outage.error.__cause__
+        try:
+            return store.commands(commands)
+        except StoreUnavailable as error:
+            if error.part is not None:
+                self._failed(names, error, self._clock() - began)
+            raise
+
+    def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
+        if self._outages:
+            self._turn_away(names)
+        began = self._clock()
+        try:
+            answer = question()
+        except StoreUnavailable as error:
+            self._failed(names, error, self._clock() - began)
+            raise
+        if self._outages:
+            self._answered(names)
+        return answer
+
+    def _turn_away(self, names: Iterable[str]) -> None:
+        """Raise, unless it is time to ask again: then the caller is the one who does."""
+        parts, now = self._parts(names), self._clock()
+        with self._lock:
+            outages = [self._outages[part] for part in parts if part in self._outages]
+            last = max(outages, key=lambda outage: outage.ask_at, default=None)
+            if last is None or last.ask_at <= now:
+                for outage in outages:
+                    # Not a flag: if the caller never returns, or the process forks, other callers take over.
+                    # A question to several Sentinels or nodes takes longer than a second: one asks all the same.
+                    outage.ask_at = now + min(max(_PROBE_INTERVAL, outage.took + _PAUSE_AFTER_FAILURE), _LONGEST_PROBE)
+                return
+            error, rest = last.error, min(last.ask_at - now, _PROBE_INTERVAL)
+        raise _copy(error, rest, called=False) from error.__cause__
+
+    def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
+        error.retry_after = _PAUSE_AFTER_FAILURE
+        if error.part is None:
+            if self._fault.due():
+                _log.warning("%s%s. Other calls are not affected.", error, _at(error))
+            if self._outages:
+                self._answered(names)  # the store has answered: such a call must not use up the one call a second
+            return
+        parts, now = self._parts(names), self._clock()
+        with self._lock:
+            for part in [error.part] if error.part in parts else parts:
+                outage = self._outages.setdefault(part, _Outage(error, now, parts.get(part, "")))
+                next_at = now + _PAUSE_AFTER_FAILURE
+                outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at
+                outage.error, outage.took, error.retry_after = error, took, min(outage.ask_at - now, _PROBE_INTERVAL)
+                if outage.logged or not self._begin.due():
+                    continue
+                outage.logged = True
+                _log.warning(
+                    "%s%s. It is asked once a second; until it answers jobs are deferred, uncharged, "
+                    "but for limits whose on_store_failure= says otherwise.", error, _at(error),
+                )  # fmt: skip
+
+    def _answered(self, names: Iterable[str]) -> None:
+        parts, now = self._parts(names), self._clock()
+        with self._lock:
+            # After a fail-over another node serves what the dead one did: no call goes to the dead one any more.
+            moved = [part for part, outage in self._outages.items() if self._part(outage.name) != part]
+            over = [self._outages.pop(part) for part in {*parts, *moved, ""} if part in self._outages]
+        for outage in over:
+            if outage.logged:
+                _log.info("The store answers again%s, after %.1f s.", _at(outage.error), now - outage.since)
+
+    def _parts(self, names: Iterable[str]) -> dict[str, str]:
+        """The parts that serve *names*, and one of them for each."""
+        return {self._part(name): name for name in names}
+
+
+def _at(error: StoreUnavailable) -> str:
+    return f" (server {error.server})" if error.server else ""
+
+
+def _copy(error: StoreUnavailable, retry_after: float, *, called: bool) -> StoreUnavailable:
+    copy = StoreUnavailable(str(error), part=error.part, retry_after=retry_after, called=called)
+    copy.server = error.server
+    return copy
+
+
+def _names(request: Request) -> list[str]:
+    return [claim.bucket for claim in request.claims]
