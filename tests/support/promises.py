@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,36 +63,39 @@ class Outcomes:
 
 
 def page(kept: Mapping[tuple[str, str], str], reasons: Mapping[tuple[str, str], str]) -> str:
-    """The page: a table, and the reason for each promise that cannot be asked for."""
-    columns, numbers = sites(), dict[str, int]()
+    """The page: where the suite runs, and for each promise the sites that do not keep it, with the reason."""
+    numbers = dict[str, int]()
 
-    def cell(test: str, site: str) -> str:
-        reason = reasons.get((test, site))
-        if reason is None:
-            return kept.get((test, site), "NOT RUN")
-        return f"unsupported ({numbers.setdefault(reason, len(numbers) + 1)})"
+    def exceptions(test: str) -> str:
+        found = dict[str, list[str]]()
+        for site in sites():
+            reason = reasons.get((test, site))
+            if reason is not None:
+                found.setdefault(f"({numbers.setdefault(reason, len(numbers) + 1)})", []).append(site)
+            elif (outcome := kept.get((test, site), "NOT RUN")) != "✓":
+                found.setdefault(outcome, []).append(site)
+        return ", ".join(f"{_short(where)} {why}" for why, where in found.items())
 
-    rows = [[_sentence(test, text), *(cell(test, site) for site in columns)] for test, text in promises().items()]
+    rows = [[_name(test), text, exceptions(test)] for test, text in promises().items()]
     notes = "\n".join(f"{number}. {reason[0].upper()}{reason[1:]}." for reason, number in numbers.items())
     return f"""# Promises and frameworks
 
-Every adapter keeps the same promises.
-`throttlekit.testing.AdapterConformance` has one test for each.
-[Write an adapter](write-an-adapter.md) says how to run it on an adapter of your own.
-`python tests/adapters/contract/table.py` runs it on real brokers and prints this table.
+Every adapter keeps the same promises, and `throttlekit.testing.AdapterConformance` has a test for each.
+[Write an adapter](write-an-adapter.md#test-it) runs it on another adapter.
+`python tests/adapters/contract/table.py docs/promises.md` runs it on these, with real brokers, and writes this page:
+{_short(sites())}.
 
-{table(["promise", *columns], rows)}
+A promise holds on all of them, except where the last column says which framework cannot be asked for it.
 
-Where a promise is unsupported, the framework cannot be asked for it:
+{table(["promise", "what", "not on"], rows)}
 
 {notes}
 
 ## Versions and sizes
 
 `make test` runs with the newest version of each framework, and `make test-oldest` with the older ones.
-A statement is counted once, however many lines it has; imports, docstrings and comments are none.
-Lines of code are all others but blank ones, comments and docstrings.
-What all adapters share is in `throttlekit.adapter`, and is not counted here.
+A statement counts once, however many lines it has.
+Imports, docstrings and comments do not count, and neither does `throttlekit.adapter`, which all adapters share.
 
 <!-- sizes -->
 
@@ -102,5 +105,20 @@ What all adapters share is in `throttlekit.adapter`, and is not counted here.
 """
 
 
-def _sentence(test: str, text: str) -> str:
-    return f"**{test.removeprefix('test_').replace('_', ' ')}**: {text}"
+def _short(where: Sequence[str]) -> str:
+    """Sites by their frameworks: one whose sites are all among them by its name alone, if not all frameworks are."""
+    of_framework = dict[str, list[str]]()
+    for site in where:
+        framework, _, kind = site.partition(": ")
+        of_framework.setdefault(framework, []).append(kind)
+    everywhere = len(where) == len(sites())
+    return ", ".join(
+        framework
+        if kinds == [""] or (not everywhere and len(kinds) == sum(s.startswith(f"{framework}:") for s in sites()))
+        else f"{framework} ({', '.join(kinds)})"
+        for framework, kinds in of_framework.items()
+    )
+
+
+def _name(test: str) -> str:
+    return f"**{test.removeprefix('test_').replace('_', ' ')}**"
