@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
@@ -17,7 +16,6 @@ __all__ = ["EACH", "STYLE", "Figure", "beside", "by_workers", "options_given", "
 EACH = 2
 """Seconds of each point of the picture."""
 
-_MARKED = re.compile(r"(?<=<!-- shares -->\n\n).*?(?=\n\n<!-- shares: end -->)", re.DOTALL)
 _WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 380, 210, 40, 34, 26
 _COLOURS = ("#3274d9", "#e0752d", "#56a64b", "#c9a227", "#8f3bb8", "#2aa198", "#d6567d", "#7c8794")
 STYLE = """\
@@ -96,7 +94,7 @@ def _panel(title: str, service: Mapping[str, Sequence[int]], rate: int) -> Itera
 def write(
     folder: Path, rows: Rows, others: Rows, workers: Sequence[str], panels: Mapping[str, Any], rate: int, notes: str
 ) -> None:  # fmt: skip
-    """The page of this benchmark, its picture, and the table of the page on shares."""
+    """The page of this benchmark, and its picture."""
     (folder / "shares.svg").write_text(picture(panels, rate), "utf-8")
     main, other = by_workers(rows, workers), beside(others)
     command = " ".join(["python", "tests/benchmarks/shares.py", *options_given()])
@@ -110,11 +108,6 @@ def write(
     ]  # fmt: skip
     (folder / "results").mkdir(exist_ok=True)
     (folder / "results/shares.md").write_text("\n\n".join(page) + "\n", "utf-8")
-    how_to = folder / "limit-shares.md"
-    text, number = _MARKED.subn(lambda _: main, how_to.read_text("utf-8"))
-    if number != 1:
-        raise SystemExit(f"{how_to} must have one pair of the comments <!-- shares --> and <!-- shares: end -->")
-    how_to.write_text(text, "utf-8")
 
 
 def options_given() -> list[str]:
