@@ -9,7 +9,7 @@ from typing import Any
 
 import dramatiq
 import pytest
-from dramatiq.brokers.stub import StubBroker
+from dramatiq.brokers.redis import RedisBroker
 from dramatiq.rate_limits import RateLimitExceeded
 from redis import Redis
 from rq import Queue
@@ -49,23 +49,24 @@ def test_jobs_that_rq_holds_back_run_under_the_new_limit(redis_url: str, importa
         assert [event.decision.limit.name for event in seen.decisions] == ["reports-db", "reports-db"]
 
 
-def test_messages_that_dramatiq_retries_are_checked_when_they_return() -> None:
+def test_messages_that_dramatiq_retries_are_checked_when_they_return(redis_url: str) -> None:
     """A message that was denied by a limiter in its body comes back by its back-off, and the new limit is asked."""
-    broker, limiter, ran = StubBroker(), Limiter(), list[int]()
+    broker, limiter, ran = RedisBroker(url=redis_url, namespace="migrated"), Limiter(), list[int]()
 
     def denied(number: int) -> None:
         raise RateLimitExceeded("rate limit exceeded")
 
-    dramatiq.actor(denied, actor_name="report", broker=broker, min_backoff=300, max_backoff=300).send(1)
-    with working(broker):
-        wait_until(lambda: broker.delay_queues and _waits(broker), description="the message waits for its back-off")
-    broker.actors.clear()
-    broker.add_middleware(Throttle(limiter))
-    dramatiq.actor(ran.append, actor_name="report", broker=broker, throttle=[TokenBucket("partner-api", "100/m")])
-    with contextlib.closing(limiter), allowing(limiter) as seen, working(broker):
-        wait_until(lambda: ran == [1], description="the message has run")
-        seen.assert_allowed("report", limit="partner-api")
+    dramatiq.actor(denied, actor_name="report", broker=broker, min_backoff=1_000, max_backoff=1_000).send(1)
+    with contextlib.closing(broker):
+        with working(broker):
+            wait_until(lambda: _delayed(broker) == 1, description="the message waits for its back-off")
+        broker.actors.clear()
+        broker.add_middleware(Throttle(limiter))
+        dramatiq.actor(ran.append, actor_name="report", broker=broker, throttle=[TokenBucket("partner-api", "100/m")])
+        with contextlib.closing(limiter), allowing(limiter) as seen, working(broker):
+            wait_until(lambda: ran == [1], description="the message has run")
+            seen.assert_allowed("report", limit="partner-api")
 
 
-def _waits(broker: StubBroker) -> bool:
-    return any(broker.queues[name].unfinished_tasks for name in broker.delay_queues)
+def _delayed(broker: Any) -> int:
+    return int(broker.client.hlen("migrated:default.DQ.msgs"))
