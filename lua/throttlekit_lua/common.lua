@@ -11,10 +11,10 @@
   charge(c)      takes c.size
   settle(c)      takes c.by more, or gives back, of what was taken at c.granted
   keep(c)        writes what charge, settle or read changed
-  exhausted(c, at)  as if all that passes in one period had passed, evenly, up to `at`
+  exhausted(c, at)  sets the state as if one period's units had been used, evenly, up to `at`
   use(c)         what is used, and until when it counts
   tight(c, t)    whether a unit that is not taken within t is lost
-  estimates      true where no clock shows when units come back: then a job may pass before it is due
+  estimates      true if no clock shows when units become free, as for slots: a job may pass before its estimate
   pace(c)        how long the limit takes, at its rate, to let c pass
   c.held         a job of its workflow holds the slot already: it takes nothing, and passes whatever waits
 

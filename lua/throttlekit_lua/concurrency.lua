@@ -1,7 +1,7 @@
 --[[
   Mirrors throttlekit/_core/algorithms/concurrency.py. Code c.
   a, b, c  amount, lease, microseconds, and the holder: its name ends in "*" and its slots, if it has more than one, and
-           in "#" if it is a workflow, whose slot stays; with a lease of 0 it is given back
+           in "#" if it is a workflow, whose slot stays; a lease of 0 releases it
   Key      sorted set: each holder by the end of its lease; ":mean", ":granted" and ":lease", the longest of
            them, by minus their value; and so ":extra", the slots beyond one of each holder in the set, if there are any
 ]]

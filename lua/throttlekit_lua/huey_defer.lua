@@ -2,11 +2,11 @@
   Put a denied job back into huey's schedule.
 
   KEYS[1]  the jobs in workers' hands, "<hand> <job>": sorted set
-  KEYS[2]  huey's schedule: sorted set by the time to come back, in huey's own clock
+  KEYS[2]  huey's schedule: sorted set by the time to return, by huey's own clock
 
   ARGV[1]  the job as it is in KEYS[1]; "" if its body has begun: then it is in no list
-  ARGV[2]  the job as it goes back, which is unique
-  ARGV[3]  when it comes back if nobody wakes it: text
+  ARGV[2]  the job as it is put back, which is unique
+  ARGV[3]  when it returns if it is not woken: text
 
   Returns  1 it is there; 0 it is another worker's by now, and this one does nothing with it
 

@@ -1,6 +1,6 @@
 --[[
-  Take the next job for a worker: one that was left in a dead worker's hand, else the first job that was woken, else the
-  first of the queue.
+  Take the next job for a worker: one that a dead worker had taken, else the first job that was woken, else the first of
+  the queue.
 
   KEYS[1]  the queue: list, or sorted set by falling priority
   KEYS[2]  the jobs in workers' hands of which no limit has decided yet, "<hand> <job>": sorted set by when they were
@@ -8,10 +8,10 @@
   KEYS[3]  those of them that were woken, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
 
   ARGV[1]    "1" if the queue is a sorted set, else "0"
-  ARGV[2]    after how long in a worker's hand a job is another's, microseconds
+  ARGV[2]    after how long in a worker's hand another worker may take a job, microseconds
   ARGV[3]    the hand: 16 characters, so that two jobs that are equal byte for byte are two members of KEYS[2]
   ARGV[4]    a job that the worker has got from the queue while it listened, to take it in hand; else ""
-  ARGV[4+i]  a text: jobs of the queue in which it is found may be held to limits; "" is found in all
+  ARGV[4+i]  a text: a job that contains it may have limits; "" matches every job
 
   Returns  {job, hand}; hand: "" if no limit can hold the job; nil: there is none
 
@@ -46,7 +46,7 @@ for _ = 1, 100 do
     old = redis.call('RPOP', KEYS[3])
     if not old then break end
   end
-  -- If it is in no hand any more, it lay there for so long that it was taken for a dead worker's, or it was flushed.
+  -- If it is in no hand, another worker took it as that of a dead worker, or it was flushed.
   if redis.call('ZSCORE', KEYS[2], string.sub(old, 18)) then
     return take_in_hand(string.sub(old, 18, 33), string.sub(old, 35))
   end

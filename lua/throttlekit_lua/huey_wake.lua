@@ -1,5 +1,5 @@
 --[[
-  Take jobs that wait out of huey's schedule, for whichever workers are idle: in front of the queue. At most 100 a call.
+  Move waiting jobs from huey's schedule to the front of the queue, for the next idle workers. At most 100 a call.
 
   KEYS[1]  huey's schedule: sorted set
   KEYS[2]  the jobs in workers' hands, "<hand> <job>": sorted set by when they were taken, microseconds

@@ -3,7 +3,7 @@
   Mirrors throttlekit/_core/latency.py, which says how many slots are in use. Comes after concurrency.lua.
   a, b, c  amount, lease, microseconds, and "floor timeout holder"; once read, c.a is how many slots are in use, and c.c
            the holder
-  Key      as of concurrency.lua, and what is learnt as GAUGE names it, by minus its value
+  Key      as of concurrency.lua, and the numbers that GAUGE names, each by minus its value
 ]]
 local FIRST_ROUND, SHORTEST_ROUND, LONGEST_ROUND, EVERY = 16, 32, 4096, 16
 local LONGEST_HOLD, REMEMBERED = 86400000000, 3600000000

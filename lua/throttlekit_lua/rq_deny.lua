@@ -2,7 +2,7 @@
   Put a denied job back: among its queue's scheduled jobs, or at the end of its queue if no process takes those out.
 
   KEYS[1]  the job: hash
-  KEYS[2]  its queue's scheduled jobs: sorted set by the time to come back, seconds since the epoch
+  KEYS[2]  its queue's scheduled jobs: sorted set by the time to return, seconds since the epoch
   KEYS[3]  its queue's intermediate list
   KEYS[4]  its queue: list
   KEYS[5]  the keys of all queues: set
@@ -10,11 +10,11 @@
 
   ARGV[1]  the job's id
   ARGV[2]  delay, microseconds; "" puts it at the end of its queue
-  ARGV[3]  what the job carries until it asks again: text
+  ARGV[3]  the record that the job carries until its next request: text
   ARGV[4]  "1" if the worker counts this denial as a failed job, which is undone here; else "0"
   ARGV[5]  when the job expires, milliseconds, if an earlier denial noted it; else ""
   ARGV[6]  when it was enqueued, milliseconds; else ""
-  ARGV[7]  "1" if RQ's scheduler brings it back, else "0". The scheduler takes all jobs that are due by a whole second
+  ARGV[7]  "1" if RQ's scheduler returns it, else "0". The scheduler takes all jobs that are due by a whole second
            at once, and puts one after the other at the front of the queue, which reverses them. So the times within
            a second are mirrored here, and the jobs come out in order.
   ARGV[8]  its meta, as its serializer writes it, with what it waits for; "" leaves it as it is
@@ -41,7 +41,7 @@ local ttl = tonumber(redis.call('HGET', KEYS[1], 'ttl') or nil)
 if ttl then
   local expires, now_ms = tonumber(ARGV[5]), now / 1000
   if not expires then
-    -- Running a job makes its key last for ever, so its ttl may have to be counted from when it was enqueued.
+    -- Running a job removes its key's expiry, so its ttl may have to be counted from when it was enqueued.
     local left = redis.call('PTTL', KEYS[1])
     expires = left > 0 and now_ms + left or (tonumber(ARGV[6]) or 0) + ttl * 1000
     if expires <= now_ms or expires > now_ms + ttl * 1000 then expires = now_ms + ttl * 1000 end

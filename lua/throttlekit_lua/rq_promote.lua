@@ -2,7 +2,7 @@
   Put scheduled jobs of one queue into the queue: those that are due, or those that a limit has woken.
 
   KEYS[1]    the lock that RQ's scheduler holds for the queue
-  KEYS[2]    the queue's scheduled jobs: sorted set by the time to come back, seconds since the epoch
+  KEYS[2]    the queue's scheduled jobs: sorted set by the time to return, seconds since the epoch
   KEYS[3]    the queue: list
   KEYS[3+i]  job i: hash
 
@@ -12,7 +12,7 @@
              go behind it
   ARGV[2+i]  job i: its id; the first one is to run first
 
-  Returns    how many were put into the queue, and how many nobody will ask for: they are gone, cancelled, or have begun
+  Returns    how many were put into the queue, and how many will make no request: they are gone, cancelled, or have begun
 
   Writes     KEYS[2] loses them. KEYS[3] gets them. Of those that are due: jobs that the user scheduled, at its end, or at
              its front if they ask for it, as with RQ's scheduler; and one that a limit denied, at its front, and no job
@@ -29,7 +29,7 @@ local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local woken, has_scheduler = ARGV[2] ~= '', redis.call('EXISTS', KEYS[1]) == 1
 if has_scheduler and not woken then return {0, 0} end
 
--- RQ's own limit, `rate_limit=`: a job that comes back needs a slot of it again, and may have to wait for it.
+-- RQ's own limit, `rate_limit=`: a job that returns needs a slot of it again, and may have to wait for it.
 local function waits_for_rq(key, id)
   local own = redis.call('HMGET', key, 'rate_limit_key', 'rate_limit_concurrency')
   local most = own[1] and own[1] ~= '' and tonumber(own[2] or nil)

@@ -10,7 +10,7 @@ end
 
 local function slow_gate(slow) return slow_last(slow) > now and slow.gate or 0 end
 
--- Returns whether it changed.
+-- Returns whether the slow-down changed.
 local function fall(line, granted, span, floor)
   local slow = line.slow or not_slow()
   if granted and slow.back > now and granted < slow.fell then return false end

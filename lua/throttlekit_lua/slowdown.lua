@@ -25,7 +25,7 @@ end
 
 local function slow_last(slow) return max(slow.back, slow.heard) end
 
--- A later clock wrote it: what is left begins now. Returns whether it did.
+-- If a clock that was ahead wrote it, what is left of it begins now. Returns whether that is so.
 local function slow_at(slow)
   local later = slow.fell > now or slow.heard_from > now or slow.moved > now
   if slow.fell > now then
@@ -56,7 +56,7 @@ local function read_pace(c)
   c.pace = {each = each, charge = charge, gate = slow.gate, last = slow_last(slow)}
 end
 
--- As ready and there of the claim's algorithm, at the claim's pace.
+-- Like `ready` and `there` of the claim's algorithm, at the claim's pace.
 local function ready_after(c, n, opens)
   local ready, pace = c.of.ready(c, n, opens), c.pace
   if not pace then return ready end

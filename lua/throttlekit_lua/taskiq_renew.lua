@@ -1,5 +1,5 @@
 --[[
-  Go on holding messages of a stream that wait in a worker of taskiq: no other worker takes them for as long again.
+  Renew messages of a stream that wait in a taskiq worker, so that no other worker takes them.
 
   KEYS[1]  the stream
 

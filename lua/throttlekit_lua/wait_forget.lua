@@ -1,9 +1,9 @@
 --[[
-  Remove jobs that wait no longer, or keep only their positions, and wake others; without ids after any other change:
-  units came back, a rate rose, or a pause began or ended. Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua.
+  Remove jobs that no longer wait, or keep only their positions, and wake others. Without ids it only wakes, after another
+  change: units were returned, a rate rose, or a pause began or ended. Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua.
 
   KEYS     of each claim: see ask.lua
-  ARGV     [1] now; [2] the number of claims; [3] whose entries they are, or "" for anybody's; [4] "1" to keep their
+  ARGV     [1] now; [2] the number of claims; [3] the owner of the entries, or "" for any owner; [4] "1" to keep their
            positions; the claims, as in ask.lua; then the ids
 ]]
 local claims, owner, keeps = read_claims(5, tonumber(ARGV[2]), ''), ARGV[3], ARGV[4] == '1'

@@ -8,24 +8,24 @@
            emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order; if none
            is free, minus the time at which it was last known to listen
   order    sorted set; all scores are 0, so members are in the order of their bytes. A place is 2 digits of rank, 16 of
-           the tag, and 12 of the number. At any time an entry has one of the first two, and some of the others:
+           the tag, and 12 of the number. An entry always has one of the first two members, and some of the others:
              o<owner>|<place>|<id>       it waits
              w<owner>|<at>|<id>          it was woken
-             k<until><kind><cost>|<id>   it takes units from others until then: w, it was woken; l, it was, and comes back
-                                         by a delay; t, it has a turn
-             x<until>|<id>               it ends by itself
-             g<workflow>|<place>|<id>    it waits, and is of a workflow
-             h<place><owner>|<id>        it is the first of its owner's in the order
+             k<until><kind><cost>|<id>   units are kept for it until then: w, it was woken; l, it was woken, and returns
+                                         after a delay; t, it has a turn
+             x<until>|<id>               it is removed at that time
+             g<workflow>|<place>|<id>    it waits, and belongs to a workflow
+             h<place><owner>|<id>        it is the first entry of its owner in the order
   entries  hash: id -> "state owner place cost at until step since denials workflow tenant". state: o waiting, w woken,
            p probed (woken, but takes no units), k kept. at: when it was woken for, or until when its turn counts. until:
-           "-" for never. step: how far it moved its tenant's finish on. since, denials: when the job was first denied, and
+           "-" for never. step: what it added to its tenant's finish. since, denials: when the job was first denied, and
            how often it was denied
   tags     sorted set: where each tenant's next job would start, if beyond v
 
-  An owner "~<milliseconds>" stands for the jobs that their framework brings back, at most so much late.
+  The owner "~1000" has the jobs that their framework returns after a delay, at most 1000 milliseconds late.
 
   The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. A set that
-  becomes empty loses its time to live: so what is added comes before what is removed.
+  becomes empty loses its time to live, so members are added before others are removed.
 ]]
 local LEAD, PATIENCE, TURN, FUTURE, PROBE = 30000, 250000, 1000000, 1000000, 1000000
 local SPACING, VOID, WOKEN, KEPT_WAIT = 10000, 20000, 3600000000, 172800000000
@@ -34,7 +34,7 @@ local RENEWED, TO_LIVE = 3600000000, '172800000'
 
 local function wide(x) return format('%016.0f', x) end
 
--- How late the jobs of an owner come at most, if they come back by a delay; else 0.
+-- How late the jobs of an owner return at most; 0 if it is a process, which wakes them.
 local function lateness(name) return sub(name, 1, 1) == '~' and 1000 * (tonumber(sub(name, 2)) or 0) or 0 end
 
 -- Lists
@@ -51,7 +51,7 @@ local function open_list(c)
   }
   if c.asker ~= '' then list.owned[c.asker] = {name = c.asker, free = tonumber(was.free), was = was.free} end
   c.line = list
-  -- A later clock wrote a pause, or a slowdown: what is left of it begins now.
+  -- A clock that was ahead wrote the pause or slow-down: what is left of it begins now.
   if list.slow and slow_at(list.slow) then
     was.slow = slow_text(list.slow)
     call('HSET', c.record, 'slow', was.slow)
@@ -63,7 +63,7 @@ local function open_list(c)
   call('HSET', c.record, 'from', was[1], 'paused', was[2], 'emptied', was[3])
 end
 
--- Writes what changed. A list that nobody is on is deleted, but for a pause and a slowdown.
+-- Writes what changed. A list without entries is deleted, except a pause and a slow-down.
 local function close_list(list)
   if list.dropped then
     local left = call('HLEN', list.entries)
@@ -121,8 +121,8 @@ local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, 
 
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
--- Whether an owner has a wake for each free thread, or leaves one unanswered, or one of a clock that was wrong. Reads how
--- many wakes it has, and when the first was for.
+-- Whether each free thread of an owner has a wake, or a wake is overdue, or a wrong clock wrote one. Reads how many wakes
+-- the owner has, and the time of the first one.
 local function is_skipped(list, o)
   if lateness(o.name) > 0 then return list.skips_late end
   if o.free <= 0 then return true end
@@ -179,7 +179,7 @@ local function entry_in(id, text)
   }
 end
 
--- Those of some ids; false in place of one that is not there.
+-- The entries of some ids; false for an id that has none.
 local function entries_of(list, ids)
   local found = #ids > 0 and call('HMGET', list.entries, unpacked(ids)) or {}
   for i, id in ipairs(ids) do found[i] = entry_in(id, found[i]) end
@@ -192,7 +192,7 @@ end
 
 local function is_woken(e) return e.state == 'w' or e.state == 'p' end
 
--- The members of an entry in the order, but `h`.
+-- The members of an entry in the order, except `h`.
 local function members_of(e)
   if not e.state then return {} end
   local rest, found = '|' .. e.id, {}
@@ -211,7 +211,7 @@ end
 
 local function add(members, member) members[#members + 1], members[#members + 2] = '0', member end
 
--- Files who is the first of an owner's, as an entry enters the order, or leaves it.
+-- Updates the member `h` of an owner when an entry enters or leaves the order.
 local function file(list, e, enters, added, removed)
   local o, prefix = owner_of(list, e.owner), #e.owner + 3
   local found = members(list, '2', own('o', e.owner))
@@ -262,7 +262,7 @@ local function enter(list, e, owner, till) change(list, e, 'o', owner, 0, till) 
 
 local function keep(list, e, owner, till, turn) change(list, e, 'k', owner, turn or 0, till) end
 
--- Removes an entry whose job has not passed, and gives back what it moved its tenant's finish on.
+-- Removes an entry whose job has not passed, and subtracts what it added to its tenant's finish.
 local function forget(list, e)
   change(list, e, nil)
   local finish = e.step > 0 and call('ZSCORE', list.tags, e.tenant)
@@ -274,8 +274,8 @@ end
 
 -- Positions
 
--- The position of a new job, and how far it moves its tenant's finish on. One whose workflow holds the slot is the
--- first of all.
+-- The position of a new job, and what it adds to its tenant's finish. A job whose workflow holds the slot is ahead of
+-- all others.
 local function new_place(list, c, first)
   list.n = list.n + 1
   local tag, step = 1, 0
@@ -313,8 +313,8 @@ end
 
 -- Who is next
 
--- What takes units from others: how many, those for jobs that come back by a delay, the first instant at which some of
--- it ends, and that of the last wake.
+-- The units that are kept for woken jobs and turns: how many, how many of them for jobs that return after a delay, when
+-- the first of these ends, and the time of the last wake.
 local function held(list)
   if not list.held then
     local units, late, last = 0, 0, nil
@@ -334,34 +334,34 @@ end
 
 local function units_out(list) return list.epoch == '' and 0 or held(list).units end
 
--- How many jobs that come back by a delay were woken, and should come yet.
+-- How many jobs that return after a delay were woken, and are not overdue.
 local function expected(list, name)
   local low, high = '[w' .. name .. '|', '(w' .. name .. '|'
   return count(list, low .. wide(now - lateness(name)), high .. wide(now + FUTURE + 1))
 end
 
--- How many of them did not come in time.
+-- How many of them are overdue.
 local function missed(list, name)
   if lateness(name) == 0 then return 0 end
   return count(list, '[w' .. name .. '|', '(w' .. name .. '|' .. wide(now - lateness(name)))
 end
 
--- Whether a job passes before one that just asks. Not if so many jobs of the first owner did not come that they seem to
--- have been purged.
+-- Whether a waiting job is ahead of a new one. Not if so many woken jobs of the first owner are overdue that a purge is
+-- likely.
 local function comes_first(list)
   local o = head(list)
   return o and missed(list, o.name) < MOST
 end
 
--- When the last wake of an owner was for, or nil.
+-- The time of an owner's last wake, or nil.
 local function last_wake(list, name)
   local low, high = own('w', name)
   local last = call('ZREVRANGEBYLEX', list.order, high, low, 'LIMIT', '0', '1')[1]
   return last and tonumber(sub(last, #low, #low + 15))
 end
 
--- When the first of jobs that come back late is woken, if no unit can be kept for it: at the limit's pace. As many are
--- woken at once as did not come.
+-- When the first of the jobs that return late is woken, if no unit can be kept for it: at the limit's pace, or at once
+-- for each job that is overdue.
 local function unkept(list, name, pace, ready)
   if missed(list, name) > expected(list, name) then return ready end
   local last = last_wake(list, name)
@@ -370,8 +370,8 @@ local function unkept(list, name, pace, ready)
   return at < now - PROBE and at or max(at, ready)
 end
 
--- Sends a wake to an owner, by the texts that `bell_of` in stores/wire.py reads, or nothing to see whether it
--- listens. Returns whether it does: on a cluster it listens at each node that it asks, which counts its own receivers.
+-- Publishes a wake to an owner, in the format that `bell_of` in stores/wire.py reads; without texts, it only checks whether
+-- the owner listens. Returns whether it does: on a cluster an owner listens at each node that it sends requests to.
 local function rings(c, name, ...)
   if name == c.asker then return true end
   local bell = {}
@@ -400,13 +400,13 @@ local function of_one(c)
   return one
 end
 
--- Whether so many units may be kept for jobs that come late.
+-- Whether a number of units may be kept for jobs that return late.
 local function may_keep(c, one, units)
   if c.of.estimates then return units <= c.line.window end
   return not c.of.tight(one, math.floor(2 * units * c.mark / 1000))
 end
 
--- Sees whether owners that are skipped listen: they may be dead, or all their wakes may be lost.
+-- Checks whether owners that are skipped listen: they may be dead, or all their wakes may be lost.
 local function probe(c, skipped)
   for _, each in ipairs(skipped) do
     if lateness(each.name) > 0 then  -- it is never rung
@@ -418,7 +418,7 @@ local function probe(c, skipped)
   end
 end
 
--- Wakes the first entries, while there are units for them. Returns when somebody should look, or nil.
+-- Wakes the first entries, while there are units for them. Returns when a process should look, or nil.
 local function wake(c)
   local list = c.line
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
@@ -463,7 +463,7 @@ local function wake(c)
   return at < math.huge and at or nil
 end
 
--- Wakes entries of a workflow that holds its slot: they take none, and wait for nobody.
+-- Wakes entries of a workflow that holds its slot: they need no other slot.
 local function wake_workflow(c, workflow)
   local low, high = own('g', workflow)
   for _, member in ipairs(members(c.line, whole(MOST), low, high)) do
@@ -473,7 +473,7 @@ end
 
 -- Claims
 
--- Reads what is there for a claim: what is taken, and who waits.
+-- Reads the state of a claim: how much is taken, and which jobs wait.
 local function find(c)
   local mark, cost, step, lead, queue, tenant = match(c.rest, '^(%d+) (%d+) (%d+) (%d+) (%d*) (.*)$')
   c.mark, c.cost, c.step, c.queue, c.tenant = tonumber(mark), tonumber(cost), tonumber(step), tonumber(queue), tenant
@@ -491,7 +491,7 @@ local function find(c)
   if list.slow and c.size > 0 then read_pace(c) end
 end
 
--- Writes what is taken in place of stale state, or of another rate's, without what a pause adds to it.
+-- Replaces a state that is stale, or that another rate wrote, without the effect of a pause.
 local function mend(c, peeks)
   if not c.stale and (peeks or not c.adopted) then return end
   local fresh = {key = c.key, of = c.of, size = 0, a = c.declared_a, b = c.b, c = c.spec or c.c, as_kept = peeks}
@@ -499,7 +499,7 @@ local function mend(c, peeks)
   c.of.keep(fresh)
 end
 
--- The workflow that is to hold a slot of the claim, or "".
+-- The workflow that will hold a slot of the claim, or "".
 local function workflow_of(c) return c.of.estimates and sub(c.c, -1) == '#' and c.c or '' end
 
 -- Wakes entries of a claim's list, and notes the free threads of the caller. Returns in how long it should look, or nil.
