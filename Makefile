@@ -8,7 +8,7 @@ PYTEST ?=
 # Some thousand worker processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-bare test-oldest lint lint-style lint-mypy lint-pyright mutants mutants-lua simulate bench docs clean
+.PHONY: demo test test-bare test-oldest lint lint-style lint-mypy lint-pyright mutants mutants-lua mutants-python simulate bench docs clean
 
 demo: $(VENV)/made-demo
 	$(BIN)/throttlekit demo $(DEMO)
@@ -59,9 +59,11 @@ mutants: $(VENV)/made-mutants
 
 MUTMUT := PYTHONPATH=mutants/adapters:mutants/lua $(BIN)/mutmut
 
-# Mutants of the scripts, from a list by hand: `make mutants-lua OF=pause.lua`.
+# Mutants of the scripts, and of the engine and the adapters, from lists by hand: `make mutants-lua OF=pause.lua`.
 mutants-lua: $(VENV)/made-test
-	$(BIN)/python tests/mutants.py -n 2 $(filter %.lua,$(OF))
+	$(BIN)/python tests/mutants.py -n 2 $(or $(filter %.lua,$(OF)),.lua)
+mutants-python: $(VENV)/made-test
+	$(BIN)/python tests/mutants.py -n 2 $(or $(filter %.py,$(OF)),.py)
 
 # Runs on virtual time, each from a seed, with faults: for an hour, from a seed of the day. `make simulate MINUTES=5 FIRST=0`.
 MINUTES ?= 60

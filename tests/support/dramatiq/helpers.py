@@ -22,13 +22,8 @@ class Site:
     def __init__(self, kind: str, queue: str, make: Callable[..., dramatiq.Broker]) -> None:
         self.kind = kind
         self.queue = queue
-        self._make = make
         self.broker = make()
         self.ran: list[Any] = []
-
-    def remake(self, **options: Any) -> dramatiq.Broker:
-        """Another broker on the same server, such as another process would have."""
-        return self._make(**options)
 
     def actor(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:
         """`@dramatiq.actor` on this broker and queue."""

@@ -1,0 +1,267 @@
+"""Mutants of the engine and the adapters, by file: the text, its replacement, and the tests that notice."""
+
+# ruff: noqa: E501 - the texts are as long as in the code
+
+from __future__ import annotations
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
+    "adapters/throttlekit_dramatiq/_middleware.py": [
+        (
+            '        message._message = message._message.copy(options={"store_results": False})',
+            "        pass",
+            ["tests/adapters/contract/test_dramatiq.py::TestStubBroker::test_a_job_has_a_max_wait_of_its_own"],
+        ),
+        (
+            '        message.options["throws"] = AnyError()',
+            "        pass",
+            ["tests/adapters/contract/test_dramatiq.py::TestStubBroker::test_max_deferrals_ends_in_failure"],
+        ),
+        (
+            "            end(error)\n        self._holding.give_back(message)",
+            "            pass\n        self._holding.give_back(message)",
+            ["tests/adapters/contract/test_dramatiq.py::TestStubBroker::test_leases_are_released"],
+        ),
+        (
+            "        calm(broker, self, message)\n",
+            "",
+            [
+                "tests/adapters/dramatiq/test_429.py::test_nothing_interrupts_a_message_that_waits_again_and_nobody_takes_it_for_current"
+            ],
+        ),
+        (
+            "        if not isinstance(outcome, Run):\n            self._follow",
+            "        if False:\n            self._follow",
+            ["tests/adapters/dramatiq/test_429.py::test_a_429_is_no_failure_to_anybody[stub]"],
+        ),
+        (
+            '                raise SkipMessage(f"dropped: {outcome.reason}")',
+            "                self._fail(broker, message, ValueError(outcome.reason))",
+            ["tests/adapters/contract/test_dramatiq.py::TestStubBroker::test_when_over_drop"],
+        ),
+    ],
+    "adapters/throttlekit_dramatiq/_options.py": [
+        (
+            "        queue=q_name(message.queue_name),",
+            '        queue="",',
+            [
+                "tests/adapters/dramatiq/test_message_limits.py::test_a_delayed_send_has_the_same_key_as_one_that_is_not[stub-None]"
+            ],
+        ),
+        (
+            "        function=_function(actor.fn) if actor else None,",
+            "        function=None,",
+            ["tests/adapters/contract/test_dramatiq.py::TestStubBroker::test_a_job_has_a_max_wait_of_its_own"],
+        ),
+        (
+            "            own = replace(own, max_wait=None if given[MAX_WAIT] is None else seconds_in(MAX_WAIT, given[MAX_WAIT]))",
+            "            pass",
+            ["tests/adapters/dramatiq/test_outcomes.py"],
+        ),
+        (
+            "            own = replace(own, limits=load_limits(given[THROTTLE]))",
+            "            pass",
+            ["tests/adapters/contract/test_dramatiq.py::TestStubBroker::test_limits_by_message"],
+        ),
+        (
+            "            given[THROTTLE] if own else self._default.limits,",
+            "            given.get(THROTTLE, ()),",
+            ["tests/adapters/dramatiq/test_429.py::test_the_middlewares_own_on_429_is_for_actors_that_name_no_limit"],
+        ),
+        (
+            "            on_429=given.get(ON_429, None if own else self._default.on_429),",
+            "            on_429=given.get(ON_429),",
+            ["tests/adapters/dramatiq/test_429.py::test_the_middlewares_own_on_429_is_for_actors_that_name_no_limit"],
+        ),
+    ],
+    "throttlekit/_core/limit/base.py": [
+        (
+            "        return None if rule is None else rule.varying_us",
+            "        return None",
+            ["tests/unit/core/test_varying.py::test_rate_travels_by_value_and_counts_in_the_same_place"],
+        ),
+    ],
+    "throttlekit/_engine/call.py": [
+        (
+            "        return waited >= self.max_wait or denials > self.max_deferrals",
+            "        return waited >= self.max_wait or denials >= self.max_deferrals",
+            ["tests/unit/engine/test_limiter.py::test_max_deferrals_ends_the_waiting"],
+        ),
+        (
+            "        delay = min(delay, self.longest, self.max_wait - waited)",
+            "        delay = min(delay, self.max_wait - waited)",
+            ["tests/unit/engine/test_limiter.py::test_longest_delay_caps_and_keeps_the_place"],
+        ),
+        (
+            "        if self.expires_in != math.inf and not self.in_time(delay):",
+            "        if False:",
+            ["tests/unit/engine/test_expiry.py::test_job_that_expires_before_its_slot_takes_none"],
+        ),
+        (
+            "        seconds = min(self.max_wait - waited_us / 1_000_000, self.expires_in) + _PAST",
+            "        seconds = min(self.max_wait, self.expires_in) + _PAST",
+            ["tests/unit/engine/test_expiry.py::test_time_before_the_expiry_is_counted_from_now"],
+        ),
+    ],
+    "throttlekit/_engine/leases.py": [
+        (
+            "now + seconds / 3, now)",
+            "now + seconds * 3, now)",
+            ["tests/unit/engine/test_leases.py::test_body_longer_than_its_lease_keeps_its_slot"],
+        ),
+        (
+            "            if gone and not kept.lost:",
+            "            if gone:",
+            ["tests/unit/engine/test_leases.py::test_lost_lease_is_told_once_and_tried_on"],
+        ),
+        (
+            "                owed = [_undone(each) for each in leases if done or not is_workflow(each.algorithm.holder)]",
+            "                owed = [_undone(each) for each in leases]",
+            [
+                "tests/unit/engine/test_returns.py::test_slot_of_a_workflow_is_not_given_back_for_an_answer_that_was_lost"
+            ],
+        ),
+        (
+            "                self._heartbeats[in_process].drop(_lease(each))\n            if those",
+            "                pass\n            if those",
+            ["tests/unit/engine/test_leases.py::test_body_longer_than_its_lease_keeps_its_slot"],
+        ),
+    ],
+    "throttlekit/_engine/response_headers.py": [
+        (
+            "        return max(self.remaining, self.limit)",
+            "        return self.remaining",
+            ["tests/unit/engine/test_response_headers.py::test_a_bucket_lets_pass_what_comes_back_as_well"],
+        ),
+        (
+            "        if self.retry_after is not None:\n            return self.retry_after\n",
+            "",
+            ["tests/unit/engine/test_response_headers.py::test_a_secondary_limit_of_github_is_a_minute"],
+        ),
+        (
+            '        reset = fields.reset(f"{prefix}-reset") if reset is None else reset',
+            '        reset = fields.reset(f"{prefix}-reset")',
+            ["tests/unit/engine/test_response_headers.py::test_each_dialect_is_read"],
+        ),
+        (
+            "    denied = fields.status in (None, 403, 429)",
+            "    denied = True",
+            ["tests/unit/engine/test_response_headers.py::test_a_secondary_limit_of_github_is_a_minute"],
+        ),
+        (
+            "parts=1000)\n    return []",
+            "parts=1)\n    return []",
+            ["tests/unit/engine/test_response_headers.py::test_each_dialect_is_read"],
+        ),
+        (
+            "            if remaining is not None or reset:  #",
+            "            if remaining is not None or reset is not None:  #",
+            ["tests/unit/engine/test_response_headers.py::test_each_dialect_is_read"],
+        ),
+    ],
+    "throttlekit/_engine/room.py": [
+        (
+            "            known.periodic_us = now_us + known.period_us() if known.ids else _NEVER_US",
+            "            known.periodic_us = _NEVER_US",
+            ["tests/unit/engine/test_waker.py::test_a_process_looks_where_its_jobs_wait"],
+        ),
+    ],
+    "throttlekit/_engine/running.py": [
+        (
+            "        if self.lost:\n            raise LeaseLost",
+            "        if False:\n            raise LeaseLost",
+            ["tests/unit/engine/test_leases.py::test_slot_that_is_lost_is_told_to_the_body_and_to_plugins"],
+        ),
+        (
+            "                each._replace(cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged",
+            "                each for each in self.decision.charged",
+            ["tests/unit/engine/test_running.py::test_a_store_that_fails_does_not_fail_the_body"],
+        ),
+    ],
+    "throttlekit/_engine/stores.py": [
+        (
+            "        parts = [Part(self._stores.in_process, own)]",
+            "        parts = [Part(self._stores.in_process, [])]",
+            ["tests/unit/core/test_scopes.py::test_process_limit_asks_nobody"],
+        ),
+        (
+            '        return self.in_process if limit.scope == "process" else self.shared',
+            "        return self.shared",
+            ["tests/unit/core/test_scopes.py::test_process_limit_asks_nobody"],
+        ),
+    ],
+    "throttlekit/_engine/waker.py": [
+        (
+            "            here.attempts[id] = attempt\n",
+            "",
+            ["tests/unit/engine/test_waker.py::test_a_question_that_was_not_answered_is_repeated_as_the_same_attempt"],
+        ),
+        (
+            "                    back += [before] if before is not None and before is not item else []\n",
+            "",
+            ["tests/unit/engine/test_waker.py::test_a_second_copy_of_a_message_gives_the_first_one_back"],
+        ),
+        (
+            "            if until_us <= now_us:\n                self.forget(other)",
+            "            if False:\n                self.forget(other)",
+            [
+                "tests/unit/engine/test_passed_on.py::test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute"
+            ],
+        ),
+    ],
+    "throttlekit/adapter/admission.py": [
+        (
+            '        if decision.allowed or (decision.final and self.rules.when_over == "run"):',
+            "        if decision.allowed:",
+            ["tests/unit/engine/test_adapter_floor.py::test_a_job_that_may_not_wait_ends_as_the_rules_say"],
+        ),
+        (
+            '        if self.rules.when_over == "drop":\n            return Dropped',
+            "        if False:\n            return Dropped",
+            ["tests/unit/engine/test_adapter_floor.py::test_a_job_that_may_not_wait_ends_as_the_rules_say"],
+        ),
+        (
+            "        if isinstance(error, ConfigurationError):\n            return Failed(error)\n",
+            "",
+            ["tests/unit/engine/test_adapter_floor.py::test_a_configuration_error_fails_the_job"],
+        ),
+        (
+            "        if not run.limits:\n            return run\n",
+            "        if False:\n            return run\n",
+            ["tests/unit/engine/test_adapter_floor.py::test_a_job_without_limits_runs_unasked"],
+        ),
+    ],
+    "throttlekit/stores/breaker.py": [
+        (
+            "            if last is None or last.ask_at <= now:",
+            "            if True:",
+            ["tests/unit/engine/test_breaker.py::test_an_outage_is_one_question_a_second"],
+        ),
+        (
+            "        if self._outages:\n            self._answered([claim.bucket for claim in claims])\n        return answer",
+            "        return answer",
+            ["tests/unit/engine/test_breaker.py::test_the_first_answer_ends_it"],
+        ),
+        (
+            "                outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at",
+            "                outage.ask_at = next_at + 5",
+            ["tests/unit/engine/test_breaker.py::test_an_outage_is_one_question_a_second"],
+        ),
+        (
+            "            moved = [part for part, outage in self._outages.items() if self._part(outage.name) != part]",
+            "            moved: list[str] = []",
+            ["tests/unit/engine/test_breaker.py::test_a_node_that_another_has_taken_over_from_is_forgotten"],
+        ),
+        (
+            "            if outage is not None and outage.ask_at > began:",
+            "            if outage is not None:",
+            ["tests/unit/engine/test_breaker.py::test_process_that_decides_nothing_hears_of_the_fleet_again"],
+        ),
+        (
+            "            if self._outages:\n                self._answered(names)  # the store",
+            "            if False:\n                self._answered(names)  # the store",
+            ["tests/unit/engine/test_breaker.py::test_a_rejected_call_ends_an_outage"],
+        ),
+    ],
+}
