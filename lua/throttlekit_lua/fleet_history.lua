@@ -9,12 +9,12 @@
   record m % 1440, and hour h has record 1440 + h % 720. A record that is of an earlier lap is replaced. Its fields, as
   unsigned integers, each of which keeps its highest value instead of overflowing:
 
-    lap: m / 1440 or h / 720 (16 bits), units (40), granted (28), arrived (28), denied (28), paused (24), heard (8),
+    lap: m / 1440 or h / 720 (16 bits), units (40), granted (28), arrived (28), denied (28), paused (24), 429s (8),
     rate (36), longest wait in tenths of a second (24), most jobs that waited, and 1 (24)
 
   After the records comes the minute in which the string was begun (32): what was before is not known.
 
-  ARGV[1]    the counts, as JSON: {{units, granted, arrived, denied, paused, heard, rate, wait, waiting}, …}, of each
+  ARGV[1]    the counts, as JSON: {{units, granted, arrived, denied, paused, 429s, rate, wait, waiting}, …}, of each
              limit in the order of its key; see throttlekit/fleet/history.py
   ARGV[2]    "1": a process reports; "0": a reader does
 

@@ -1,5 +1,5 @@
 --[[
-  What makes a limit slower for a while. Mirrors `fallen` and `heard` of throttlekit/_core/slowdown.py. Comes after
+  What makes a limit slower for a while. Mirrors `fallen` and `apply_remaining` of throttlekit/_core/slowdown.py. Comes after
   slowdown.lua.
 ]]
 local function not_slow()
@@ -27,20 +27,20 @@ local function fall(line, granted, span, floor)
   return true
 end
 
-local function hear(line, remaining, reset, ours)
+local function apply_remaining(line, remaining, reset, ours)
   local slow, until_ = line.slow, now + reset
-  local known = slow and slow.heard > now
+  local known = slow and slow.reported_until > now
   if reset <= 0 or remaining >= ours then return false end
   local each = ceil(reset * 1000 / max(1, remaining))
-  if known and until_ <= slow.heard + SAME then
+  if known and until_ <= slow.reported_until + SAME then
     if each <= slow.each then return false end
-    if until_ >= slow.heard - SAME then until_ = max(until_, slow.heard) end
+    if until_ >= slow.reported_until - SAME then until_ = max(until_, slow.reported_until) end
   end
   slow = slow or not_slow()
   local gate, first = slow_gate(slow), now + max(TOLERANCE, ceil(each / 1000))
   if not known or remaining == 0 then gate = max(gate, first)
-  elseif until_ > slow.heard + SAME then gate = math.min(gate, first) end
-  slow.heard_from, slow.heard, slow.each, slow.moved, slow.gate = now, until_, each, now, gate
+  elseif until_ > slow.reported_until + SAME then gate = math.min(gate, first) end
+  slow.reported_at, slow.reported_until, slow.each, slow.moved, slow.gate = now, until_, each, now, gate
   line.slow = slow
   return true
 end

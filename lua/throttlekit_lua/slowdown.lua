@@ -6,7 +6,7 @@
 ]]
 local ONE, TOLERANCE, BETA_PART, SAME = 1000000, 250000, 5, 2000000
 local TOP, TOP_BELOW, TOP_PARTS = 19, 18, 20
-local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'heard_from', 'heard', 'each', 'gate', 'moved', 'from'}
+local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'reported_at', 'reported_until', 'each', 'gate', 'moved', 'from'}
 local SLOWED_FORMAT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 
 local function slow_in(text)
@@ -23,16 +23,16 @@ local function slow_text(slow)
   return table.concat(texts, ' ')
 end
 
-local function slow_last(slow) return max(slow.back, slow.heard) end
+local function slow_last(slow) return max(slow.back, slow.reported_until) end
 
 -- If a clock that was ahead wrote it, what is left of it begins now. Returns whether that is so.
 local function slow_at(slow)
-  local later = slow.fell > now or slow.heard_from > now or slow.moved > now
+  local later = slow.fell > now or slow.reported_at > now or slow.moved > now
   if slow.fell > now then
     local by = slow.fell - now
     slow.back, slow.from, slow.fell = slow.back - by, slow.from - by, now
   end
-  if slow.heard_from > now then slow.heard, slow.heard_from = now + slow.heard - slow.heard_from, now end
+  if slow.reported_at > now then slow.reported_until, slow.reported_at = now + slow.reported_until - slow.reported_at, now end
   if slow.moved > now then slow.gate, slow.moved = max(0, slow.gate - (slow.moved - now)), now end
   return later
 end
@@ -49,7 +49,7 @@ end
 
 local function read_pace(c)
   local slow, mark, cost = c.line.slow, string.match(c.rest, '^(%d+) (%d+) ')
-  local each, part = now < slow.heard and slow.each or 0, slow_part(slow)
+  local each, part = now < slow.reported_until and slow.each or 0, slow_part(slow)
   if part < ONE then each = max(each, max(1, mark) * ONE / part) end
   if each == 0 then return end
   local charge = math.min(ceil(cost * each / 1000), FURTHEST)

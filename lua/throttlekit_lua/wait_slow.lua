@@ -4,8 +4,8 @@
 
   KEYS     of each claim, of one unit: see ask.lua
   ARGV     [1] now; [2] the number of claims; the claims, as in ask.lua; then of each claim 4 arguments: "fall" or
-           "heard"; or "drop", for slots that adapt; a fall or a drop: when the refused job was admitted, or ""; heard:
-           how many units remain; a fall: the span, microseconds; heard: until when, microseconds from now; a fall: the
+           "remaining"; or "drop", for slots that adapt; a fall or a drop: when the refused job was admitted, or ""; remaining:
+           how many units remain; a fall: the span, microseconds; remaining: until when, microseconds from now; a fall: the
            floor, millionths
 ]]
 local number = tonumber(ARGV[2])
@@ -16,7 +16,7 @@ for i, c in ipairs(claims) do
   find(c)
   local why, changed = ARGV[at], false
   if why == 'fall' then changed = fall(c.line, x, y, z)
-  elseif why == 'heard' then changed = hear(c.line, x, y, c.of.there(c) + math.floor(y / (max(1, c.mark) / 1000)))
+  elseif why == 'remaining' then changed = apply_remaining(c.line, x, y, c.of.there(c) + math.floor(y / (max(1, c.mark) / 1000)))
   elseif c.of.drop(c, x) then c.of.keep(c) end
   if changed then c.line.renewed = 0 end
   wake_claim(c)

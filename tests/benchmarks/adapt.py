@@ -99,9 +99,9 @@ NOTES = f"""\
 * The machine had other work besides. A worker that is held up calls late, and then several times at once: a fixed
   window refuses that, and a burst of 30 lets it pass. Read single runs with that in mind.
 * Only slows down: one call after the other, {TRUE} of them a second, and none is refused. In place of 429s: answers
-  that came more than {SLOW_S:g} s late. For `adapt=` an answer that takes so long is a `current().overloaded()`.
+  that came more than {SLOW_S:g} s late. For `adapt=` an answer that takes so long is a `current().report_overload()`.
 * With headers: each answer has RateLimit and RateLimit-Policy, with whole seconds, and bodies say
-  `current().heard(answer)`. The others do not read them.
+  `current().apply_response(answer)`. The others do not read them.
 * Beyond 12 slots: calls take {TAKES:g} s by themselves, half of it to one and a half, and the partner does 12 of
   them at once, {TRUE} a second; others wait, or are refused. {SLOTS} slots are declared, and workers have as many
   threads. In place of 429s late answers, as above; but bodies do not say so: only the time that they hold their slots

@@ -100,9 +100,11 @@ def running() -> Iterator[Any]:
             yield jobs
 
 
-def quiet(flood: Flood, for_: float) -> None:
+def quiet(flood: Flood, duration: float) -> None:
     wait_until(
-        lambda: time.time() - max(map(flood.last, FRAMEWORKS)) > for_, description="nothing starts any more", every=0.1
+        lambda: time.time() - max(map(flood.last, FRAMEWORKS)) > duration,
+        description="nothing starts any more",
+        every=0.1,
     )
 
 

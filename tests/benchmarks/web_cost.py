@@ -85,7 +85,7 @@ def main() -> int:
                 for number in range(12):
                     limiter.acquire(limit, job=Job(id=f"job-{number}"))
             limiter.fleet.activity.beat()
-            control.pause("limit-1", for_=600)
+            control.pause("limit-1", duration=600)
             id = quote(limit_id(LIMIT.name, LIMIT.fingerprint))
             store = Counting(url)
             site = Site(store, token=None, show_keys=True)

@@ -91,7 +91,7 @@ def test_what_holds_limits_back_is_noted(redis_url: str) -> None:
     partner = TokenBucket("partner", "60/hour", burst=10, adapt=Adapt(floor="6/hour"))
     with Limiter(redis_url) as limiter:
         limiter.acquire(partner)
-        limiter.overloaded(partner)
+        limiter.report_overload(partner)
     with Control(redis_url, by="ann") as control:
         control.pause("partner")
     code, found, _ = doctor("--url", redis_url, "--strict")

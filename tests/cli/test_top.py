@@ -95,7 +95,7 @@ def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> N
     limiter.close()
     with Control(patient(redis_url), by="ann") as control:
         control.pause(ACCOUNT, key="ann smith")
-        control.pause(API, for_=600)
+        control.pause(API, duration=600)
         control.set("another", "5/s")
         control.set(API, "5/s", burst=7)
         control.scale("partner*", 0.5)
@@ -173,8 +173,8 @@ def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Lim
     quota = TokenBucket("quota", "100/minute", burst=50)
     for limit in (adapting, quota):
         limiter.acquire(limit)
-    limiter.overloaded(adapting)
-    limiter.heard(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), quota)
+    limiter.report_overload(adapting)
+    limiter.apply_response(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), quota)
     for number in range(5):
         for limit in (adapting, quota):
             limiter.acquire(limit, job=Job(id=f"{limit.name}-{number}"))
@@ -344,7 +344,7 @@ def test_explain_prints_an_object_for_programs(redis_url: str, limiter: Limiter)
 def test_explain_shows_an_operators_pause(redis_url: str, limiter: Limiter) -> None:
     """By whom, until when, and when the job tries again."""
     with Control(patient(redis_url), by="ann") as control:
-        control.pause(API, for_=600)
+        control.pause(API, duration=600)
     for _ in range(2):
         limiter.acquire(API, job=Job(id="j"))
     limiter.close()

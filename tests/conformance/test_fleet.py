@@ -208,7 +208,7 @@ def test_longest_lines_come_first(limiter: Limiter, store: RedisStore) -> None:
 
 
 def test_429s_of_downstream_are_counted(limiter: Limiter, store: RedisStore, client: Any) -> None:
-    """Each body that heard a 429, for every limit that it paused; nothing is written where none was heard."""
+    """Each body that received a 429, for every limit that it paused; nothing is written where none was heard."""
     bucket, slots = EVERY_KIND[0], EVERY_KIND[-1]
     limiter.acquire(bucket, job=_job(1))
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
@@ -217,7 +217,7 @@ def test_429s_of_downstream_are_counted(limiter: Limiter, store: RedisStore, cli
         limited(limiter, RateLimited(0.1), [bucket, slots], job=_job(number), delivery=Delivery(), release=lambda: None)
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
-    assert {id: sum(counts.values()) for id, counts in look(store).heard.items()} == {
+    assert {id: sum(counts.values()) for id, counts in look(store).partner_429s.items()} == {
         limit_id("bucket", bucket.fingerprint): 3
     }
     assert 900 < client.ttl(DOWNSTREAM_429S) <= 940  # until no step of it is read any more
@@ -229,7 +229,7 @@ def test_429s_are_kept_for_15_minutes_and_bounded(store: RedisStore, client: Any
     client.hset(
         DOWNSTREAM_429S, mapping={f"{step - 46} old:1": 7, f"{step - 2} new:1": 2, "odd": "x", f"{step} x:1": "y"}
     )
-    assert look(store).heard == {"new:1": {step - 2: 2}}
+    assert look(store).partner_429s == {"new:1": {step - 2: 2}}
     client.eval(COUNT_429S, 1, DOWNSTREAM_429S, json.dumps([["new:1", 1]]))
     assert sorted(client.hgetall(DOWNSTREAM_429S).values()) == [b"1", b"2", b"y"]
     small = COUNT_429S.replace("MOST = 20, 900, 2000", "MOST = 20, 900, 10")

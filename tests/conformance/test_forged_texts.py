@@ -96,7 +96,7 @@ CALLS: dict[str, Callable[[Limiter], Any]] = {
     "resume": lambda limiter: limiter.resume(KEYED, key=HALF),
     "reset": lambda limiter: limiter.reset(KEYED, key=HALF),
     "clear_line": lambda limiter: limiter.clear_line(KEYED, key=HALF),
-    "headers": lambda limiter: limiter.heard({"Retry-After": HALF, "X-RateLimit-Remaining": HALF}, API),
+    "headers": lambda limiter: limiter.apply_response({"Retry-After": HALF, "X-RateLimit-Remaining": HALF}, API),
 }
 
 

@@ -62,7 +62,7 @@ def test_a_report_is_in_the_history(store: RedisStore) -> None:
             known = [each for each in bars if each.units is not None]
             sums = [sum(getattr(each, field) for each in known) for field in ("units", "granted", "arrived", "denied")]
             assert sums == [3, 3, 5, 3]
-            assert sum(each.heard or 0 for each in known) == 1
+            assert sum(each.partner_429s or 0 for each in known) == 1
             assert 100_000 in {each.rate for each in known}
 
 
@@ -118,7 +118,7 @@ def test_great_numbers_do_not_overflow(store: RedisStore) -> None:
     _add(store, BEGIN, a=huge)
     (bar,) = _bars(store, BEGIN)[-1:]
     most = (2**40 - 1, 2**28 - 1, 2**28 - 1, 2**28 - 1, 2**24 - 1, 2**8 - 1)
-    assert (bar.units, bar.granted, bar.arrived, bar.denied, bar.paused, bar.heard) == most
+    assert (bar.units, bar.granted, bar.arrived, bar.denied, bar.paused, bar.partner_429s) == most
     assert (bar.rate, bar.longest_wait, bar.waiting) == (CHANGED - 1, (2**24 - 1) / 10, 2**24 - 2)
     assert _bars(store, BEGIN, id="b")[-1].units == 0
 

@@ -137,7 +137,7 @@ def test_a_job_that_passes_by_shadow_mode_leaves_the_waitlist(worker: Worker, co
 
 def test_a_job_that_a_pause_holds_back_ends_when_it_has_waited_too_long(redis_url: str, control: Control) -> None:
     """Though its next question about the pause would be later."""
-    control.pause(RATE, for_=3600)
+    control.pause(RATE, duration=3600)
     reasons: list[str] = []
     with contextlib.closing(Limiter(patient(redis_url))) as limiter:
 

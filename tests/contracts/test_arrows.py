@@ -25,7 +25,10 @@ LAYERS = [
     ("events", [f"throttlekit._engine.{name}" for name in ("events", "plugins")]),
     ("layers", [f"throttlekit._engine.{name}" for name in ("stores", "fallback", "prefetch", "leases")]),
     ("pipeline", ["throttlekit._engine.pipeline"]),
-    ("running", ["throttlekit._engine", *(f"throttlekit._engine.{name}" for name in ("heard", "running", "hold"))]),
+    (
+        "running",
+        ["throttlekit._engine", *(f"throttlekit._engine.{name}" for name in ("apply_response", "running", "hold"))],
+    ),
     ("fleet", ["throttlekit.fleet"]),
     ("limiter", ["throttlekit._wiring", "throttlekit.limiter"]),
     (

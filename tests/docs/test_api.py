@@ -16,10 +16,10 @@ _SHOWN = {
     "Decision": "final headers leases",
     "Job": "arguments",
     "Limit": "at",
-    "Limiter": "acquire acquire_many cancel clear_line close declare done heard hold limited overloaded pause peek "
-    "release reset resume settle wait",
+    "Limiter": "acquire acquire_many apply_response cancel clear_line close declare done hold limited pause peek "
+    "release report_overload reset resume settle wait",
     "RateLimited": "from_response",
-    "Running": "check done heard overloaded release settle",
+    "Running": "apply_response check done release report_overload settle",
 }
 
 

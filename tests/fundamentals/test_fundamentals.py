@@ -106,7 +106,7 @@ def test_settle_corrects_a_cost(limiter: Limiter) -> None:
 def test_a_pause_holds_every_process(redis_url: str) -> None:
     """A pause that one process sets denies the jobs of every other process that uses the same store."""
     here, elsewhere = Limiter(redis_url), Limiter(redis_url)
-    here.pause(PARTNER, for_=30)
+    here.pause(PARTNER, duration=30)
     denied = elsewhere.acquire(PARTNER)
     assert (denied.allowed, denied.reason) == (False, "paused")
     assert denied.retry_after == pytest.approx(30, abs=1)

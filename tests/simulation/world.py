@@ -323,7 +323,7 @@ class Process(Host):
         return True
 
     def _run_body(self, job: SimJob, run: Run) -> Any:
-        """Returns None, or what becomes of a job that heard a 429."""
+        """Returns None, or what becomes of a job that received a 429."""
         decision = run.decision
         assert decision is not None
         early_us, charged = round(decision.retry_after * SECOND), decision.charged

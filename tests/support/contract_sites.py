@@ -57,4 +57,4 @@ def settings_to(settings: Settings) -> dict[str, Any]:
 
 def settings_from(data: Mapping[str, Any]) -> Settings:
     max_wait, max_deferrals = (math.inf if data[name] is None else data[name] for name in ("max_wait", "max_deferrals"))
-    return Settings(WaitRules(max_wait, max_deferrals, data["when_over"]), data["longest"])
+    return Settings(WaitRules(max_wait, max_deferrals, data["on_waited_too_long"]), data["longest"])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from throttlekit import Limit, Limiter
-from throttlekit._core.slowdown import Heard
+from throttlekit._core.slowdown import Remaining
 from throttlekit._engine.claims import Claim
 from throttlekit.hookspecs import Deferred, hookimpl
 from throttlekit.stores.base import Slowing
@@ -30,12 +30,12 @@ class Recording(Limiter):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.slowed: list[tuple[str, Heard]] = []
+        self.slowed: list[tuple[str, Remaining]] = []
         self.paused: list[float] = []
 
     def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None:
         for _, slowing in slowings:
-            assert isinstance(slowing.why, Heard)
+            assert isinstance(slowing.why, Remaining)
             self.slowed.append((slowing.claim.bucket, slowing.why))
 
     def pause_claims(self, claims: Sequence[Claim], for_us: int | None, *, emptied: bool = False) -> None:

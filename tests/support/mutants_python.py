@@ -212,12 +212,12 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/adapter/admission.py": [
         (
-            '        if decision.allowed or (decision.final and self.rules.when_over == "run"):',
+            '        if decision.allowed or (decision.final and self.rules.on_waited_too_long == "run"):',
             "        if decision.allowed:",
             ["tests/unit/engine/test_adapter_floor.py::test_a_job_that_may_not_wait_ends_as_the_rules_say"],
         ),
         (
-            '        if self.rules.when_over == "drop":\n            return Dropped',
+            '        if self.rules.on_waited_too_long == "drop":\n            return Dropped',
             "        if False:\n            return Dropped",
             ["tests/unit/engine/test_adapter_floor.py::test_a_job_that_may_not_wait_ends_as_the_rules_say"],
         ),

@@ -218,8 +218,8 @@ def wait(job: Job) -> Decision:
     with Limiter("redis://localhost:6379/0") as limiter:
         mine: Limiter = limiter
         mine.wait(partner, account, key=42, cost=2)
-        mine.heard(object(), account, key=42, tokens=tokens)
-        mine.overloaded(adapting)
+        mine.apply_response(object(), account, key=42, tokens=tokens)
+        mine.report_overload(adapting)
         mine.pause(partner, 30, refused=True)
         return limiter.wait(partner, job=job, timeout=timedelta(minutes=1))
 
@@ -235,16 +235,16 @@ def clients(limiter: Limiter, waiting: AsyncLimiter) -> None:
 
 def operate() -> None:
     with Control("redis://localhost:6379/0", by="ann") as control:
-        control.scale("llm-*", 0.5, for_=timedelta(minutes=10))
+        control.scale("llm-*", 0.5, duration=timedelta(minutes=10))
         control.scale(partner, None)
 
 
 def body() -> None:
     current().settle(12)
     current().settle(7, limit=tokens)
-    current().heard(object())
-    current().heard(object(), partner, tokens=tokens, input_tokens=None, output_tokens=tokens)
-    current().overloaded()
+    current().apply_response(object())
+    current().apply_response(object(), partner, tokens=tokens, input_tokens=None, output_tokens=tokens)
+    current().report_overload()
     running: Running = current()
     decision: Decision | None = running.decision
     running.check()

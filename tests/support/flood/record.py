@@ -45,11 +45,11 @@ class Record:
         if self._partner is not None:
             answer, took = self._partner.call()
             if "RateLimit" in answer.headers:
-                current().heard(answer)
+                current().apply_response(answer)
             if answer.status_code == 429:
                 raise RateLimited.from_response(answer)
             if took > self._slow_s:
-                current().overloaded()
+                current().report_overload()
             return
         self._start(args=[index, os.getpid(), "0" if seconds else "1"])
         if seconds:

@@ -15,11 +15,11 @@ from throttlekit.adapter import (
     Dropped,
     Failed,
     JobOptions,
+    OnWaitedTooLong,
     Outcome,
     Run,
     Throttling,
     WaitRules,
-    WhenOver,
     begin,
     check_limiter,
     end,
@@ -34,7 +34,7 @@ class Throttle(Plugin):
 
     Args:
         limiter: Decides.
-        max_wait, max_deferrals, when_over: How long jobs may wait, and what becomes of them afterwards.
+        max_wait, max_deferrals, on_waited_too_long: How long jobs may wait, and what becomes of them afterwards.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Throttle(Plugin):
         *,
         max_wait: float | timedelta | None = None,
         max_deferrals: int | None = None,
-        when_over: WhenOver = "fail",
+        on_waited_too_long: OnWaitedTooLong = "fail",
     ) -> None:
         self._limiter = check_limiter(limiter, "Throttle takes a limiter: Throttle(Limiter(…))")
-        self._rules = WaitRules.read(max_wait, max_deferrals, when_over)
+        self._rules = WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
         log = logging.getLogger("throttlekit.toy")
         self._throttling = Throttling[Message](limiter, self, rules=self._rules, log=log)
         self._options: dict[str, JobOptions] = {}

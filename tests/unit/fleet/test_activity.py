@@ -13,7 +13,7 @@ import pytest
 from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
-from throttlekit._core.slowdown import Fall, Heard, Slowdown, fallen, heard
+from throttlekit._core.slowdown import Fall, Remaining, Slowdown, apply_remaining, fallen
 from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
@@ -317,9 +317,9 @@ def test_jobs_as_they_are_stored() -> None:
         (fallen(None, Fall(None, 60 * S, 1000), 0, 100 * S), (0.76, "adapt", 120.0)),
         (fallen(None, Fall(None, 60 * S, 1000), 0, 90 * S), (0.8335, "adapt", 110.0)),
         (fallen(None, Fall(None, 60 * S, 1000), 130 * S, 100 * S), (0.76, "adapt", 150.0)),
-        (heard(None, Heard(3, 600 * S), 1000, 100 * S), (0.005, "headers", 600.0)),
+        (apply_remaining(None, Remaining(3, 600 * S), 1000, 100 * S), (0.005, "headers", 600.0)),
         (
-            heard(fallen(None, Fall(None, 60 * S, 1000), 0, 100 * S), Heard(590, 600 * S), 1000, 100 * S),
+            apply_remaining(fallen(None, Fall(None, 60 * S, 1000), 0, 100 * S), Remaining(590, 600 * S), 1000, 100 * S),
             (0.76, "adapt", 120.0),
         ),
         (fallen(None, Fall(None, 1 * S, 1000), 0, 50 * S), None),
