@@ -89,7 +89,7 @@ class Control:
 
         It counts where the declared rate counts: units that are left stay, at most the new burst, waiting jobs keep
         their order, and a pause after a 429 lasts. A `SlidingLog`, and a window of another period, cannot: there the
-        rate begins anew, with all of its amount and an empty waitlist. An amount counts those who hold a slot already.
+        rate begins again, with all of its amount and an empty waitlist. An amount counts those who hold a slot already.
 
         A limit that cannot take it (another kind, a burst where there is none, tiers and no *tier*, a cost that would
         never pass) is refused here, if the fleet has used it in the last hour, or is given in place of its name.

@@ -256,7 +256,7 @@ def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
     Put messages back that came over a connection to Redis that is lost, the first of *tags* in front.
 
     What is left over comes back after the visibility time-out, as what a killed worker held. A message keeps its tag
-    for ever: one that may be back in its queue must not be among *tags*, or another worker's delivery goes back too.
+    without end: one that may be back in its queue must not be among *tags*, or another worker's delivery goes back too.
 
     Args:
         until: By the monotonic clock: stop then.
@@ -347,5 +347,5 @@ def _process() -> Any:
 
 
 def _was_spawned() -> bool:
-    """Whether pool processes are started anew, and so import the app and its tasks themselves."""
+    """Whether pool processes are spawned, and so import the app and its tasks themselves."""
     return bool(importlib.import_module("billiard").get_start_method() != "fork")

@@ -115,7 +115,7 @@ def set_(
     limit, a burst where it has none, tiers without --tier, a rate at which a job's cost would never pass.
 
     Workers follow within 2 seconds. Units that are left stay, at most the new burst; waiting jobs keep their order,
-    and a pause after a 429 response lasts. A SlidingLog, and a window of another period, begin anew with all of their
+    and a pause after a 429 response lasts. A SlidingLog, and a window of another period, begin again with all of their
     amount. Jobs that hold a slot count in a changed concurrency limit.
 
     \b

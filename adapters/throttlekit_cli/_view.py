@@ -59,7 +59,7 @@ def top(
                       A denial costs a job only its delay.
 
     A narrow terminal shows the columns that matter most. Notes below a limit show pauses, the pace
-    of a limit that is slowed down for a while (adapt=, or what downstream said is left), how long
+    of a limit that is slowed down for a while (adapt=, or what the partner said is left), how long
     slots are held, and changes by an operator.
 
     In a terminal, q or Esc quits, s sorts by something else, n shows or hides the notes, space and b

@@ -103,7 +103,7 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options = message.options
-        # A worker writes each message that it retries or delays, whoever sent it: an error here would lose it.
+        # A worker writes each message that it retries or delays, from any sender: an error here would lose it.
         for name, meant in misspelt(options).items():
             _warn_misspelt(message.actor_name, name, meant)
         self._check_own(options)

@@ -174,16 +174,16 @@ def conclude(
         ConfigurationError: The job fails with this.
     """
     if isinstance(outcome, Deferred):
-        told = shown or shown_of(job, outcome)
+        entry = shown or shown_of(job, outcome)
         return lambda pipeline: deny(
-            job, record, outcome, by_ticks=by_ticks, at_end=at_end, shown=told, pipeline=pipeline
+            job, record, outcome, by_ticks=by_ticks, at_end=at_end, shown=entry, pipeline=pipeline
         )
     if isinstance(outcome, Dropped):
         clear_deferral(job, record)
         return lambda pipeline: cancel(job, pipeline)
     if not isinstance(outcome.error, WaitedTooLong):
         raise outcome.error
-    clear_deferral(job, record)  # if it is requeued it begins anew
+    clear_deferral(job, record)  # if it is requeued, it is a new job
     job.retries_left = None
     raise WaitedTooLong(f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room")
 

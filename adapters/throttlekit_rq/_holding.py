@@ -172,7 +172,7 @@ class Holding:
     def let_go(self) -> None:
         """Forget jobs that were woken a while ago: other processes have taken them, or no worker is free."""
         before = time.monotonic() - _ASKED_S
-        with self._lock:  # until they are passed on: one that asks and is denied meanwhile is held anew
+        with self._lock:  # until they are passed on: one that asks and is denied meanwhile is held again
             late = [each for each in islice(self._started.items(), 2 * _AT_ONCE) if each[1][0] < before]
             for id_, (_, waker) in late:
                 del self._started[id_]

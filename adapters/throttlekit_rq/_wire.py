@@ -61,7 +61,7 @@ def notes_key(owner: str) -> str:
 
 def logged_key(what: str) -> str:
     """Exists for a while after a process has logged *what*."""
-    return f"throttlekit:rq:told:{what}"
+    return f"throttlekit:rq:state:{what}"
 
 
 @dataclass(frozen=True, slots=True)

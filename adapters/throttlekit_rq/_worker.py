@@ -255,7 +255,7 @@ class _AsksFirst:
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         # Not `instance`, which raises for a job whose data cannot be read: that job fails in the work-horse.
         if isinstance(job._instance, Refused) and isinstance(self, SpawnWorker):
-            Worker.fork_work_horse(self, job, queue)  # a spawned process would fetch the job anew, and run it
+            Worker.fork_work_horse(self, job, queue)  # a spawned process would fetch the job again, and run it
             return
         grant: Grant | None = getattr(job, GRANT, None)
         if isinstance(self, SpawnWorker) and hasattr(job, GRANT):

@@ -76,7 +76,7 @@ class Delivered(bytes):
 
     @property
     def is_lost(self) -> bool:
-        """Whether its connection to RabbitMQ is lost: it is delivered anew, and this one is acknowledged no more."""
+        """Whether its connection to RabbitMQ is lost: it is delivered again, and this one is not acknowledged."""
         channel = getattr(getattr(self.confirm, "__self__", None), "_IncomingMessage__channel", None)
         return bool(getattr(channel, "is_closed", False))
 
@@ -215,7 +215,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         broker itself claims some of them after it has read other messages, and none if no others arrive.
 
         It also claims those of live workers, which may be running. This does not: a worker with throttlekit keeps a key
-        as long as it lives, and one without counts as dead if the server has not heard from it for *idle* seconds.
+        as long as it lives, and one without counts as dead if it has sent nothing to the server for *idle* seconds.
         """
         while True:
             for name in (self._broker.queue_name, *self._broker.additional_streams):

@@ -115,15 +115,15 @@ class Options:
         return self.of_task(message.message.task_name)[0].with_message(_carried(message.message.labels))
 
     def job(self, message: Asked) -> Job:
-        told = message.message
-        queue = told.labels.get("queue_name") or getattr(self._broker, "queue_name", "taskiq")
+        sent = message.message
+        queue = sent.labels.get("queue_name") or getattr(self._broker, "queue_name", "taskiq")
         return Job(
-            id=told.task_id,
-            name=told.task_name,
+            id=sent.task_id,
+            name=sent.task_name,
             queue=str(queue),
-            args=tuple(told.args),
-            kwargs=told.kwargs,
-            function=self.of_task(told.task_name)[1],
+            args=tuple(sent.args),
+            kwargs=sent.kwargs,
+            function=self.of_task(sent.task_name)[1],
         )
 
     def delivery(self, message: Asked, max_wait: float | None) -> Delivery:

@@ -97,7 +97,7 @@ class Reader:
         self._overview("wait")
 
     def forget(self) -> None:
-        """Read the store anew at the next request: something was changed."""
+        """Read the store again at the next request: something was changed."""
         with self._lock:
             self._readings.clear()
 

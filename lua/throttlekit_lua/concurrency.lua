@@ -6,7 +6,7 @@
            them, by minus their value; and so ":extra", the slots beyond one of each holder in the set, if there are any
 ]]
 local FIRST_HOLD, LEARN, SHORTEST, KEPT = 100000, 4, 1000, 1
-local AT_ONCE = 1000  -- holders that one call dates anew, or removes: the server serves no other client meanwhile
+local AT_ONCE = 1000  -- holders that one call renews, or removes: the server serves no other client meanwhile
 
 local function pace(c)
   local age = c.granted_at > 0 and now - c.granted_at or 0

@@ -26,7 +26,7 @@ _PATIENCE = 120.0
 
 _FOOTNOTES = """\
 ops: publish and acknowledgement per job done. cmds: what the broker's Redis was asked per job done, polling included.
-cpu: of all processes. A task that is held is delivered once, whatever it waits; deferrals are told below the table.
+cpu: of all processes. A task that is held is delivered once, whatever it waits; deferrals are shown below the table.
 recipe: a Task base class that asks in the pool and retries after time to one token + U(0, 1) s.
 rate_limit: Celery's own, at the same rate, which counts in each worker by itself; the bound is the fleet's, without a
   burst. Floods that take too long are stopped."""

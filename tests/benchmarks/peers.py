@@ -46,7 +46,7 @@ _TITLES = [
 ]  # fmt: skip
 _NOTES = """\
 * × INCR: latency as a multiple of redis-py's INCR of the same round: the median of all rounds, and the middle half.
-* Round trips and server CPU: of an allowed call. What acquires and releases is told as the pair.
+* Round trips and server CPU: of an allowed call. What acquires and releases is shown as the pair.
 * Many tenants: each call is the first for its tenant; the objects that a library wants for a tenant are made before.
 * The least that a script can cost: a bare token bucket, one key, packed once, on a connection that is held. Ours can
   come no nearer to INCR than that; a job that waits, no nearer than the least place in a line. An empty script is what

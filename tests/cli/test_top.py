@@ -69,7 +69,7 @@ def test_table_shows_lines_denials_and_pauses(redis_url: str, limiter: Limiter) 
     assert "~3" in line
     assert "1 m " in line
     assert "exhausted 3" in line
-    assert re.search(r"paused for (10 m 00|9 m [0-5][0-9]) s yet", shown.stdout)
+    assert re.search(r"paused for another (10 m 00|9 m [0-5][0-9]) s", shown.stdout)
 
 
 def test_tenants_of_a_shared_limit_are_shown(redis_url: str, limiter: Limiter) -> None:
@@ -187,10 +187,10 @@ def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Lim
     assert rows["quota"]["slowed"]["by"] == "headers"
     assert 3500 < rows["quota"]["slowed"]["ends_in"] <= 3600
     shown = run("top", "--url", redis_url, "--once").stdout
-    assert re.search(r"slowed down to 46/hour by its adapt=, for \d", shown)
-    assert re.search(r"slowed down to 3/hour by what downstream said is left, for (1 h 00|59) m", shown)
+    assert re.search(r"slowed down to 46/hour by its adapt=, for another \d", shown)
+    assert re.search(r"slowed down to 3/hour by what the partner said is left, for another (1 h 00|59) m", shown)
     why = run("explain", "quota-1", "--url", redis_url).stdout
-    assert re.search(r"  slowed down    to 3/hour by what downstream said is left", why)
+    assert re.search(r"  slowed down    to 3/hour by what the partner said is left", why)
     assert json.loads(run("explain", "quota-1", "--url", redis_url, "--json").stdout)["slowed"]["by"] == "headers"
 
 

@@ -182,7 +182,7 @@ def test_names_in_rqs_redis() -> None:
     """The keys of its own that the adapter keeps beside RQ's."""
     assert _wire.promoter_key("high") == "throttlekit:rq:promoter:high"
     assert _wire.idle_key("high") == "throttlekit:rq:idle:high"
-    assert _wire.logged_key("what") == "throttlekit:rq:told:what"
+    assert _wire.logged_key("what") == "throttlekit:rq:state:what"
     assert _wire.waker_key("high") == "throttlekit:rq:waker:high"
     assert _wire.notes_key("a1") == "throttlekit:rq:notes:a1"
 

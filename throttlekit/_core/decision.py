@@ -55,7 +55,7 @@ class Decision:
         remaining: Whole units of the binding limit that are left now.
         retry_after: Until about when this request passes, if those that wait before it pass; 0 when allowed.
         delay: How long to wait before the next try: different for each waiting job; 0 when allowed.
-        reset_after: Until the binding limit is full again, or its window begins anew.
+        reset_after: Until the binding limit is full again, or its next window begins.
         reason: "allowed"; "exhausted" (no unit left); "in line" (other jobs have waited longer); "queue full" (as
             many jobs wait as the limit's `queue=` allows); "paused" (no job passes for now); "store unavailable"
             (nothing is known; `on_store_failure` of the limits decides); "waited too long" (past the job's max_wait

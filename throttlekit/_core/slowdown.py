@@ -274,7 +274,7 @@ def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us:
 
     It never makes the limit faster than it is by itself. Of answers of one window the one that leaves the least holds.
     An answer that speaks of an older window is ignored, unless it is slower: answers overtake each other. One of a
-    later window replaces what was heard.
+    later window replaces an earlier one.
 
     Args:
         ours: How many units the limit itself would let pass until then.

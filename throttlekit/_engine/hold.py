@@ -27,7 +27,7 @@ from throttlekit.errors import ConfigurationError, WaitedTooLong
 __all__ = ["Hold", "Verbs", "limited_by"]
 
 _F = TypeVar("_F", bound=Callable[..., object])
-_IN_USE = "this hold is in use: call limiter.hold(…) anew for each with"
+_IN_USE = "this hold is in use: call limiter.hold(…) again for each with"
 
 
 class Verbs(Holder, Protocol):

@@ -52,7 +52,7 @@ class RateLimited(ThrottleError):
             )
         if limit is not None and not isinstance(limit, (Limit, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limit must be a limit of the job, or its name, not {limit!r}")
-        super().__init__(seconds)  # what some frameworks make it anew from
+        super().__init__(seconds)  # some frameworks build it again from these
         self.retry_after = float(seconds)
         self.limit = limit
 

@@ -19,7 +19,7 @@ class LimitRegistry:
     One name, one definition: of the limits that are alive.
 
     A limit owns its name from its declaration on, or from the second call that it is used in, for as long as it lives.
-    Limits that are made for one call each are let go after it: they take no memory, and may be defined anew at any
+    Limits that are made for one call each are let go after it: they take no memory, and may be redefined at any
     time. Then the old definition and the new one are counted apart.
     """
 

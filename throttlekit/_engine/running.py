@@ -229,7 +229,7 @@ class Running:
             self._limiter.slow_down(falling_of(self.decision, limit))
         except StoreUnavailable as error:
             if _slow_failed.due():
-                _log.warning("%s. The overload of downstream could not be stored.", error)
+                _log.warning("%s. The overload of the partner could not be stored.", error)
 
     def _settle(self, actual: int, limit: Limit | None) -> None:
         if self._limiter is None or self.decision is None or not self.decision.charged:

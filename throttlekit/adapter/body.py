@@ -55,7 +55,7 @@ def end(error: BaseException | None = None) -> None:
     Does nothing where no body runs. Call it as often as the framework's hooks do.
     """
     try:
-        current().end(error)  # first: an interrupt in between must not leave a lease that is renewed for ever
+        current().end(error)  # first: an interrupt in between must not leave a lease that is renewed without end
     finally:
         RUNNING.set(NOTHING)
 

@@ -89,7 +89,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     @abstractmethod
     def comes_again(self, message: _T) -> bool:
-        """Whether the broker delivers *message* anew, here or elsewhere, if this worker just ends."""
+        """Whether the broker delivers *message* again, here or elsewhere, if this worker just ends."""
 
     @abstractmethod
     async def send_back(self, message: _T) -> None:

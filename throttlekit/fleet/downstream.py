@@ -1,4 +1,4 @@
-"""How many 429s of downstream paused each limit in the last minutes: a hash in the store; see fleet_429.lua."""
+"""How many 429s from the partner paused each limit in the last minutes: a hash in the store; see fleet_429.lua."""
 
 from __future__ import annotations
 

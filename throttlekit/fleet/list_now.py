@@ -35,7 +35,7 @@ class SlowNow(NamedTuple):
     Attributes:
         rate: Units a second that pass now, at most.
         by: "adapt": downstream refused calls; "headers": downstream said how much is left.
-        ends: In how many seconds it is over, if nothing else is heard.
+        ends: In how many seconds it is over, if no other response changes it.
     """
 
     rate: float
@@ -149,6 +149,6 @@ def _slow_now(fields: Sequence[bytes], mark: int, now_us: int) -> SlowNow | None
         return None
     if pace is None:
         return None
-    heard = now_us < slow.reported_until_us and pace.each == slow.each_ns
-    ends_us = slow.reported_until_us if heard else slow.back_us
-    return SlowNow(1e9 / pace.each, "headers" if heard else "adapt", (ends_us - now_us) / 1e6)
+    by_headers = now_us < slow.reported_until_us and pace.each == slow.each_ns
+    ends_us = slow.reported_until_us if by_headers else slow.back_us
+    return SlowNow(1e9 / pace.each, "headers" if by_headers else "adapt", (ends_us - now_us) / 1e6)

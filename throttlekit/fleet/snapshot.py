@@ -102,8 +102,8 @@ class Key:
         owners: How many owners have the jobs of the waitlist.
         oldest_wait: How long ago the first job of the waitlist was first denied.
         last_starts: When the last of them starts.
-        paused: For how long no job passes yet.
-        slowed: How the key is slowed down for a while, by `adapt=` or by what downstream said.
+        paused: For how much longer no job passes.
+        slowed: How the key is slowed down for a while, by `adapt=` or by what the partner said.
         mean_hold, held: Of a concurrency limit: how long a slot is held, and how long ago the last was given.
         oldest_hold: How long the oldest of its holders has had its slot, by the clock of the process that asked for it;
             where there are more than 200, of those whose leases end first.

@@ -60,7 +60,7 @@ class TenantCounts:
             seen.wait_us = max(seen.wait_us, waited_us)
 
     def take(self) -> list[list[Any]]:
-        """What was counted, as fleet_tenants.lua reads it; it begins anew."""
+        """What was counted, as fleet_tenants.lua reads it. Counting starts again at 0."""
         with self._lock:
             seen, self._seen = self._seen, {}
         limits: dict[str, list[tuple[str, _Seen]]] = {}

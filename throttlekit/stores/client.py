@@ -42,7 +42,9 @@ class ClientStore(RedisStore):
                 "retry=Retry(NoBackoff(), 0)"
             )
         if connection.socket_timeout is None:
-            raise ConfigurationError("the client waits for replies for ever: make it with socket_timeout=0.25")
+            raise ConfigurationError(
+                "the client waits for replies without a time-out: make it with socket_timeout=0.25"
+            )
         if connection.encoder.decode_responses:
             raise ConfigurationError("the client decodes replies: make it with decode_responses=False")
         renew_pool_lock_after_fork(pool)

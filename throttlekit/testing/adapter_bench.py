@@ -132,7 +132,7 @@ class OnSite:
     def make_site(self, settings: Settings) -> AbstractContextManager[AdapterSite]:
         """
         Return a site for one test, as a context manager. Several tests may use one site with the same *settings*, one
-        after the other: then the workers need not start anew.
+        after the other: then the workers need not be restarted.
         """
         raise NotImplementedError
 

@@ -116,7 +116,7 @@ def allowing(limiter: Limiter | None = None) -> AbstractContextManager[Seen]:
 def denying(limiter: Limiter | None = None, *, delay: float = 60.0) -> AbstractContextManager[Seen]:
     """
     `with denying(limiter) as seen:` every job is denied with a delay of *delay* seconds. As `allowing`. Code that
-    waits in place for its turn (`hold`, an eager task) waits for ever.
+    waits in place for its turn (`hold`, an eager task) never returns.
     """
     return _replace_store(limiter, _FixedStore(delay))
 

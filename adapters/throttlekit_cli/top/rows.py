@@ -31,10 +31,10 @@ class Row:
         owners: How many owners have them.
         oldest: The longest wait of a job that asked in the last minute, or that waits first now.
         starts: When the last job that waits will start.
-        slowed: How it is slowed down for a while, by `adapt=` or by what downstream said.
+        slowed: How it is slowed down for a while, by `adapt=` or by what the partner said.
         tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
         hidden: Whether digests stand for its key, or for the names of its tenants.
-        downstream_429: 429s of downstream that paused the limit in the last 15 minutes, of all its keys.
+        downstream_429: 429s from the partner that paused the limit in the last 15 minutes, of all its keys.
         outlook: Whether fewer jobs wait from minute to minute; None also of a key.
         rules: Changes by an operator that are in force.
         warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.

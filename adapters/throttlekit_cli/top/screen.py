@@ -281,7 +281,7 @@ def _spark(shares: Sequence[float]) -> str:
 def _notes(row: Row) -> Iterator[tuple[str, str]]:
     notes: list[str] = []
     if row.paused is not None:
-        notes.append(f"paused for {format_duration(row.paused)} yet")
+        notes.append(f"paused for another {format_duration(row.paused)}")
     if row.slowed is not None:
         notes.append(f"slowed down {format_slowed(row.slowed)}")
     if row.mean_hold is not None:

@@ -98,10 +98,10 @@ function chart(data, { parts, lines = [], label, unit = count, isTime = false, m
   const value = (row, field) => row && isKnown(row) ? row[field] : null;
   const line = ([style, field]) => svg("path", { class: style, d: bars.map((row, at) => value(row, field) === null ? "" : `${value(bars[at - 1], field) === null ? `M${x(at)} ` : "V"}${y(row[field])}h${each}`).join("") });
   const every = RANGES.find(([name]) => name === data.range.name)[2];
-  const told = (row) => [span(row[AT], bar) + (row === last ? ", still running" : ""),
+  const described = (row) => [span(row[AT], bar) + (row === last ? ", still running" : ""),
     ...(isKnown(row) ? [...parts, ...lines].map(([, field, name]) => `${name}: ${row[field] === null ? UNKNOWN : unit(row[field])}`) : [UNKNOWN]),
     ...(row[PARTNER_429S] && marked ? [`429s from the partner: ${count(row[PARTNER_429S])}`] : []), ...data.marks.filter((mark) => mark.at >= row[AT] && mark.at < row[AT] + bar).map((mark) => mark.text)];
-  const hits = bars.map((row, at) => svg("rect", { x: x(at), width: each, y: top, height: low - top, class: "hit", onpointerenter: (event) => tip(event, told(row)), onpointermove: (event) => tip(event, told(row)), onpointerleave: () => tip(null) }));
+  const hits = bars.map((row, at) => svg("rect", { x: x(at), width: each, y: top, height: low - top, class: "hit", onpointerenter: (event) => tip(event, described(row)), onpointermove: (event) => tip(event, described(row)), onpointerleave: () => tip(null) }));
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart", "aria-label": `${label}, last ${RANGES.find(([name]) => name === data.range.name)[1]}: highest ${unit(Math.max(...bars.map(sum)))}, now ${isKnown(last) ? unit(sum(last)) : UNKNOWN}` },
     ...ticks(full, isTime).map((value) => svg("g", { "aria-hidden": "true" }, svg("path", { d: `M${left} ${y(value)}H${width - right}`, class: "grid" }), svg("text", { x: left - 6, y: y(value) + 4, class: "tick end" }, isTime ? short(value) : compact(value)))),
     ...bars.map((row, at) => row[AT] % every === 0 && svg("text", { x: Math.max(left + 14, Math.min(width - 20, x(at))), y: height - 4, class: "tick", "aria-hidden": "true" }, data.range.name === "30d" ? day(row[AT]) : clock(row[AT]).slice(0, 5))),

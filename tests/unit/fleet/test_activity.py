@@ -298,7 +298,7 @@ def _read(
     ids=["none", "now", "over", "of a later clock"],
 )
 def test_pause_as_it_is_stored(until: bytes | None, begun: bytes | None, expected: float | None) -> None:
-    """For how long no job passes yet."""
+    """For how much longer no job passes."""
     assert _read(until, begun, first=[], some=[]) == (0, 0, (), expected, None)
 
 
