@@ -81,10 +81,10 @@ def main() -> int:
             assert limiter.fleet is not None
             for place, limit in enumerate([*limits, Concurrency("slots", 5)]):
                 if place % 50 == 0:  # a report has 100 limits at most
-                    limiter.fleet.activity.beat()
+                    limiter.fleet.activity.report()
                 for number in range(12):
                     limiter.acquire(limit, job=Job(id=f"job-{number}"))
-            limiter.fleet.activity.beat()
+            limiter.fleet.activity.report()
             control.pause("limit-1", duration=600)
             id = quote(limit_id(LIMIT.name, LIMIT.fingerprint))
             store = Counting(url)

@@ -141,7 +141,7 @@ def test_settled_units_are_shown(redis_url: str, limiter: Limiter) -> None:
 def test_429s_are_shown(redis_url: str, limiter: Limiter) -> None:
     """Of the last 15 minutes, in a column that is there at 80 columns too, and only while there are any."""
     limiter.acquire(API)
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     assert "429s" not in run("top", "--url", redis_url, "--once").stdout
     for _ in range(2):
         limiter.fleet.count_429(API)  # type: ignore[union-attr]

@@ -54,7 +54,7 @@ def _explained(url: str, job: str) -> Any:
 
 
 def _report(limiter: Limiter) -> None:
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
 
 
 def test_jobs_that_are_held_and_jobs_that_come_back_are_counted_together(

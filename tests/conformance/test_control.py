@@ -46,7 +46,7 @@ def test_first_decision_of_a_process_knows_the_rules(control: Control, limiter: 
 
 
 def test_running_processes_follow(redis_url: str, control: Control, limiter: Limiter) -> None:
-    """Each limiter follows each verb within two beats, and its end too."""
+    """Each limiter follows each verb within two runs of the reporter, and its end too."""
     with contextlib.closing(Limiter(patient(redis_url))) as other:
         for each in (limiter, other):
             assert reason(each) == "allowed"

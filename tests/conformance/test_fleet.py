@@ -166,7 +166,7 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     limit = TokenBucket("api", "10/s", burst=1)
     limiter.acquire(limit)
     denied = limiter.acquire(limit, job=Job(id="late"))
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     _, job, key, *_ = look_up(store, "late")
     assert job is not None
     assert key is not None
@@ -174,7 +174,7 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     assert denied.delay <= job.due - job.since < denied.delay + 0.055, "it is brought back up to .05 s before its unit"
     back = Job(id="late")
     wait_until(lambda: limiter.acquire(limit, job=back).allowed, description="its slot comes")
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     _, job, key, *_ = look_up(store, "late")
     assert job is not None
     assert (job.reason, key) == ("allowed", None)
@@ -187,7 +187,7 @@ def test_pause_and_longest_wait_are_shown(limiter: Limiter, store: RedisStore) -
     limiter.pause(limit, 60)
     for number in range(3):
         limiter.acquire(limit, job=_job(number))
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     (key,) = look(store).keys
     assert 0 < key.paused <= 60
     assert key.last_starts is not None
@@ -202,7 +202,7 @@ def test_longest_lines_come_first(limiter: Limiter, store: RedisStore) -> None:
         limiter.acquire(limit, job=_job(number, f"waits-{number % 2}"))
     for number in range(9):
         limiter.acquire(limit, job=_job(number, "passes"), cost=1)
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     assert {each.key for each in look(store, most=2).keys} == {"waits-0", "waits-1"}
     assert [each.key for each in look(store, order="use", most=3).keys if each.key == "passes"] == ["passes"]
 
@@ -211,12 +211,12 @@ def test_429s_of_downstream_are_counted(limiter: Limiter, store: RedisStore, cli
     """Each body that received a 429, for every limit that it paused; nothing is written where none was heard."""
     bucket, slots = EVERY_KIND[0], EVERY_KIND[-1]
     limiter.acquire(bucket, job=_job(1))
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     assert not client.exists(DOWNSTREAM_429S)
     for number in range(3):
         limited(limiter, RateLimited(0.1), [bucket, slots], job=_job(number), delivery=Delivery(), release=lambda: None)
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     assert {id: sum(counts.values()) for id, counts in look(store).partner_429s.items()} == {
         limit_id("bucket", bucket.fingerprint): 3
     }

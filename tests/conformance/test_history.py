@@ -56,7 +56,7 @@ def test_a_report_is_in_the_history(store: RedisStore) -> None:
             limiter.acquire(LONG, job=Job(id=f"job-{number}"))
         limiter.acquire(LONG, job=Job(id="job-4"))
         limiter.fleet.count_429(LONG)
-        limiter.fleet.activity.beat()
+        limiter.fleet.activity.report()
         for name in RANGES:
             bars = _bars(store, time_of(store), name, ID)
             known = [each for each in bars if each.units is not None]

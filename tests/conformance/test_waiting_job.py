@@ -47,7 +47,7 @@ def _flood(limiter: Limiter, waker: Waker[str], accounts: int) -> None:
     for number in range(accounts):
         for each in range(3):
             ask(limiter, waker, KEYED, job=Job(id=f"{number}-{each}", kwargs={"account": f"a{number}"}))
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
 
 
 class _Counted:
@@ -91,7 +91,7 @@ def test_the_number_of_round_trips_does_not_grow_with_the_jobs(
     _flood(limiter, waker, 150)
     for number in range(400):
         ask(limiter, waker, FIRST, job=Job(id=f"one-{number}"))
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     counted = _Counted(store)
     took: list[int] = []
     for job in ("one-1", "one-399", "149-2", "unknown"):
@@ -107,7 +107,7 @@ def test_the_limit_that_binds_is_named(limiter: Limiter, waker: Waker[str], stor
     for limit in (FIRST, SECOND):
         limiter.acquire(limit)
     ask(limiter, waker, FIRST, SECOND, job=Job(id="both"))
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     before = look_up(store, "both").job
     assert before is not None
     binding, other = (FIRST, SECOND) if before.limit == "first" else (SECOND, FIRST)
@@ -126,7 +126,7 @@ def test_a_job_that_waits_again_is_not_said_to_be_allowed(
     ask(limiter, waker, FIRST, job=Job(id="again"))
     limiter.reset(FIRST)
     assert ask(limiter, waker, FIRST, job=Job(id="again")).allowed
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     found = look_up(store, "again")
     assert (found.job and found.job.state) == "allowed"
     ask(limiter, waker, FIRST, job=Job(id="again"))
@@ -140,7 +140,7 @@ def test_a_job_that_left_the_waitlist_is_not_said_to_wait(
     """It was denied, as its worker reported. Then the list was emptied: nothing says what became of the job."""
     limiter.acquire(FIRST)
     ask(limiter, waker, FIRST, job=Job(id="gone"))
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
     limiter.clear_line(FIRST)
     found = look_up(store, "gone")
     data = job_data("gone", found, show_keys=False)

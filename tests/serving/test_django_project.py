@@ -156,7 +156,7 @@ _READ = """
 assert Client().get("/search").status_code == 200
 assert Client().get("/search").status_code == 429
 from throttlekit_django import get_limiter
-get_limiter().fleet.activity.beat()
+get_limiter().fleet.activity.report()
 answer = operator.get(PAGE)
 assert b"<title>throttlekit</title>" in answer.content
 assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -180,7 +180,7 @@ print("read")
 _CHANGE = """
 from throttlekit_django import get_limiter
 get_limiter().acquire(__import__("support.django_project.urls", fromlist=["x"]).SEARCH)
-get_limiter().fleet.activity.beat()
+get_limiter().fleet.activity.report()
 token = {"Authorization": "Bearer a token of the page"}
 own = {**token, "Origin": "http://testserver", "Host": "testserver"}
 assert operator.get(PAGE + "api/limits").status_code == 401

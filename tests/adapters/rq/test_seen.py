@@ -91,7 +91,7 @@ def test_a_process_that_ends_reports_its_first_job(redis_url: str, age: float, m
     with contextlib.closing(RedisStore(redis_url)) as store:
         activity = Activity(store)
         began = time.monotonic()
-        activity.beat()
+        activity.report()
         monkeypatch.setattr("throttlekit.fleet.activity.time.monotonic", lambda: began + age)
         for counted in (1, 1 if age else 2):
             activity.counts.downstream_429(jobs.DAILY)
