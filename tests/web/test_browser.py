@@ -276,8 +276,11 @@ def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _F
 def test_a_flood_says_whether_it_clears(page: Any) -> None:
     """By the arrivals and the grants of the last minute: at which time none waits, or that it grows."""
     _open(page, "partner-api")
-    text = _see(page, "dl.tiles div", "Clears in")
-    assert re.search(r"empty at \d\d:\d\d UTC at this rate|not at this rate|if no other job arrives", text)
+    outlook = re.compile(r"empty at \d\d:\d\d UTC at this rate|not at this rate|if no other job arrives")
+    wait_until(
+        lambda: outlook.search(_see(page, "dl.tiles div", "Clears in")),
+        description="the page says whether the waiting jobs clear",
+    )
 
 
 def test_who_holds_slots_is_shown(page: Any) -> None:

@@ -76,7 +76,7 @@ def test_a_worker_that_runs_jobs_itself_reports_them_as_it_ends(
         stock_site.queue.enqueue(jobs.plain, number, throttle=[jobs.DAILY])
     before = _reports(stock_site)
     stock_site.work(worker=ThrottledSimpleWorker(["work"], connection=stock_site.connection))
-    assert _reports(stock_site) - before <= 2, "its own, and that of a beat in between"
+    assert _reports(stock_site) - before <= 4, "the last report and one in between, of two scripts each"
     with store as opened:
         assert [each.minute.allowed for each in look(opened).limits] == [5]
 
@@ -87,7 +87,7 @@ def _reports(site: Site) -> int:
 
 @pytest.mark.parametrize("age", [0.0, 60.0])
 def test_a_process_that_ends_reports_its_first_job(redis_url: str, age: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long that took: a work-horse ends with it. Later ones of an old process wait for its next beat."""
+    """However long that took: a work-horse ends with it. Later ones of an old process wait for its next report."""
     with contextlib.closing(RedisStore(redis_url)) as store:
         activity = Activity(store)
         began = time.monotonic()
