@@ -16,6 +16,7 @@ from throttlekit._engine.waker import Waker
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.waiting_job import Found, look_up
+from throttlekit.stores.access import StoreAccess
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit_cli.top.explain import describe, job_data
@@ -175,6 +176,19 @@ def test_what_was_not_searched_is_said(limiter: Limiter, waker: Waker[str], stor
     unknown = describe("x", look_up(store, "x"), show_keys=False)
     assert "on no waitlist of this store" in unknown[0]
     assert "in another store" in unknown[2]
+
+
+def test_a_store_that_cannot_list_names_is_searched_as_far_as_it_can(store: RedisStore) -> None:
+    """One of another package, behind a limiter: the job is unknown, and nothing fails."""
+
+    class CannotScan:
+        def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+            return store.commands(commands)
+
+    cannot: Any = CannotScan()
+    for shared in (cannot, StoreAccess(cannot)):
+        found = look_up(shared, "x")
+        assert (found.job, found.searched_all) == (None, False)
 
 
 def test_an_explanation_for_programs_has_the_names_of_top(

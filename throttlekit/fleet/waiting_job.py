@@ -181,7 +181,10 @@ class _Search:
             return
         cursor = ""
         for _ in range(0, self._max_names, _SCANNED_AT_ONCE):
-            cursor, names = self._store.scan(_EVERY_LIST, cursor)
+            try:
+                cursor, names = self._store.scan(_EVERY_LIST, cursor)
+            except TypeError:  # a part of a `StoreAccess` or of a group cannot
+                return
             buckets = [bucket_of(name) for name in names]
             for at in range(0, len(buckets), _SEARCHED_AT_ONCE):
                 yield buckets[at : at + _SEARCHED_AT_ONCE]
