@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.reports.shares import STYLE
+from support.reports.svg import picture
 
 _RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 _WIDE, _LEFT, _RIGHT, _TOP, _BAR = 760, 300, 60, 34, 22
@@ -73,8 +73,7 @@ def cells(page: Path, row: str, column: str) -> str:
 def chart(title: str, bars: Sequence[Bar]) -> str:
     """Horizontal bars with their values, ours in another colour; the dashed line is at 1."""
     high = _TOP + _BAR * len(bars) + 12
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {high}"><style>{STYLE}</style>']
-    return "\n".join([*parts, *_drawn(title, bars, high), "</svg>", ""])
+    return picture(_WIDE, high, _drawn(title, bars, high))
 
 
 def _drawn(title: str, bars: Sequence[Bar], high: int) -> Iterator[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from support.reports.shares import STYLE, options_given
+from support.reports.shares import options_given
+from support.reports.svg import grid
 from support.reports.tables import about, spread, table
 
 __all__ = ["picture", "rows", "write"]
@@ -65,13 +66,7 @@ def _seconds(values: Sequence[float | None]) -> str:
 
 def picture(panels: Mapping[str, Run], highest: float) -> str:
     """Each panel: the calls that were sent in each second, and the true limit, dashed."""
-    high = -(-len(panels) // 2) * _HIGH
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * _WIDE} {high}"><style>{STYLE}</style>']
-    for number, (title, run) in enumerate(panels.items()):
-        parts.append(f'<g transform="translate({number % 2 * _WIDE},{number // 2 * _HIGH})">')
-        parts += _panel(title, run, highest)
-        parts.append("</g>")
-    return "\n".join([*parts, "</svg>", ""])
+    return grid(_WIDE, _HIGH, [_panel(title, run, highest) for title, run in panels.items()])
 
 
 def _panel(title: str, run: Run, highest: float) -> Iterator[str]:

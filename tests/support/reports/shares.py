@@ -9,19 +9,16 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.reports.svg import grid
 from support.reports.tables import about, table
 
-__all__ = ["EACH", "STYLE", "Figure", "beside", "by_workers", "options_given", "picture", "write"]
+__all__ = ["EACH", "Figure", "beside", "by_workers", "options_given", "picture", "write"]
 
 EACH = 2
 """Seconds of each point of the picture."""
 
 _WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 380, 210, 40, 34, 26
 _COLOURS = ("#3274d9", "#e0752d", "#56a64b", "#c9a227", "#8f3bb8", "#2aa198", "#d6567d", "#7c8794")
-STYLE = """\
-text{font:12px sans-serif;fill:#333}.h{font-weight:bold}.g{stroke:#8886;stroke-width:1}
-.l{stroke:#333;stroke-dasharray:4 3}
-@media(prefers-color-scheme:dark){text{fill:#ddd}.l{stroke:#ddd}}"""
 
 
 class Figure(NamedTuple):
@@ -62,13 +59,7 @@ def beside(rows: Rows) -> str:
 
 def picture(panels: Mapping[str, Mapping[str, Sequence[int]]], rate: int) -> str:
     """Each panel: what each tenant got, one upon the other, over time; the dashed line is the limit."""
-    down = -(-len(panels) // 2)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * _WIDE} {down * _HIGH}"><style>{STYLE}</style>']
-    for number, (title, service) in enumerate(panels.items()):
-        parts.append(f'<g transform="translate({number % 2 * _WIDE},{number // 2 * _HIGH})">')
-        parts += _panel(title, service, rate)
-        parts.append("</g>")
-    return "\n".join([*parts, "</svg>", ""])
+    return grid(_WIDE, _HIGH, [_panel(title, service, rate) for title, service in panels.items()])
 
 
 def _panel(title: str, service: Mapping[str, Sequence[int]], rate: int) -> Iterator[str]:
