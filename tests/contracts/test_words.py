@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
+from functools import cache
 
 import pytest
 
-from support.markdown import ROOT
+from contracts.tree import ROOT, tracked
 
 FORBIDDEN = {
     r"anew": "again, or renewed",
@@ -23,11 +23,12 @@ FORBIDDEN = {
 }
 
 
+@cache
 def _read() -> dict[str, str]:
-    listed = ["git", "ls-files", "throttlekit", "adapters", "lua", "examples", "docs", "README.md"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    kinds = (".py", ".lua", ".js", ".html", ".md")
-    return {name: (ROOT / name).read_text("utf-8") for name in names if name.endswith(kinds)}
+    kinds, tops = {".py", ".lua", ".js", ".html", ".md"}, {"throttlekit", "adapters", "lua", "examples", "docs"}
+    paths = [path.relative_to(ROOT) for path in tracked() if path.suffix in kinds]
+    read = [path for path in paths if path.parts[0] in tops or str(path) == "README.md"]
+    return {str(path): (ROOT / path).read_text("utf-8") for path in read}
 
 
 @pytest.mark.parametrize("words", FORBIDDEN)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ADAPTERS_LUA", "FLEET_LUA", "LUA", "MODULES", "ROOT", "parsed", "read"]
+__all__ = ["ADAPTERS_LUA", "FLEET_LUA", "LUA", "MODULES", "ROOT", "parsed", "read", "tracked"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,3 +44,16 @@ def read(path: Path) -> str:
 @cache
 def parsed(name: str) -> ast.Module:
     return ast.parse(read(MODULES[name]))
+
+
+def tracked() -> list[Path]:
+    """Every text file of the project."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    names = listed.stdout.decode().split("\0") if listed.returncode == 0 else []
+    paths = [ROOT / name for name in names if name] or [p for p in ROOT.rglob("*") if ".git" not in p.parts]
+    return [path for path in paths if path.is_file() and path.suffix not in {".png", ".gif", ".svg", ".ico"}]
