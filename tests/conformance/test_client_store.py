@@ -76,7 +76,7 @@ def test_a_server_that_is_away() -> None:
     [
         (lambda: None, "takes a redis.Redis, not a NoneType"),
         (lambda: redis.Redis(socket_timeout=1, retry=Retry(NoBackoff(), 1)), "charged twice"),
-        (lambda: redis.Redis(retry=Retry(NoBackoff(), 0), socket_timeout=None), "for ever"),
+        (lambda: redis.Redis(retry=Retry(NoBackoff(), 0), socket_timeout=None), "without a time-out"),
         (lambda: redis.Redis(**FIT, decode_responses=True), "decodes replies"),
     ],
 )
