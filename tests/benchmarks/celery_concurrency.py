@@ -34,6 +34,8 @@ from support.servers.processes import redis_server
 from support.waiting import wait_until
 
 LEAST_USED = 0.9
+LEAST_OF_FREE = 0.98
+"""Of what as many processes or threads use without a limit."""
 MOST_DELIVERIES = 3.0
 _LEASE = 2
 _PATIENCE = 300.0
@@ -87,22 +89,30 @@ def used(events: list[Event], amount: int) -> float:
 
 
 def bodies(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
-    """A backlog under one limit."""
+    """A backlog under one limit, beside tasks without a limit on as many processes or threads as there are slots."""
+    without = used(_backlog(where, pool, "free_work", amount, seconds, concurrency=amount, workers="a")[0], amount)
+    events, deliveries = _backlog(where, pool, "work", amount, seconds, concurrency=8, workers="ab")
+    most, share = most_at_once(events), used(events, amount)
+    row.tell("most at once", f"{most} of {amount}", good=most <= amount)
+    good = share >= max(LEAST_USED, LEAST_OF_FREE * without)
+    row.tell("used", f"{share:.3f}, without a limit {without:.3f}", good=good)
+    row.tell("deliveries", f"{deliveries:.2f}", good=deliveries <= MOST_DELIVERIES)
+    row.tell("done", f"{finished(events)} of {len(seconds)}", good=finished(events) == len(seconds))
+
+
+def _backlog(
+    where: Servers, pool: str, task: str, amount: int, seconds: list[float], *, concurrency: int, workers: str
+) -> tuple[list[Event], float]:
+    """What bodies noted of a backlog, and deliveries for each task."""
     with place(where, pool=pool, amount=amount) as (site, spans):
-        for name in ("a", "b"):
-            site.start("--concurrency", "8", name=name)
+        for name in workers:
+            site.start("--concurrency", str(concurrency), name=name)
         for number, each in enumerate(seconds):
-            site.send("work", str(number), each)
+            site.send(task, str(number), each)
         wait_until(
             lambda: finished(spans.told("work")) >= len(seconds), description="all are done", timeout=_PATIENCE, every=1
         )
-        events = spans.told("work")
-        most, share = most_at_once(events), used(events, amount)
-        deliveries = spans.counted("deliveries") / len(seconds)
-        row.tell("most at once", f"{most} of {amount}", good=most <= amount)
-        row.tell("used", f"{share:.2f}", good=share >= LEAST_USED)
-        row.tell("deliveries", f"{deliveries:.2f}", good=deliveries <= MOST_DELIVERIES)
-        row.tell("done", f"{finished(events)} of {len(seconds)}", good=finished(events) == len(seconds))
+        return spans.told("work"), spans.counted("deliveries") / len(seconds)
 
 
 def killed(where: Servers, row: Row) -> None:

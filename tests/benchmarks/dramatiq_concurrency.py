@@ -1,16 +1,17 @@
 """
 Slots of a concurrency limit in real `dramatiq` workers, beside Dramatiq's own ConcurrentRateLimiter; what a kill costs;
-and what an angry partner hears.
+and what a partner that answers 429 receives.
 
     python tests/benchmarks/dramatiq_concurrency.py [--broker redis|rabbitmq|both] [--jobs 2000]
 
 Jobs on one key, ten slots, two processes of eight threads: bodies of 100 ms, and bodies that jump from 20 ms to 500 ms
-and back. Dramatiq's own limiter sends whom it denies through its retries, here without end and with a back-off of
-half a second to two. Then: a process that holds four of eight slots is killed; and a partner answers 429
-with Retry-After 10 at full flood.
+and back. Two processes of five threads without any limit show what the machine itself gives. Dramatiq's own limiter
+sends the jobs that it denies through its retries, here without end and with a back-off of half a second to two. Then:
+a process that holds four of eight slots is killed; and a partner answers 429 with Retry-After 10 at full flood.
 
 Exits with 1 if throttlekit lets more run at once than the limit says, loses or fails a job, uses less than 0.9 of the
-slots' time, delivers more than three times a job, or lets anybody call during the pause.
+slots' time or less than 0.98 of what as many threads use without a limit, delivers a job more than three times, or
+makes a call during the pause.
 """
 
 from __future__ import annotations
@@ -33,23 +34,31 @@ _AMOUNT = 10
 _STEADY = (0.1,)
 _JUMPING = (0.02, 0.5, 0.02)
 _NATIVE: dict[str, Any] = {"max_retries": 1_000_000, "min_backoff": 500, "max_backoff": 2000}
+_WHO = {"throttlekit": "throttlekit", "native": "ConcurrentRateLimiter", "none": "no limit, 10 threads"}
 _LEASE = 5.0
 _RATE, _BURST, _PAUSE = 100, 50, 10
 
 
 @dataclass
 class Outcome:
-    """A row, and what is wrong with it."""
+    """A row, what is wrong with it, and of slots, how much of their time was used."""
 
     row: tuple[str, ...]
     faults: list[str]
+    use: float = 0.0
 
 
-def slots(where: Servers, mode: Any, jobs: int, bodies: tuple[float, ...]) -> Outcome:
-    """A backlog of *jobs*, whose bodies last as *bodies* say, one part after the other."""
+def slots(where: Servers, mode: Any, jobs: int, bodies: tuple[float, ...], without: float = 0.0) -> Outcome:
+    """
+    A backlog of *jobs*, whose bodies last as *bodies* say, one part after the other.
+
+    Args:
+        without: How much as many threads as slots use without a limit.
+    """
     each = [bodies[n * len(bodies) // jobs] for n in range(jobs)]
     options = _NATIVE if mode == "native" else {}
-    with Slotting(Slots(amount=_AMOUNT, mode=mode, options=options), where) as slotting:
+    threads = _AMOUNT // 2 if mode == "none" else 8
+    with Slotting(Slots(amount=_AMOUNT, mode=mode, options=options, threads=threads), where) as slotting:
         for n, seconds in enumerate(each):
             slotting.send("work", str(n), str(seconds))
         slotting.start()
@@ -67,16 +76,16 @@ def slots(where: Servers, mode: Any, jobs: int, bodies: tuple[float, ...]) -> Ou
                 f"{lost} lost, {held.left} left": lost != 0 or held.left != 0,
                 f"{len(held.failures)} failed": len(held.failures) != 0,
                 f"{use:.2f} of the slots' time used": use < 0.9,
+                f"{use:.3f} used, {without:.3f} without a limit": use < 0.98 * without,
                 f"{deliveries:.2f} deliveries a job": deliveries > 3,
             }
         )
-    who = "throttlekit" if mode == "throttlekit" else "ConcurrentRateLimiter"
     operations = held.counts["operations"] / jobs
     row = (
-        where.kind, who, what, str(jobs), str(most), f"{use:.2f}", f"{deliveries:.2f}",
+        where.kind, _WHO[mode], what, str(jobs), str(most), f"{use:.3f}", f"{deliveries:.2f}",
         f"{operations:.1f}", str(len(held.failures)), str(lost), _twice(held),
     )  # fmt: skip
-    return Outcome(row, [f"{where.kind}, {what}: {fault}" for fault in faults])
+    return Outcome(row, [f"{where.kind}, {what}: {fault}" for fault in faults], use)
 
 
 def kill(where: Servers, mode: Any) -> Outcome:
@@ -109,7 +118,7 @@ def kill(where: Servers, mode: Any) -> Outcome:
     late = full is None or full - killed_us > (_LEASE + 1) * 1e6
     faults = _faults({f"{most} at once": most > 8, f"all slots back after {after}": late})
     ours = mode == "throttlekit"
-    row = (where.kind, "throttlekit" if ours else "ConcurrentRateLimiter", str(most), after)
+    row = (where.kind, _WHO[mode], str(most), after)
     return Outcome(row, [f"{where.kind}, kill: {fault}" for fault in faults] if ours else [])
 
 
@@ -160,7 +169,7 @@ def _twice(held: Held) -> str:
 
 _TABLES = {
     "slots": (
-        f"{_AMOUNT} slots, 2 processes × 8 threads",
+        f"{_AMOUNT} slots, 2 processes × 8 threads, without a limit 2 × 5",
         ("broker", "who", "bodies", "jobs", "most at once", "slot time used", "deliveries a job",
          "operations a job", "seen as failures", "lost", "begun twice"),
     ),
@@ -183,11 +192,13 @@ def main() -> int:
     options = parser.parse_args()
     outcomes: dict[str, list[Outcome]] = {name: [] for name in _TABLES}
     for where in each_broker(options):
-        for mode in ("throttlekit", "native"):
-            if options.only in (None, "slots"):
-                outcomes["slots"] += [slots(where, mode, options.jobs, bodies) for bodies in (_STEADY, _JUMPING)]
-            if options.only in (None, "kill"):
-                outcomes["kill"].append(kill(where, mode))
+        if options.only in (None, "slots"):
+            for bodies in (_STEADY, _JUMPING):
+                without = slots(where, "none", options.jobs, bodies)
+                ours = slots(where, "throttlekit", options.jobs, bodies, without.use)
+                outcomes["slots"] += [without, ours, slots(where, "native", options.jobs, bodies)]
+        if options.only in (None, "kill"):
+            outcomes["kill"] += [kill(where, mode) for mode in ("throttlekit", "native")]
         if options.only in (None, "angry"):
             outcomes["angry"].append(angry(where))
     tables: list[Table] = []

@@ -87,9 +87,9 @@ if _ours:
     _slots = Concurrency("slots", _told["amount"], lease=_told["lease"], cost=lambda job: slots_of(job.args[0]))
     _throttle["work"] = {"throttle": _slots}
     _throttle["call"] = {"throttle": TokenBucket("partner", _told["rate"], burst=_told["burst"], key="{key}")}
-else:
+elif _told["mode"] == "native":
     logging.getLogger("dramatiq.middleware.retries.Retries").setLevel(logging.ERROR)
-    slots = _native()
+    _native_slots = _native()
 
 
 @dramatiq.actor(queue_name=_told["queue"], **_options, **_throttle.get("work", {}))
@@ -97,7 +97,7 @@ def work(index: str, seconds: str) -> None:
     """Hold a slot for so long, and say when. "600 2": for 600 s the first time, for 2 afterwards."""
     lasting = seconds.split()
     seconds = lasting[min(int(_redis.incr(f"begun:{index}")), len(lasting)) - 1]
-    permit: AbstractContextManager[Any] = nullcontext() if _ours else slots.acquire()
+    permit: AbstractContextManager[Any] = _native_slots.acquire() if _told["mode"] == "native" else nullcontext()
     with permit:
         _note(args=["start", index, os.getpid()])
         time.sleep(float(seconds))

@@ -41,7 +41,7 @@ class Slots:
         amount, lease: Of the concurrency limit of the actor `work`.
         rate, burst: Of the token bucket, one for each key, of the actor `call`.
         body: Seconds from a call's body's begin to the call.
-        mode: "native": Dramatiq's own ConcurrentRateLimiter in throttlekit's place.
+        mode: "native": Dramatiq's own ConcurrentRateLimiter in throttlekit's place; "none": no limit.
         options: Of the actors.
         store_url: The limiter's store, if it is to be another than database 1 of the recording Redis.
     """
@@ -52,7 +52,7 @@ class Slots:
     burst: int = 50
     body: float = 0.02
     max_wait: float | None = None
-    mode: Literal["throttlekit", "native"] = "throttlekit"
+    mode: Literal["throttlekit", "native", "none"] = "throttlekit"
     processes: int = 2
     threads: int = 8
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
