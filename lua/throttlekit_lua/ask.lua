@@ -5,7 +5,6 @@
   Its first parts are one_record.lua and at_once.lua, whose header says what is read, written and returned.
 ]]
 local SOONEST = 1000
-
 free, max_wait, early = tonumber(free), tonumber(max_wait), tonumber(early)
 -- How long the job has waited, how often it was denied, and the claim on whose list it waits.
 local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, nil
@@ -97,7 +96,7 @@ local function grant(c, begins)
   end
   c.of.charge(c)
   c.of.keep(c)
-  list.paused, list.from, list.emptied = 0, 0, 0
+  list.paused, list.from, list.emptied, list.head = 0, 0, 0, nil
   pass_pace(c)
   c.pace = nil
   if c.entry then pass(list, c.entry) end

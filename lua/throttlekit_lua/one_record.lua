@@ -11,7 +11,7 @@ do
   local head, two = #ARGV - 3 * claims, INTEGER .. ' ' .. INTEGER
   local caller = head > 1 and sub(ARGV[head - 1], 1, 3) or '0 g'
   local guest, peeks = caller == '0 g' and (head < 2 or ARGV[head] == ''), caller == '0 p'
-  local opens = sub(caller, 1, 2) == '0 ' and (#KEYS % 5 == 0 or not call('GET', KEYS[#KEYS]))
+  local opens = sub(caller, 1, 2) == '0 '
   local uses, was, rows, binding, passes, pace, after = '', '', (claims > 1 or peeks) and {}, 1, now, 0, 0
   -- What a grant of the last claim writes, and until when that counts; of a log also where, and its head.
   local text, last, place, top
@@ -20,7 +20,7 @@ do
     local terms, size, a, asked = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0, 0
     opens = opens and size > 0
     if opens and call('EXISTS', record) == 1 then
-      local list = call('HMGET', record, 'guest', 'epoch', 'from', 'slow')
+      local list = guest and call('HMGET', record, 'guest', 'epoch', 'from', 'slow') or {}
       opens = not (list[2] or list[3] or list[4]) and list[1]
       asked = (opens or 0) + 0
     end
@@ -99,7 +99,8 @@ do
     uses = uses .. ' ' .. (later or format(two, used + size, last))
     if rows then rows[i], place = {text, last, place, top, used, full}, nil end
   end
-  if opens and passes == now and not peeks then
+  local grants = opens and passes == now and not peeks
+  if grants and (#KEYS % 5 == 0 or not call('GET', KEYS[#KEYS])) then  -- otherwise it may have been granted before
     for i = claims, 1, -1 do
       if rows then text, last, place, top = rows[i][1], rows[i][2], rows[i][3], rows[i][4] end
       local key, lasts = KEYS[5 * i - 4], format(INTEGER, ceil((last - now + KEPT) / 1000))
@@ -111,7 +112,7 @@ do
     end
     return '0 0 ' .. instant .. ' ' .. instant .. ';' .. uses .. ';;;;'
   end
-  if opens then
+  if opens and not grants then
     for _, row in ipairs(rows) do was = was .. ' ' .. format(two, row[5], row[6]) end
     local again, reason = passes, passes > now and 1 or 0
     if not peeks then

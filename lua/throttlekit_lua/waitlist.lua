@@ -47,7 +47,7 @@ local function open_list(c)
     record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
     epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was[1] or 0) + 0, paused = (was[2] or 0) + 0,
     emptied = (was[3] or 0) + 0, n = (was[4] or 0) + 0, v = (was[5] or 1) + 0, look = (was[6] or 0) + 0,
-    renewed = (was[7] or 0) + 0, guest = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, skipped = nil, skips_late = false,
+    renewed = (was[7] or 0) + 0, guest = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, head = nil, look_at = nil, skipped = nil, skips_late = false,
   }
   if c.asker ~= '' then list.owned[c.asker] = {name = c.asker, free = tonumber(was.free), was = was.free} end
   c.line = list
@@ -116,9 +116,7 @@ end
 
 -- The members of a kind that an owner has, and how many.
 local function own(kind, name) return '[' .. kind .. name .. '|', '(' .. kind .. name .. '}' end
-
 local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, high) end
-
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
 -- Whether each free thread of an owner has a wake, or a wake is overdue, or a wrong clock wrote one. Reads how many wakes
@@ -136,7 +134,7 @@ local function is_skipped(list, o)
   return o.woken >= o.free or o.first_wake + PATIENCE <= now or o.first_wake > now + FUTURE
 end
 
--- The owners with entries in the order before `till`, by the first of these, which is o.first.
+-- The owners with entries in the order before `till`, by the first of these, which is o.first, at o.place.
 local function owners(list, most, till)
   local found, unread = members(list, most, '[h', till), {}
   for i, member in ipairs(found) do
@@ -144,7 +142,7 @@ local function owners(list, most, till)
     local name, id = sub(member, 32, bar - 1), sub(member, bar + 1)
     local o = list.owned[name] or {name = name}
     if not list.owned[name] then unread[#unread + 1] = 'p' .. name end
-    list.owned[name], found[i], o.first = o, o, id
+    list.owned[name], found[i], o.first, o.place = o, o, id, sub(member, 2, 31)
   end
   if #unread > 0 then
     for i, free in ipairs(call('HMGET', list.record, unpacked(unread))) do
@@ -155,12 +153,14 @@ local function owners(list, most, till)
   return found
 end
 
--- The owner of the first entry, or nil; and list.skipped, those before it that are skipped.
+-- The owner of the first entry, or nil, as list.head until something changes; and list.skipped: those before it that are.
 local function head(list)
+  if list.head then return list.head end
   for most = 1, -1, -2 do
     list.skipped = {}
     for _, o in ipairs(owners(list, whole(most), '(i')) do
-      if not is_skipped(list, o) then return o end
+      if not is_skipped(list, o) then list.head, list.look_at = o, nil end
+      if list.head then return o end
       list.skipped[#list.skipped + 1] = o
     end
     if #list.skipped == 0 then return nil end
@@ -215,9 +215,7 @@ local function add(members, member) members[#members + 1], members[#members + 2]
 local function file(list, e, enters, added, removed)
   local o, prefix = owner_of(list, e.owner), #e.owner + 3
   local found = members(list, '2', own('o', e.owner))
-  for i, member in ipairs(found) do
-    found[i] = 'h' .. sub(member, prefix, prefix + 29) .. e.owner .. sub(member, prefix + 30)
-  end
+  for i, each in ipairs(found) do found[i] = 'h' .. sub(each, prefix, prefix + 29) .. e.owner .. sub(each, prefix + 30) end
   local mine, first = 'h' .. e.place .. e.owner .. '|' .. e.id, found[1]
   if enters then
     o.free = o.free or FREE_UNKNOWN
@@ -235,6 +233,8 @@ local function change(list, e, state, owner, at, till)
   local before, added, removed, kept = members_of(e), {}, {}, {}
   local moves = e.state ~= state or e.owner ~= owner
   if e.state == 'o' and moves then file(list, e, false, added, removed) end
+  -- An entry that joins behind the first one leaves that the first.
+  if e.state or state ~= 'o' or list.head and e.place < list.head.place then list.head = nil end
   if e.at > 0 then list.held, owner_of(list, e.owner).woken = nil, nil end
   e.state, e.owner, e.at, e.till = state, owner, at, till
   if state == 'o' and moves then file(list, e, true, added, removed) end
@@ -259,7 +259,6 @@ local function change(list, e, state, owner, at, till)
 end
 
 local function enter(list, e, owner, till) change(list, e, 'o', owner, 0, till) end
-
 local function keep(list, e, owner, till, turn) change(list, e, 'k', owner, turn or 0, till) end
 
 -- Removes an entry whose job has not passed, and subtracts what it added to its tenant's finish.
@@ -383,7 +382,7 @@ end
 local function wake_entry(c, e, at, state)
   local list, late = c.line, lateness(e.owner)
   if late == 0 and not rings(c, e.owner, e.id, whole(at - now)) then
-    owner_of(list, e.owner).free = DEAF
+    owner_of(list, e.owner).free, list.head = DEAF, nil
     return false
   end
   if late == 0 and e.owner == c.asker then c.own[#c.own + 1] = {id = e.id, at = at} end
@@ -411,7 +410,7 @@ local function probe(c, skipped)
   for _, each in ipairs(skipped) do
     if lateness(each.name) > 0 then  -- it is never rung
     elseif each.free < DEAF then
-      if PROBE - each.free < now then each.free = rings(c, each.name) and -now or DEAF end
+      if PROBE - each.free < now then each.free, c.line.head = rings(c, each.name) and -now or DEAF, nil end
     elseif each.free > 0 and last_wake(c.line, each.name) + PROBE < now then
       wake_entry(c, entry_of(c.line, each.first), now, 'p')
     end
@@ -421,6 +420,7 @@ end
 -- Wakes the first entries, while there are units for them. Returns when a process should look, or nil.
 local function wake(c)
   local list = c.line
+  if list.head and list.look_at then return list.look_at end  -- nothing has changed since
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
   for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
   if #ended > 0 then list.renewed = 0 end  -- they may have been all, and the job that asks enters
@@ -445,7 +445,7 @@ local function wake(c)
         next_at = lead and at - lead or nil
         break
       end
-      list.skips_late = true
+      list.skips_late, list.head = true, nil
     else
       tried = tried + 1
       if wake_entry(c, e, at, keeps and 'w' or 'p') and keeps then
@@ -453,22 +453,22 @@ local function wake(c)
       end
     end
   end
-  list.skips_late = false
+  if list.skips_late then list.skips_late, list.head = false, nil end
   local skipped, out = list.skipped, held(list)
   if next_at and out.last then next_at = max(next_at, out.last + SPACING) end
   probe(c, skipped)
   if not o and #skipped == 0 then return again end
   if tried == MOST then again = now + SPACING end
   local at = math.min(next_at or math.huge, again or math.huge, out.first or math.huge)
-  return at < math.huge and at or nil
+  list.look_at = at < math.huge and at or nil
+  return list.look_at
 end
 
 -- Wakes entries of a workflow that holds its slot: they need no other slot.
 local function wake_workflow(c, workflow)
   local low, high = own('g', workflow)
-  for _, member in ipairs(members(c.line, whole(MOST), low, high)) do
-    wake_entry(c, entry_of(c.line, sub(member, #low + 31)), now, 'p')
-  end
+  local found = members(c.line, whole(MOST), low, high)
+  for _, each in ipairs(found) do wake_entry(c, entry_of(c.line, sub(each, #low + 31)), now, 'p') end
 end
 
 -- Claims
@@ -508,7 +508,7 @@ local function wake_claim(c, free, by_job, granted)
   if list.epoch == '' or c.size == 0 then return nil end
   if lateness(asker) > 0 then asker = '' end
   local o = free and asker ~= '' and owner_of(list, asker)
-  if o and o.free then o.free = free > 0 and free or -now end
+  if o and o.free and o.free ~= free then o.free, list.head = free > 0 and free or -now, nil end
   local workflow = granted and workflow_of(c) or ''
   if workflow ~= '' then wake_workflow(c, workflow) end
   local at = wake(c)
