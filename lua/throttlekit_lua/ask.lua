@@ -155,7 +155,7 @@ end
 
 -- The retry time of a caller without a position: after those of the callers that were denied before it.
 local function spread(c, retry)
-  local list, last = c.line, retry + GUESTS
+  local list, last = c.line, retry + RETRY_SPREAD
   if list.guest <= last then retry = max(retry, list.guest) end
   if not max_wait or retry - now <= max_wait then list.guest = math.min(retry + c.of.pace(c), last) end
   return retry

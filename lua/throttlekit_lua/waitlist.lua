@@ -4,9 +4,9 @@
 
   The list of a claim c, c.line, has four keys:
 
-  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); guest; paused, from and
-           emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order; if none
-           is free, minus the time at which it was last known to listen
+  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); guest (`next_retry_us` of waitlist.py);
+           paused, from and emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with
+           entries in the order; if none is free, minus the time at which it was last known to listen
   order    sorted set; all scores are 0, so members are in the order of their bytes. A place is 2 digits of rank, 16 of
            the tag, and 12 of the number. An entry always has one of the first two members, and some of the others:
              o<owner>|<place>|<id>       it waits

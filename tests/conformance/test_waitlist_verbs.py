@@ -15,7 +15,7 @@ from support.servers.processes import Cluster, redis_server
 from support.servers.sentinel import watched
 from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
-from throttlekit._core.answer import GUEST, Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
@@ -245,7 +245,7 @@ def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> N
 
 def test_a_caller_that_does_not_wait_gets_no_position(store: Any) -> None:
     """It passes only if nobody waits, and is told when it would."""
-    claim, request = _claim(SLOW), Request([_claim(SLOW)], GUEST)
+    claim, request = _claim(SLOW), Request([_claim(SLOW)], WITHOUT_JOB)
     assert store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt).allowed
     denied = store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt)
     assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, NOW_US + SECOND)
@@ -258,7 +258,7 @@ def test_a_caller_that_does_not_wait_gets_no_position(store: Any) -> None:
 def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
     """Each by itself: the second finds what the first took."""
     hour = FixedWindow("hour", "2/h")
-    requests = [Request([_claim(hour)], GUEST) for _ in range(3)]
+    requests = [Request([_claim(hour)], WITHOUT_JOB) for _ in range(3)]
     assert [answer.allowed for answer in StoreAccess(store).ask_all(requests)] == [True, True, False]  # type: ignore[union-attr]
 
 
@@ -318,7 +318,7 @@ def test_a_job_keeps_its_turn_when_another_store_denies(store: Any, rung: Callab
     assert held.kept.claim == 1
     # The unit of the scarcer limit is kept for it while it waits for the other one.
     assert _ask(store, "second", slow, fast, at_us=NOW_US + SECOND).reason is not Reason.ALLOWED
-    assert store.ask([slow], GUEST, NOW_US + SECOND).reason is not Reason.ALLOWED
+    assert store.ask([slow], WITHOUT_JOB, NOW_US + SECOND).reason is not Reason.ALLOWED
     store.wake([fast], NOW_US + SECOND + 250_000)
     assert _ask(store, "first", slow, fast, at_us=NOW_US + SECOND + 300_000).reason is Reason.ALLOWED
 
@@ -416,7 +416,7 @@ def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: 
 
         def take_all(at_us: int) -> None:
             single = _claim(TokenBucket("scarce", "10/s", burst=10))
-            while one.ask([single], GUEST, at_us).allowed:
+            while one.ask([single], WITHOUT_JOB, at_us).allowed:
                 passed.append(1)
 
         two.pause([other], 60 * SECOND, NOW_US)
@@ -568,7 +568,7 @@ def _works(store: Any) -> None:
     """A job waits, is woken by a settled cost, and another caller is denied."""
     claim = _claim(SLOW)
     end = _is_woken(store, claim)
-    (verdict,) = store.ask_all([Request([claim], GUEST)])
+    (verdict,) = store.ask_all([Request([claim], WITHOUT_JOB)])
     assert not verdict.allowed
     end()
     store.close()

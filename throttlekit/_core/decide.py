@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.answer import (
-    GUEST,
+    WITHOUT_JOB,
     Answer,
     Asker,
     Caller,
@@ -38,10 +38,10 @@ from throttlekit._core.storage_keys import is_workflow
 from throttlekit._core.waitlist import (
     DEAF,
     FUTURE_US,
-    GUESTS_US,
     KEPT_US,
     LEAD_US,
     PATIENCE_US,
+    RETRY_SPREAD_US,
     TURN_US,
     Entry,
     Ring,
@@ -60,7 +60,7 @@ Bell = Callable[[str, int, Wake | None], bool]
 """Like `Ring`, with the number of the claim on whose list the job waits."""
 
 
-_NOBODY, _ONLY_LOOKS = GUEST, Asker(Caller.PEEK)
+_NOBODY, _ONLY_LOOKS = WITHOUT_JOB, Asker(Caller.PEEK)
 
 
 class Stored(NamedTuple):
@@ -228,7 +228,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
     before, known, taken = algorithm.read(state.taken, now_us, waitlist.pause.emptied_us)
     if known is not before and asker.caller is not Caller.PEEK:
-        waitlist.guest_us = 0  # callers were spread at another rate
+        waitlist.next_retry_us = 0  # callers were spread at another rate
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
     opens_us = now_us if algorithm.estimates else max(now_us, waitlist.pause.until_us)
     ready = partial(ready_after, algorithm, taken, pace, at_us=opens_us)
@@ -319,11 +319,11 @@ def _in_us(at_us: int, now_us: int) -> int:
 
 def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
     """The retry time of a caller without a position: after those of the callers that were denied before it."""
-    waitlist, last_us = found.waitlist, retry_us + GUESTS_US
-    if waitlist.guest_us <= last_us:
-        retry_us = max(retry_us, waitlist.guest_us)
+    waitlist, last_us = found.waitlist, retry_us + RETRY_SPREAD_US
+    if waitlist.next_retry_us <= last_us:
+        retry_us = max(retry_us, waitlist.next_retry_us)
     if max_wait_us is None or retry_us - now_us <= max_wait_us:
-        waitlist.guest_us = min(retry_us + found.claim.algorithm.pace_us(found.taken, now_us), last_us)
+        waitlist.next_retry_us = min(retry_us + found.claim.algorithm.pace_us(found.taken, now_us), last_us)
     return retry_us
 
 

@@ -207,7 +207,7 @@ def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     """
     waitlist = stored.waitlist or Waitlist()
     if not waitlist.epoch and waitlist.pause == Pause() and waitlist.slow is None:
-        return waitlist.guest_us
+        return waitlist.next_retry_us
     last_us = max(now_us + KEPT_US, waitlist.pause.until_us, waitlist.slow.last_us if waitlist.slow else 0)
     if not waitlist.pause.emptied_us:
         return last_us

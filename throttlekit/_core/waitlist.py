@@ -36,8 +36,8 @@ from throttlekit._core.late import lateness_us
 from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
-    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "GUESTS_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US",
-    "PROBE_US", "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State",
+    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "PROBE_US",
+    "RETRY_SPREAD_US", "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State",
     "Waitlist", "Wake", "WakeRules",
 ]  # fmt: skip
 
@@ -74,8 +74,10 @@ KEPT_US = 172_800_000_000
 MOST_AT_ONCE = 16
 """How many entries one request wakes or removes at most, so that no script blocks the server for long."""
 
-GUESTS_US = 60_000_000
-"""Callers without a position are spread over at most this time, because they may never return."""
+RETRY_SPREAD_US = 60_000_000
+"""
+The retry times of callers without a position are spread over at most this time, because these callers may never return.
+"""
 
 FREE_UNKNOWN = 999_999
 """The free threads of an owner that has not reported them. They are known only while it has jobs in the order."""
@@ -194,7 +196,8 @@ class Waitlist:
         finishes: Where each tenant's next job would start, if beyond v.
         ends: The entries that have an end, by that time.
         turns: The entries that have a turn, by the end of the turn.
-        guest_us: The retry time of the next caller without a position, so that these callers do not all retry at once.
+        next_retry_us: The earliest retry time of the next caller without a position. It spreads these callers over
+            time.
         pause, slow: The pause and the slow-down of the limit, if there are any.
     """
 
@@ -202,7 +205,7 @@ class Waitlist:
     number: int = 0
     v: int = _FIRST_TAG
     look_us: int = 0
-    guest_us: int = 0
+    next_retry_us: int = 0
     entries: dict[str, Entry] = field(default_factory=dict)
     owners: dict[str, Owner] = field(default_factory=dict)
     finishes: dict[str, int] = field(default_factory=dict)
@@ -214,11 +217,11 @@ class Waitlist:
     @property
     def is_plain(self) -> bool:
         """Whether there is neither a pause nor a slow-down, and no caller has a retry time."""
-        return self.pause == Pause() and self.slow is None and not self.guest_us
+        return self.pause == Pause() and self.slow is None and not self.next_retry_us
 
     def without_jobs(self) -> Waitlist:
         """The list without its jobs: what is kept if no job waits."""
-        return Waitlist(guest_us=self.guest_us, pause=self.pause, slow=self.slow)
+        return Waitlist(next_retry_us=self.next_retry_us, pause=self.pause, slow=self.slow)
 
     # Positions
 

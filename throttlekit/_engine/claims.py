@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.answer import GUEST, NOT_WAITED, Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import NOT_WAITED, WITHOUT_JOB, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim, claim_of
 from throttlekit._core.decision import Charged, Decision, decision_of
 from throttlekit._core.job import Job
@@ -316,7 +316,7 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
         owner = "" if job is None else delivery.owner
         return Request(asked, Asker(Caller.PEEK, call.id, owner))
     if job is None:
-        return Request(asked, GUEST)
+        return Request(asked, WITHOUT_JOB)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
     ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
     asker = Asker(caller, job.id, delivery.owner, 0, ends_in_us, for_us, denials)

@@ -84,7 +84,7 @@ def test_more_ahead_is_never_sooner(limit: Limit, seed: int) -> None:
 
 @every_rate
 def test_pace_is_that_of_the_rate(limit: Limit) -> None:
-    """Guests are spread by the time that the limit takes for their units."""
+    """The retry times of callers without a job are spread by the time that the limit takes for their units."""
     for cost in (1, min(3, limit.capacity)):
         expected_us = cost * limit.period_us / limit.amount
         assert expected_us <= _bound(limit, cost, NOW_US).pace_us(None, NOW_US) <= expected_us * 1.01 + 1

@@ -511,8 +511,8 @@ def test_a_wait_of_more_than_the_clock_shows_began_at_its_first_instant(lists: L
 def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
     """It passes if nobody waits, and is told when it might pass otherwise. A peek changes nothing at all."""
     assert lists.ask("", caller=Caller.PEEK).reason is Reason.ALLOWED
-    assert lists.ask("", caller=Caller.GUEST).reason is Reason.ALLOWED
-    denied = lists.ask("", caller=Caller.GUEST)
+    assert lists.ask("", caller=Caller.WITHOUT_JOB).reason is Reason.ALLOWED
+    denied = lists.ask("", caller=Caller.WITHOUT_JOB)
     assert (denied.reason, denied.kept, denied.retry_us - lists.now) == (Reason.EXHAUSTED, None, SECOND)
     lists.ask("job")
     assert lists.ask("", caller=Caller.PEEK).retry_us - lists.now == 2 * SECOND
@@ -591,12 +591,12 @@ def test_a_raised_rate_spreads_callers_anew(lists: Lists) -> None:
         slow = TokenBucket(f"api {granted}", "1/30s", burst=1)
         fast = altered(slow, "100/s")
         for _ in range(4):
-            answer = lists.ask("", slow, caller=Caller.GUEST)
+            answer = lists.ask("", slow, caller=Caller.WITHOUT_JOB)
         assert answer.retry_us == lists.now + 90 * SECOND
         if granted:
             lists.now += 30 * SECOND
             assert lists.ask("one", fast).reason is Reason.ALLOWED
-        assert lists.ask("", fast, caller=Caller.GUEST).retry_us <= lists.now + 10 * MS
+        assert lists.ask("", fast, caller=Caller.WITHOUT_JOB).retry_us <= lists.now + 10 * MS
 
 
 @pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])

@@ -17,7 +17,7 @@ from support.partner.queueing import Ours, Partner, constant, even, happen, spre
 from throttlekit import Adapt, AsyncLimiter, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.by_latency import AdaptiveConcurrencyAlgorithm
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
-from throttlekit._core.answer import GUEST
+from throttlekit._core.answer import WITHOUT_JOB
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import (
     EVERY,
@@ -429,7 +429,7 @@ def test_tiers_adapt_apart() -> None:
 def test_lease_tells_the_store_how_long_it_was_held(store: MemoryStore, clock: FakeClock) -> None:
     algorithm = LLM.bind(1, 0, "a#1")
     claim = StoreClaim("tk1:{llm:}:0", algorithm)
-    assert store.ask([claim], GUEST).allowed
+    assert store.ask([claim], WITHOUT_JOB).allowed
     at_us = clock()
     clock.advance(0.25)
     store.release([Lease(claim.bucket, algorithm, at_us)])

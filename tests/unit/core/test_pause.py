@@ -76,7 +76,7 @@ def ask(
 ) -> tuple[Answer, Stored]:
     """Ask for *job*; *state* stays as it is. All jobs have one owner, with threads for all of them."""
     claim = claim_of(limit.bind(cost, now_us, f"holder-{now_us}-{job}"), cost, limit.max_queue)
-    asker = Asker(caller) if caller is Caller.GUEST else Asker(caller, job, "owner", 99)
+    asker = Asker(caller) if caller is Caller.WITHOUT_JOB else Asker(caller, job, "owner", 99)
     answer, (after,) = decide.ask([claim], [deepcopy(state)], now_us, asker, hear, "epoch")
     return answer, after
 
@@ -91,7 +91,7 @@ def used(limit: Limit, times: int) -> Any:
     """What is taken once *limit* was asked so often, at `NOW_US`."""
     state = Stored()
     for _ in range(times):
-        _, state = ask(limit, state, NOW_US, caller=Caller.GUEST)
+        _, state = ask(limit, state, NOW_US, caller=Caller.WITHOUT_JOB)
     return state.taken
 
 
@@ -111,7 +111,7 @@ def limiter(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Limite
 
 @every_limit
 @each_kind
-@pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST, Caller.PEEK])
+@pytest.mark.parametrize("caller", [Caller.JOB, Caller.WITHOUT_JOB, Caller.PEEK])
 @pytest.mark.parametrize("for_s", [1, 30, 7200 + 60, 86_400])
 def test_nobody_passes_before_it_is_over(limit: Limit, begin: Any, caller: Caller, for_s: int) -> None:
     """To the last microsecond, new jobs and those that wait are denied, and told why."""
@@ -156,7 +156,9 @@ def test_what_is_counted_goes_on_as_if_it_had_not_been(limit: Limit, before: int
     state = Stored(used(limit, before))
     paused, until_us = pause(limit, state, NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
     for now_us in range(until_us, until_us + limit.period_us + 1, max(1, limit.period_us // 97)):
-        (seen, paused), (known, state) = (ask(limit, each, now_us, caller=Caller.GUEST) for each in (paused, state))
+        (seen, paused), (known, state) = (
+            ask(limit, each, now_us, caller=Caller.WITHOUT_JOB) for each in (paused, state)
+        )
         assert seen == known
         assert paused.taken == state.taken
 
@@ -191,7 +193,7 @@ def test_no_burst_after_a_429(limit: Limit, before: int) -> None:
     step_us = limit.period_us // limit.amount
     runs_us: list[int] = []
     for now_us in range(until_us, until_us + limit.period_us + 1, max(1, step_us // 10)):
-        verdict, state = ask(limit, state, now_us, caller=Caller.GUEST)
+        verdict, state = ask(limit, state, now_us, caller=Caller.WITHOUT_JOB)
         if verdict.allowed:
             runs_us.append(now_us)
     if isinstance(limit, FixedWindow):
@@ -230,7 +232,7 @@ def test_pauses_break_no_log(amount: int, seed: int) -> None:
         if rnd.random() < 0.02:
             for_us = rnd.choice([None, 1, SECOND_US, limit.period_us // 2])
             state = pause(limit, state, now_us, for_us, emptied=rnd.random() < 0.5)
-        verdict, state = ask(limit, state, now_us, caller=Caller.GUEST)
+        verdict, state = ask(limit, state, now_us, caller=Caller.WITHOUT_JOB)
         if verdict.allowed:
             runs_us.append(now_us)
     assert len(runs_us) > amount
@@ -282,7 +284,7 @@ def test_denied_by_another_limit_it_stays_used_up() -> None:
     assert answer.claim == 1
     assert after[0].taken is taken
     passed, state = 0, after[0]
-    while (again := ask(paused, state, now_us, caller=Caller.GUEST))[0].allowed:
+    while (again := ask(paused, state, now_us, caller=Caller.WITHOUT_JOB))[0].allowed:
         passed, state = passed + 1, again[1]
     assert passed == 2
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import Adapt, Concurrency, ConfigurationError, FixedWindow, Limiter, SlidingWindow, TokenBucket
-from throttlekit._core.answer import GUEST, Asker, Caller
+from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.late import PLAIN_OWNER
@@ -35,7 +35,7 @@ class Downstream:
 
     def passes(self) -> bool:
         return self.store.ask([self.claim], Asker(Caller.PEEK), self.now_us).allowed and (
-            self.store.ask([self.claim], GUEST, self.now_us).allowed
+            self.store.ask([self.claim], WITHOUT_JOB, self.now_us).allowed
         )
 
     def passed_in(self, us: int, step_us: int = 10_000) -> int:
