@@ -1,6 +1,6 @@
 --[[
   Decide whether every claim may pass, and charge all of them or none. A denied job waits on a list until it is woken.
-  Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua.
+  Mirrors throttlekit/_core/decide.py. Runs after waitlist.lua.
 
   Its first parts are one_record.lua and at_once.lua, whose header says what is read, written and returned.
 ]]
@@ -98,7 +98,7 @@ local function grant(c, begins)
   c.of.charge(c)
   c.of.keep(c)
   list.paused, list.from, list.emptied = 0, 0, 0
-  pass_pace(c)
+  charge_pace(c)
   c.pace = nil
   if c.entry then pass(list, c.entry) end
 end

@@ -1,5 +1,5 @@
 --[[
-  The jobs that wait for one claim's limit and key. Mirrors throttlekit/_core/waitlist.py. Comes after claims.lua, the
+  The jobs that wait for one claim's limit and key. Mirrors throttlekit/_core/waitlist.py. Runs after claims.lua, the
   algorithms and slowdown.lua.
 
   The list of a claim c, c.line, has four keys:
@@ -484,7 +484,7 @@ local function find(c)
   if not c.is_read then c.of.read(c) end
   if c.adopted then list.guest = 0 end  -- callers were spread at another rate
   if list.emptied > 0 then
-    c.of.exhausted(c, list.emptied)
+    c.of.exhaust(c, list.emptied)
     local _, full = c.of.use(c)
     list.exhausted = full
   end

@@ -124,7 +124,7 @@ def slow_down(url: str, limit: Limit, tenant: str) -> None:
     assert limit.adapt is not None
     with contextlib.closing(RedisStore(url)) as store:
         claim = StoreClaim(bucket_name(limit.name, tenant, limit.fingerprint), limit.bind(1, 0))
-        store.slow([Slowing(claim, limit.adapt.fall(limit.amount, limit.period_us, None))])
+        store.slow([Slowing(claim, limit.adapt.refusal(limit.amount, limit.period_us, None))])
         wait_until(lambda: store.ask([claim], WITHOUT_JOB).allowed, description="the limit passes again")
 
 

@@ -19,7 +19,7 @@ from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Caller, Reason,
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import State, Wake
@@ -173,7 +173,9 @@ def test_a_higher_pace_wakes_a_job(store: Any, rung: Callable[[], list[str]]) ->
 def test_a_fall_and_an_answer_of_one_limit_in_one_call_both_count(store: Any) -> None:
     """The pace is the slower of both."""
     claim = _claim(FAST)
-    store.slow([Slowing(claim, Fall(None, 60 * SECOND, 50_000)), Slowing(claim, Remaining(0, 3600 * SECOND))], NOW_US)
+    store.slow(
+        [Slowing(claim, Refusal(None, 60 * SECOND, 50_000)), Slowing(claim, Remaining(0, 3600 * SECOND))], NOW_US
+    )
     answer = _ask(store, "one", claim, at_us=NOW_US + 120 * SECOND)
     assert answer.reason is not Reason.ALLOWED
     assert answer.retry_us > NOW_US + 3000 * SECOND
@@ -540,7 +542,7 @@ def test_the_rights_that_are_documented_are_enough() -> None:
         store = RedisStore(url.replace("://", "://limits:hunter2@"), timeout=TIMEOUT)
         claim = _claim(SLOW)
         end = _is_woken(store, claim)
-        store.slow([Slowing(claim, Fall(None, SECOND, 50_000))], NOW_US)
+        store.slow([Slowing(claim, Refusal(None, SECOND, 50_000))], NOW_US)
         store.pause([claim], SECOND, NOW_US)
         assert store.where([claim], "two", NOW_US) is not None
         assert store.list_waiting(claim, 2).jobs == 1

@@ -20,7 +20,7 @@ from throttlekit._core.decide import Stored
 from throttlekit._core.late import EARLY_US, LATE_EARLY_US, lateness_us
 from throttlekit._core.latency import Drop, Gauge
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import slots_of_holder, wait_names
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import (
@@ -598,7 +598,7 @@ class WaitHistory:
     def _slow(self) -> None:
         rnd = self._rnd
         why = rnd.choice(
-            [Fall(None, rnd.choice([SECOND, 60 * SECOND]), 50_000), Remaining(rnd.choice([0, 3]), 5 * SECOND)]
+            [Refusal(None, rnd.choice([SECOND, 60 * SECOND]), 50_000), Remaining(rnd.choice([0, 3]), 5 * SECOND)]
         )
         claim = self._unit()
         if claim.algorithm.code == "a" and rnd.random() < 0.8:

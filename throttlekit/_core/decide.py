@@ -33,7 +33,7 @@ from throttlekit._core.answer import (
 )
 from throttlekit._core.claim import CLASS, CLASSES, StoreClaim
 from throttlekit._core.late import early_us, lateness_us
-from throttlekit._core.slowdown import Pace, Pause, pace_of, paced, ready_after
+from throttlekit._core.slowdown import Pace, Pause, charge_pace, pace_of, ready_after
 from throttlekit._core.storage_keys import is_workflow
 from throttlekit._core.waitlist import (
     DEAF,
@@ -281,7 +281,7 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
         return found
     taken = claim.algorithm.admit(found.taken, now_us, begins_us)
     waitlist.pause = Pause()
-    waitlist.slow = waitlist.slow and paced(waitlist.slow, found.pace, begins_us)
+    waitlist.slow = waitlist.slow and charge_pace(waitlist.slow, found.pace, begins_us)
     if entry is not None:
         waitlist.pass_entry(entry)
     return found._replace(known=taken, taken=taken, entry=None)

@@ -13,7 +13,7 @@ from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Kept, Look, Pos
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import early_us_of
 from throttlekit._core.latency import Drop
-from throttlekit._core.slowdown import Fall
+from throttlekit._core.slowdown import Refusal
 from throttlekit._core.storage_keys import granted_name, wait_names
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Place, State, Wake
@@ -73,7 +73,7 @@ def encode(arguments: Iterable[str | bytes | int]) -> bytes:
 def slowing_arguments(slowing: Slowing) -> tuple[Any, ...]:
     """The arguments of wait_slow.lua for one limit."""
     why = slowing.why
-    if isinstance(why, Fall):
+    if isinstance(why, Refusal):
         return "fall", "" if why.granted_us is None else why.granted_us, why.span_us, why.floor
     if isinstance(why, Drop):
         return "drop", "" if why.granted_us is None else why.granted_us, "", ""

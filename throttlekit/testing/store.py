@@ -21,7 +21,7 @@ from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Caller, Look
 from throttlekit._core.claim import UNIT, StoreClaim
 from throttlekit._core.latency import Drop
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.wait_control import Charge
 from throttlekit.stores.base import Correction, Lease, Slowing, Store
@@ -283,7 +283,7 @@ class _History:
 
     def _slow(self) -> None:
         claim = self._unit()
-        rates: list[Fall | Remaining] = [Fall(None, 60 * _SECOND_US, 50_000), Remaining(3, 20 * _SECOND_US)]
+        rates: list[Refusal | Remaining] = [Refusal(None, 60 * _SECOND_US, 50_000), Remaining(3, 20 * _SECOND_US)]
         if not claim.algorithm.holder:
             self._both("slow", [Slowing(claim, self.rnd.choice(rates))])
         elif isinstance(claim.algorithm, AdaptiveConcurrencyAlgorithm):

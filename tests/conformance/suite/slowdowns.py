@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.suite.bench import SECOND_US, Bench, ConformanceSuite
 from conformance.suite.cases import CASES, Case, for_each
 from throttlekit._core.answer import Caller
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit.stores.base import Slowing
 
 __all__ = ["SlowdownConformance"]
@@ -20,7 +20,7 @@ class SlowdownConformance(ConformanceSuite):
         claim, now_us = bench.claim(case.limit), bench.now_us
         assert bench.look(case.limit).allowed
         for _ in range(9):
-            bench.store.slow([Slowing(claim, Fall(None, 60 * SECOND_US, 1_000))], now_us=now_us)
+            bench.store.slow([Slowing(claim, Refusal(None, 60 * SECOND_US, 1_000))], now_us=now_us)
         passed, last_us = 0, now_us
         while bench.now_us < now_us + 10 * SECOND_US:
             answer = bench.ask(case.limit, caller=Caller.WITHOUT_JOB)
@@ -50,7 +50,7 @@ class SlowdownConformance(ConformanceSuite):
     def test_after_the_reset_only_the_fall_counts(self, bench: Bench, case: Case) -> None:
         """An answer's pace ends with its reset, also while a fall lasts."""
         claim, now_us, far_us = bench.claim(case.limit), bench.now_us, 100 * case.limit.period_us
-        bench.store.slow([Slowing(claim, Fall(None, 1000 * far_us, 500_000))], now_us=now_us)
+        bench.store.slow([Slowing(claim, Refusal(None, 1000 * far_us, 500_000))], now_us=now_us)
         bench.store.slow([Slowing(claim, Remaining(0, far_us))], now_us=now_us)
         assert bench.look(case.limit).retry_us >= now_us + far_us
         bench.now_us = now_us + far_us
@@ -67,7 +67,7 @@ class SlowdownConformance(ConformanceSuite):
         bench.now_us += far_us // 2
         assert bench.ask(case.limit, cost=case.limit.capacity, caller=Caller.WITHOUT_JOB).allowed
         bench.now_us = now_us + far_us
-        bench.store.slow([Slowing(claim, Fall(None, far_us, 500_000))], now_us=bench.now_us)
+        bench.store.slow([Slowing(claim, Refusal(None, far_us, 500_000))], now_us=bench.now_us)
         assert bench.look(case.limit).retry_us <= bench.now_us + case.limit.period_us
 
     @for_each(_RATES)

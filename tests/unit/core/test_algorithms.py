@@ -37,7 +37,7 @@ def _used(limit: Limit, seed: int) -> tuple[Any, int]:
         now_us += rnd.randrange(3 * max(1, limit.period_us // limit.amount))
         unit = _bound(limit, 1, now_us, number)
         if rnd.random() < 0.05 and limit.period_us:
-            state = unit.exhausted(state, now_us)
+            state = unit.exhaust(state, now_us)
         if unit.ready_us(state, now_us) <= now_us:
             state = unit.admit(state, now_us)
     return state, now_us

@@ -136,7 +136,7 @@ def test_a_change_of_the_rate_forgives_nothing_of_an_early_grant() -> None:
     assert early is not None
     assert (early.at_us, early.debt_us) == (now + 2 * SECOND, EARLY_US)
     other, changed = altered(TokenBucket("partner", "1/s", burst=1), "2/s").bind(1), now + SECOND - EARLY_US
-    assert other.ready_us(other.adopted(early, changed), changed) == changed + SECOND // 2 + EARLY_US // 2
+    assert other.ready_us(other.adopt_rate(early, changed), changed) == changed + SECOND // 2 + EARLY_US // 2
 
 
 def test_a_new_job_passes_if_nobody_who_waits_can_be_woken() -> None:

@@ -247,14 +247,14 @@ def test_what_is_used_more_stays_so(limit: Limit) -> None:
     state: Any = None
     for _ in range(limit.capacity):
         state = charge.admit(state, ahead_us)
-    state = charge.settled(state, ahead_us, ahead_us, 3 * charge.size)
-    exhausted = charge.exhausted(state, NOW_US)
+    state = charge.settle(state, ahead_us, ahead_us, 3 * charge.size)
+    exhausted = charge.exhaust(state, NOW_US)
     assert charge.ready_us(exhausted, ahead_us) >= charge.ready_us(state, ahead_us)
-    fresh = charge.exhausted(None, ahead_us)
-    assert charge.ready_us(charge.exhausted(state, ahead_us), ahead_us) >= charge.ready_us(fresh, ahead_us)
+    fresh = charge.exhaust(None, ahead_us)
+    assert charge.ready_us(charge.exhaust(state, ahead_us), ahead_us) >= charge.ready_us(fresh, ahead_us)
     if isinstance(limit, SlidingWindow):
         later = charge.admit(None, NOW_US + 2 * limit.period_us)
-        assert charge.exhausted(later, NOW_US) is later
+        assert charge.exhaust(later, NOW_US) is later
 
 
 @every_limit
@@ -311,7 +311,7 @@ def test_sliding_window_goes_on_at_once_after_a_429(before: int, used: int) -> N
     charge = limit.bind(1)
     taken = limit.bind(before).admit(None, at_us - DAY_US)
     taken = limit.bind(used).admit(taken, at_us - 1)
-    after = charge.exhausted(taken, at_us)
+    after = charge.exhaust(taken, at_us)
     assert charge.use(after, at_us).units == max(10_000, charge.use(taken, at_us).units)
     if before // 2 + used < 10_000:
         assert at_us < charge.ready_us(after, at_us) <= at_us + DAY_US // (10_000 - used)
@@ -323,9 +323,9 @@ def test_sliding_window_goes_on_at_once_after_a_429(before: int, used: int) -> N
 
 def test_pauses_merge_by_their_ends() -> None:
     """A later one that is shorter shortens nothing; one that ends later is taken."""
-    paused = Pause().changed(NOW_US, 10, emptied=False)
-    assert paused.changed(NOW_US + 1, 5, emptied=False) is paused
-    assert paused.changed(NOW_US + 1, 10, emptied=False) == Pause(NOW_US + 11, NOW_US + 1)
+    paused = Pause().change(NOW_US, 10, emptied=False)
+    assert paused.change(NOW_US + 1, 5, emptied=False) is paused
+    assert paused.change(NOW_US + 1, 10, emptied=False) == Pause(NOW_US + 11, NOW_US + 1)
 
 
 RESUMED, CLOCK = (None, False), (0, None)
@@ -385,10 +385,10 @@ def test_limit_fills_from_the_end_of_a_429_within_a_longer_pause() -> None:
 
 def test_resume_ends_it_now() -> None:
     """From then on the limit fills at its rate; where nothing is paused nothing changes."""
-    resumed = Pause().changed(NOW_US, 10_000_000, emptied=False).changed(NOW_US + 5, None, emptied=False)
+    resumed = Pause().change(NOW_US, 10_000_000, emptied=False).change(NOW_US + 5, None, emptied=False)
     assert resumed == Pause(NOW_US + 5, NOW_US + 5)
-    assert resumed.changed(NOW_US + 9, None, emptied=False) is resumed
-    assert Pause().changed(NOW_US, None, emptied=False) == Pause()
+    assert resumed.change(NOW_US + 9, None, emptied=False) is resumed
+    assert Pause().change(NOW_US, None, emptied=False) == Pause()
 
 
 @every_limit
@@ -599,7 +599,7 @@ def test_debt_of_the_window_before_outlives_a_pause() -> None:
     """A sliding window that was settled far beyond its amount still owes that when a pause ends in the next window."""
     limit, begin_us = SlidingWindow("partner", "10/m"), 60_000_000 * 30_000_000
     charge = limit.bind(1)
-    owing = charge.settled(charge.admit(None, begin_us), begin_us, begin_us, 49)
-    after = charge.exhausted(owing, begin_us + 70_000_000)
+    owing = charge.settle(charge.admit(None, begin_us), begin_us, begin_us, 49)
+    after = charge.exhaust(owing, begin_us + 70_000_000)
     assert charge.ready_us(after, begin_us + 70_000_000) >= charge.ready_us(owing, begin_us + 70_000_000)
     assert after.before == 50
