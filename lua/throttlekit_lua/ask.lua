@@ -50,7 +50,7 @@ local function is_full(c)
   local jobs, first = waiting(list), members(list, '1', low, '(w~:')[1]
   while first do
     local name = match(first, '^w([^|]*)')
-    jobs, low = jobs + expected(list, name), '[w' .. name .. '}'
+    jobs, low = jobs + count_expected(list, name), '[w' .. name .. '}'
     first = members(list, '1', low, '(w~:')[1]
   end
   if jobs < c.queue then return false end
@@ -141,7 +141,7 @@ end
 local function comes(c)
   local list = c.line
   if not c.entry then return now end
-  local before = rank_of(list, c.entry.place) + expected(list, owner)
+  local before = rank_of(list, c.entry.place) + count_expected(list, owner)
   local at = ready(c, units_out(list) - held(list).late + before * c.cost)
   if c.code == 't' and c.of.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
   return max(now + SOONEST, at, list.paused)

@@ -295,7 +295,7 @@ class BothStores:
         entries = waitlist.entries.values()
         self.seen["waiting"] += any(each.state is State.WAITING for each in entries)
         self.seen["woken"] += any(each.state is State.WOKEN for each in entries)
-        self.seen["probed"] += any(each.state is State.WOKEN and not each.counts for each in entries)
+        self.seen["trial wakes"] += any(each.state is State.WOKEN and not each.counts for each in entries)
         self.seen["kept late"] += any(each.counts and lateness_us(each.owner) > 0 for each in entries)
         self.seen["kept"] += any(each.state is State.KEPT for each in entries)
         self.seen["turns"] += bool(waitlist.turns)

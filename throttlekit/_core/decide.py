@@ -242,7 +242,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     if late_us and entry is not None and not turn:
         ahead = waitlist.rank_of(entry.place, now_us) * claim.cost
         if ready(kept + ahead) <= now_us + late_us:
-            turn, kept = True, kept - waitlist.kept_late(now_us)
+            turn, kept = True, kept - waitlist.held_late(now_us)
     passes_us = max(ready(kept), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
@@ -333,8 +333,8 @@ def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
     entry = waitlist.entries.get(asker.job)
     if entry is None:
         return now_us
-    before = waitlist.rank_of(entry.place, now_us) + waitlist.expected(asker.owner, now_us)
-    kept = waitlist.taken(now_us) - waitlist.kept_late(now_us)
+    before = waitlist.rank_of(entry.place, now_us) + waitlist.count_expected(asker.owner, now_us)
+    kept = waitlist.taken(now_us) - waitlist.held_late(now_us)
     passes_us = found.ready(kept + before * found.claim.cost)
     if algorithm.overflows and algorithm.keeps_us < late_us:
         passes_us -= early_us  # a unit that is not taken at once is lost
@@ -381,7 +381,7 @@ def _wake_all(
         if not waitlist.epoch or not found.claim.algorithm.size:
             continue
         if asker.owner and free is not None and not lateness_us(asker.owner):
-            waitlist.tell(asker.owner, free, now_us)
+            waitlist.set_free(asker.owner, free, now_us)
         ring = _ring_of(i, asker, bell, wakes)
         workflow = _workflow_of(found.claim)
         if granted and workflow:
@@ -449,7 +449,7 @@ def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
     """How many jobs wait, or were woken and will return after a delay; without those of owners that do not listen."""
     owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
     late = [owner.name for owner in owners if lateness_us(owner.name)]
-    return sum(len(owner.waiting) for owner in owners) + sum(waitlist.expected(name, now_us) for name in late)
+    return sum(len(owner.waiting) for owner in owners) + sum(waitlist.count_expected(name, now_us) for name in late)
 
 
 def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:

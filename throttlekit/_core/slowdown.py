@@ -14,9 +14,9 @@ Example: a limit of 100/s gets a 429. Its rate falls to 76/s, rises to 95/s in o
 
 The pace is a second bucket (generic cell rate algorithm), with a burst of `TOLERANCE_US`. After a reduction its rate
 follows the cubic function of CUBIC (Ha, Rhee, Xu: "CUBIC: a new TCP-friendly high-speed TCP variant", 2008; RFC 9438),
-with the time counted in spans. The function's top, which it reaches after one span, is below the rate at which the service
-refused: the true limit of a service rarely changes, so that rate was too high, and each time it is tried again, the
-service may refuse every running job:
+with the time counted in spans. The function's top, which it reaches after one span, is below the rate at which the
+service refused: the true limit of a service rarely changes, so that rate was too high, and each time it is tried again,
+the service may refuse every running job:
 
     part = top × (1 + (1 - β) × (t / span - 1)³), between the floor and 1, with β = 0.8
 

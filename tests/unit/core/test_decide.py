@@ -14,7 +14,7 @@ from throttlekit._core.claim import CLASS, StoreClaim
 from throttlekit._core.late import EARLY_US, PLAIN_OWNER, late_owner
 from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
-from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Entry, State, Wake
+from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, TRIAL_US, Entry, State, Wake
 from throttlekit.stores.base import Lease
 from throttlekit.stores.memory import MemoryStore
 
@@ -208,7 +208,7 @@ def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
     lists.now += SECOND
     for _ in range(8):
         lists.look("a")
-        lists.now += PROBE_US // 2 + 1
+        lists.now += TRIAL_US // 2 + 1
     assert lists.woken() == ["lost0", "lost1", "lost2", "lost3"]
 
 
@@ -219,7 +219,7 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
     for number in range(2):
         lists.ask(f"lost{number}", limit, owner="b")
     lists.look("b", limit=limit, free=0)
-    lists.now += PROBE_US
+    lists.now += TRIAL_US
     lists.look("c", limit=limit)
     assert lists.on_wakes == [], "b has just said that no thread is free"
     lists.now += 1
@@ -228,7 +228,7 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
     assert (lists.on_wakes, lists.woken()) == (["b"], []), "b is told of no wake, and listens"
     lists.store.listen("b", lambda *_: None)()
     lists.ask("other", limit)
-    lists.now += PROBE_US
+    lists.now += TRIAL_US
     assert lists.ask("four", limit).reason is Reason.FULL
     lists.now += 1
     lists.look("c", limit=limit)
