@@ -1,6 +1,6 @@
 --[[
   Decide whether every claim may pass, and charge all of them or none. A denied job waits on a list until it is woken.
-  Mirrors throttlekit/_core/decide.py. Comes after waitlist.lua.
+  Mirrors throttlekit/_core/decide.py. Runs after waitlist.lua.
 
   Its first parts are one_record.lua and at_once.lua, whose header says what is read, written and returned.
 ]]
@@ -49,7 +49,7 @@ local function is_full(c)
   local jobs, first = waiting(list), members(list, '1', low, '(w~:')[1]
   while first do
     local name = match(first, '^w([^|]*)')
-    jobs, low = jobs + expected(list, name), '[w' .. name .. '}'
+    jobs, low = jobs + count_expected(list, name), '[w' .. name .. '}'
     first = members(list, '1', low, '(w~:')[1]
   end
   if jobs < c.queue then return false end
@@ -97,7 +97,7 @@ local function grant(c, begins)
   c.of.charge(c)
   c.of.keep(c)
   list.paused, list.from, list.emptied, list.head = 0, 0, 0, nil
-  pass_pace(c)
+  charge_pace(c)
   c.pace = nil
   if c.entry then pass(list, c.entry) end
 end
@@ -140,7 +140,7 @@ end
 local function comes(c)
   local list = c.line
   if not c.entry then return now end
-  local before = rank_of(list, c.entry.place) + expected(list, owner)
+  local before = rank_of(list, c.entry.place) + count_expected(list, owner)
   local at = ready(c, units_out(list) - held(list).late + before * c.cost)
   if c.code == 't' and c.of.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
   return max(now + SOONEST, at, list.paused)
@@ -154,7 +154,7 @@ end
 
 -- The retry time of a caller without a position: after those of the callers that were denied before it.
 local function spread(c, retry)
-  local list, last = c.line, retry + GUESTS
+  local list, last = c.line, retry + RETRY_SPREAD
   if list.guest <= last then retry = max(retry, list.guest) end
   if not max_wait or retry - now <= max_wait then list.guest = math.min(retry + c.of.pace(c), last) end
   return retry

@@ -1,6 +1,6 @@
 --[[
   The part of ask.lua that runs before the others: repeat a grant whose answer was lost, or grant at once if nobody
-  waits and nothing is paused or slowed down. Comes after claims.lua.
+  waits and nothing is paused or slowed down. Runs after claims.lua.
 
   KEYS[5n+1]  besides those of n claims: where a grant is kept for a while, in case its answer is lost; only with an attempt
 

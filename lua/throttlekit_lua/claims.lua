@@ -1,5 +1,5 @@
 --[[
-  The claims of a script on waitlists. Comes after common.lua and the algorithms.
+  The claims of a script on waitlists. Runs after common.lua and the algorithms.
 
   KEYS[5i-4 .. 5i]  of claim i: what is taken, and the record, order, entries and tags of its list: see waitlist.lua
   ARGV              of claim i: "code b;c;mark cost step lead queue tenant", with "~" for the first space if c is more than

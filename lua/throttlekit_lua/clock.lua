@@ -3,7 +3,7 @@
 
   Every number handed to the server goes through one format: tostring keeps 14 digits, and some servers print 1e+08.
 ]]
-local KEPT, GUESTS, STALE = 5000000, 60000000, 60000000
+local KEPT, RETRY_SPREAD, STALE = 5000000, 60000000, 60000000
 local MOST_TAG, FURTHEST, MOST_EXACT = 9007199254740990, 3155760000000000, 9007199254740992
 local format, max, ceil = string.format, math.max, math.ceil
 

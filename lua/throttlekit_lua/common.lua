@@ -1,5 +1,5 @@
 --[[
-  What the scripts of decisions have in common. Comes after clock.lua. Each algorithm adds itself to `algorithms`:
+  What the scripts of decisions have in common. Runs after clock.lua. Each algorithm adds itself to `algorithms`:
 
   read(c)        reads what is stored of claim c, if it can be true; c.stored: something is stored,
                  c.stale: what is stored cannot be true, and something else was taken in its place,
@@ -11,7 +11,7 @@
   charge(c)      takes c.size
   settle(c)      takes c.by more, or gives back, of what was taken at c.granted
   keep(c)        writes what charge, settle or read changed
-  exhausted(c, at)  sets the state as if one period's units had been used, evenly, up to `at`
+  exhaust(c, at)  sets the state as if one period's units had been used, evenly, up to `at`
   use(c)         what is used, and until when it counts
   tight(c, t)    whether a unit that is not taken within t is lost
   estimates      true if no clock shows when units become free, as for slots: a job may pass before its estimate

@@ -63,7 +63,7 @@ algorithms.c = {
       if #holders == AT_ONCE then c.adopted = true end  -- there may be more, which count until all these are removed
     end
   end,
-  exhausted = function() end,
+  exhaust = function() end,
   there = function(c) return max(0, c.a - c.live) end,
   ready = function(c, n)
     local over = n + c.size - max(0, c.a - c.live)

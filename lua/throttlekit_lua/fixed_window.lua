@@ -59,7 +59,7 @@ algorithms.f = {
     end
     c.window, c.used = counted_at(c, now)
   end,
-  exhausted = function(c, at)
+  exhaust = function(c, at)
     local window, used, over = counted_at(c, at)
     if not over then return end
     local step = ceil(c.b / PARTS)

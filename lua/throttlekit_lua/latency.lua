@@ -1,6 +1,6 @@
 --[[
   Mirrors throttlekit/_core/algorithms/by_latency.py. Code a.
-  Mirrors throttlekit/_core/latency.py, which says how many slots are in use. Comes after concurrency.lua.
+  Mirrors throttlekit/_core/latency.py, which says how many slots are in use. Runs after concurrency.lua.
   a, b, c  amount, lease, microseconds, and "floor timeout holder"; once read, c.a is how many slots are in use, and c.c
            the holder
   Key      as of concurrency.lua, and the numbers that GAUGE names, each by minus its value
@@ -100,7 +100,7 @@ algorithms.a = {
     end
     c.a = slots_of(c)
   end,
-  exhausted = function() end,
+  exhaust = function() end,
   there = function(c) return all.there(c) end,
   ready = function(c, n) return all.ready(c, n) end,
   charge = function(c)

@@ -1,7 +1,7 @@
 --[[
   The first part of ask.lua, for claims of one record: a bucket, a window or a log. If nobody waits and nothing is paused
   or slowed down, it grants, answers a peek, or gives a caller without a job a retry time, as the rest of the script
-  would, which takes longer to set up. In any other case it writes nothing, and the rest decides. Comes after clock.lua, and
+  would, which takes longer to set up. In any other case it writes nothing, and the rest decides. Runs after clock.lua, and
   ring.lua if there is a log. KEYS and ARGV are those of at_once.lua.
 ]]
 local call = redis.call
@@ -10,7 +10,7 @@ do
   local claims = floor(#KEYS / 5)
   local head, two = #ARGV - 3 * claims, INTEGER .. ' ' .. INTEGER
   local caller = head > 1 and sub(ARGV[head - 1], 1, 3) or '0 g'
-  local guest, peeks = caller == '0 g' and (head < 2 or ARGV[head] == ''), caller == '0 p'
+  local without_job, peeks = caller == '0 g' and (head < 2 or ARGV[head] == ''), caller == '0 p'
   local opens = sub(caller, 1, 2) == '0 '
   local uses, was, rows, binding, passes, pace, after = '', '', (claims > 1 or peeks) and {}, 1, now, 0, 0
   -- What a grant of the last claim writes, and until when that counts; of a log also where, and its head.
@@ -20,7 +20,7 @@ do
     local terms, size, a, asked = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0, 0
     opens = opens and size > 0
     if opens and call('EXISTS', record) == 1 then
-      local list = guest and call('HMGET', record, 'guest', 'epoch', 'from', 'slow') or {}
+      local list = without_job and call('HMGET', record, 'guest', 'epoch', 'from', 'slow') or {}
       opens = not (list[2] or list[3] or list[4]) and list[1]
       asked = (opens or 0) + 0
     end
@@ -90,7 +90,7 @@ do
         if c.all then text, place = top .. sub(c.all, 15, 7 * place) .. text .. sub(c.all, 7 * (place + size) + 1), nil end
       end
     end
-    opens = ready and (ready <= now or peeks or guest)
+    opens = ready and (ready <= now or peeks or without_job)
     if not opens then break end
     if ready > passes then
       binding, passes, pace, after, rows = i, ready, size, asked, rows or {}
@@ -116,10 +116,10 @@ do
     for _, row in ipairs(rows) do was = was .. ' ' .. format(two, row[5], row[6]) end
     local again, reason = passes, passes > now and 1 or 0
     if not peeks then
-      if after - GUESTS <= passes then again = max(after, passes) end
+      if after - RETRY_SPREAD <= passes then again = max(after, passes) end
       local wait, before = head > 1 and tonumber(match(ARGV[head - 1], '^%d+ %l+ %S* %d+ (%d*)')), KEYS[5 * binding - 3]
       if not wait or again - now <= wait then
-        local till = math.min(again + pace, passes + GUESTS)
+        local till = math.min(again + pace, passes + RETRY_SPREAD)
         call('HSET', before, 'guest', format(INTEGER, till))
         call('PEXPIRE', before, format(INTEGER, ceil((till - now + KEPT) / 1000)))
       end

@@ -1,5 +1,5 @@
 --[[
-  Extend leases of slots. Mirrors Algorithm.renewed of throttlekit/_core/algorithms/concurrency.py. Comes after common.lua
+  Extend leases of slots. Mirrors Algorithm.renew of throttlekit/_core/algorithms/concurrency.py. Runs after common.lua
   and the algorithm.
 
   KEYS[i]     the holders of limit i

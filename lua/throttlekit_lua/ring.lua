@@ -1,5 +1,5 @@
 --[[
-  Numbers of 7 bytes, of which the key of a sliding log consists. Comes after clock.lua.
+  Numbers of 7 bytes, of which the key of a sliding log consists. Runs after clock.lua.
 ]]
 local function bytes(x)
   local low, high, floor = x % 16777216, math.floor(x / 16777216), math.floor

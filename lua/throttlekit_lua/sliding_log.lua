@@ -75,7 +75,7 @@ algorithms.l = {
       c.stale, c.head, c.owed, c.newest, c.even, c.groups = true, 0, 0, now, now, 1
     end
   end,
-  exhausted = function(c, at)
+  exhaust = function(c, at)
     c.stored, c.newest, c.even, c.groups = true, math.max(at, c.newest), at, math.min(c.a, 64)
   end,
   there = function(c) return c.a - algorithms.l.use(c) end,

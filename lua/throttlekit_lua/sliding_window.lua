@@ -52,7 +52,7 @@ algorithms.s = {
     end
     c.window, c.before, c.used = counted_at(c, now)
   end,
-  exhausted = function(c, at)
+  exhaust = function(c, at)
     local window, before, used = counted_at(c, at)
     if window > math.floor(at / c.b) then return end
     local over = math.floor((at - window * c.b) / c.c)

@@ -1,6 +1,6 @@
 --[[
-  What makes a limit slower for a while. Mirrors `fallen` and `apply_remaining` of throttlekit/_core/slowdown.py. Comes after
-  slowdown.lua.
+  Slow a limit down after a refusal or a report of the service downstream. Mirrors `apply_refusal` and
+  `apply_remaining` of throttlekit/_core/slowdown.py. Runs after slowdown.lua.
 ]]
 local function not_slow()
   local slow = {top = ONE, span = 1, floor = ONE}
@@ -8,20 +8,20 @@ local function not_slow()
   return slow
 end
 
-local function slow_gate(slow) return slow_last(slow) > now and slow.gate or 0 end
+local function slow_tat(slow) return slow_last(slow) > now and slow.tat or 0 end
 
 -- Returns whether the slow-down changed.
-local function fall(line, granted, span, floor)
+local function apply_refusal(line, granted, span, floor)
   local slow = line.slow or not_slow()
   if granted and slow.back > now and granted < slow.fell then return false end
   local part = max(slow_part(slow), floor)
   local below = slow.back > now and part < slow.top
   local from = max(line.paused, now)
-  local gate = max(slow_gate(slow), from + TOLERANCE)
+  local tat = max(slow_tat(slow), from + TOLERANCE)
   slow.top = max(floor, math.floor(part * (below and TOP_BELOW or TOP) / TOP_PARTS))
   local spans = 1
   while cubic(slow.top, spans * span, span) < ONE do spans = spans + 1 end
-  slow.fell, slow.span, slow.floor, slow.back, slow.gate = now, span, floor, from + spans * span, gate
+  slow.fell, slow.span, slow.floor, slow.back, slow.tat = now, span, floor, from + spans * span, tat
   slow.from, slow.moved = from, now
   line.slow = slow
   return true
@@ -37,10 +37,10 @@ local function apply_remaining(line, remaining, reset, ours)
     if until_ >= slow.reported_until - SAME then until_ = max(until_, slow.reported_until) end
   end
   slow = slow or not_slow()
-  local gate, first = slow_gate(slow), now + max(TOLERANCE, ceil(each / 1000))
-  if not known or remaining == 0 then gate = max(gate, first)
-  elseif until_ > slow.reported_until + SAME then gate = math.min(gate, first) end
-  slow.reported_at, slow.reported_until, slow.each, slow.moved, slow.gate = now, until_, each, now, gate
+  local tat, first = slow_tat(slow), now + max(TOLERANCE, ceil(each / 1000))
+  if not known or remaining == 0 then tat = max(tat, first)
+  elseif until_ > slow.reported_until + SAME then tat = math.min(tat, first) end
+  slow.reported_at, slow.reported_until, slow.each, slow.moved, slow.tat = now, until_, each, now, tat
   line.slow = slow
   return true
 end

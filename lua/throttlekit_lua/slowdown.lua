@@ -1,12 +1,12 @@
 --[[
-  A limit that is slower for a while. Mirrors throttlekit/_core/slowdown.py. Comes after common.lua.
+  A limit that is slower for a while. Mirrors throttlekit/_core/slowdown.py. Runs after common.lua.
 
-  line.slow   what its line keeps of it, as SLOWED names it; nil: the limit is not slowed down
-  c.pace      the pace of the claim: `each` nanoseconds a unit, `charge` microseconds for the request, `gate`
+  line.slow   the slow-down, with the fields of SLOWED; nil if the limit is not slowed down
+  c.pace      the pace of the claim: `each` nanoseconds a unit, `charge` microseconds for the request, `tat`, `last`
 ]]
 local ONE, TOLERANCE, BETA_PART, SAME = 1000000, 250000, 5, 2000000
 local TOP, TOP_BELOW, TOP_PARTS = 19, 18, 20
-local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'reported_at', 'reported_until', 'each', 'gate', 'moved', 'from'}
+local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'reported_at', 'reported_until', 'each', 'tat', 'moved', 'from'}
 local SLOWED_FORMAT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 
 local function slow_in(text)
@@ -25,7 +25,7 @@ end
 
 local function slow_last(slow) return max(slow.back, slow.reported_until) end
 
--- If a clock that was ahead wrote it, what is left of it begins now. Returns whether that is so.
+-- If a clock that was ahead wrote the slow-down, the rest of it begins now. Returns whether that is so.
 local function slow_at(slow)
   local later = slow.fell > now or slow.reported_at > now or slow.moved > now
   if slow.fell > now then
@@ -33,7 +33,7 @@ local function slow_at(slow)
     slow.back, slow.from, slow.fell = slow.back - by, slow.from - by, now
   end
   if slow.reported_at > now then slow.reported_until, slow.reported_at = now + slow.reported_until - slow.reported_at, now end
-  if slow.moved > now then slow.gate, slow.moved = max(0, slow.gate - (slow.moved - now)), now end
+  if slow.moved > now then slow.tat, slow.moved = max(0, slow.tat - (slow.moved - now)), now end
   return later
 end
 
@@ -53,14 +53,14 @@ local function read_pace(c)
   if part < ONE then each = max(each, max(1, mark) * ONE / part) end
   if each == 0 then return end
   local charge = math.min(ceil(cost * each / 1000), FURTHEST)
-  c.pace = {each = each, charge = charge, gate = slow.gate, last = slow_last(slow)}
+  c.pace = {each = each, charge = charge, tat = slow.tat, last = slow_last(slow)}
 end
 
--- Like `ready` and `there` of the claim's algorithm, at the claim's pace.
+-- Like `ready` and `there` of the claim's algorithm, but also at the claim's pace.
 local function ready_after(c, n, opens)
   local ready, pace = c.of.ready(c, n, opens), c.pace
   if not pace then return ready end
-  local first = pace.gate - max(0, TOLERANCE - pace.charge)
+  local first = pace.tat - max(0, TOLERANCE - pace.charge)
   local slow = first + ceil(n * pace.each / 1000)
   if slow <= pace.last then return max(ready, slow) end
   local left = max(0, n - math.floor(max(0, pace.last - first) * 1000 / pace.each))
@@ -69,15 +69,15 @@ end
 
 local function pace_there(c)
   local there, pace = c.of.there(c), c.pace
-  if not pace or pace.gate <= now then return there end
-  return math.min(there, math.floor(max(0, now + TOLERANCE - pace.gate) * 1000 / pace.each))
+  if not pace or pace.tat <= now then return there end
+  return math.min(there, math.floor(max(0, now + TOLERANCE - pace.tat) * 1000 / pace.each))
 end
 
--- The request has passed. Returns whether the limit was slowed down.
-local function pass_pace(c)
+-- Charges the request to the pace. Returns the slow-down, if there was one.
+local function charge_pace(c)
   local slow = c.line.slow
   local begins = c.begins or now
-  if c.pace then slow.gate, slow.moved = max(c.pace.gate, begins) + c.pace.charge, begins
+  if c.pace then slow.tat, slow.moved = max(c.pace.tat, begins) + c.pace.charge, begins
   elseif slow and begins >= slow_last(slow) then c.line.slow = nil end
   return slow
 end

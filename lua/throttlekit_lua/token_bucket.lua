@@ -71,7 +71,7 @@ algorithms.t = {
       if c.as_kept then c.from = from else adopt(c, from) end
     end
   end,
-  exhausted = function(c, at)
+  exhaust = function(c, at)
     if not c.stored or c.tat < at + c.b then c.stored, c.tat, c.debt = true, at + c.b, 0 end
   end,
   there = function(c)

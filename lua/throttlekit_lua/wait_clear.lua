@@ -1,5 +1,5 @@
 --[[
-  Remove all entries of lists. Their pauses and slowdowns stay. Mirrors throttlekit/_core/wait_control.py. Comes after
+  Remove all entries of lists. Their pauses and slowdowns stay. Mirrors throttlekit/_core/wait_control.py. Runs after
   claims.lua.
 
   KEYS     of each list, its record, order, entries and tags: see waitlist.lua

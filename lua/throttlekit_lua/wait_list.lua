@@ -1,5 +1,5 @@
 --[[
-  Count the jobs that wait on one list, and name the first of them. Mirrors throttlekit/_core/wait_control.py. Comes after
+  Count the jobs that wait on one list, and name the first of them. Mirrors throttlekit/_core/wait_control.py. Runs after
   claims.lua.
 
   KEYS     the order of the list: see waitlist.lua

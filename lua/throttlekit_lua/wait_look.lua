@@ -1,6 +1,6 @@
 --[[
   Look at one list for an owner: wake jobs, and return its woken jobs. Mirrors throttlekit/_core/decide.py.
-  Comes after waitlist.lua.
+  Runs after waitlist.lua.
 
   KEYS     of the claim, of one unit: see ask.lua
   ARGV     [1] now; [2] the owner; [3] its free threads; [4 .. 6] the claim, as in ask.lua; then the ids of its first jobs

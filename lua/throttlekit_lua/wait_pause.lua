@@ -1,5 +1,5 @@
 --[[
-  Pause limits, or end their pause, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Comes after waitlist.lua.
+  Pause limits, or end their pause, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua.
 
   KEYS     of each claim, of one unit: see ask.lua
   ARGV     [1] now; [2] the number of claims; [3] for how long, microseconds, or "" to end the pause; [4] "1" if the

@@ -1,6 +1,6 @@
 --[[
   Return what a request was charged here, because another store denied it: its job keeps its position and its turn, and
-  other jobs are woken. Mirrors throttlekit/_core/wait_control.py. Comes after waitlist.lua.
+  other jobs are woken. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua.
 
   KEYS     of each claim: see ask.lua
   ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, or "" if it keeps no position, [5] its owner;

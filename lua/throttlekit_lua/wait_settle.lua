@@ -1,5 +1,5 @@
 --[[
-  Correct what was charged, or release slots, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Comes after
+  Correct what was charged, or release slots, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Runs after
   waitlist.lua.
 
   KEYS     of each claim, of one unit: see ask.lua

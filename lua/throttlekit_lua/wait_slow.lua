@@ -1,11 +1,11 @@
 --[[
-  Slow limits down for a while, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Comes after waitlist.lua and
+  Slow limits down for a while, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua and
   slow_events.lua.
 
   KEYS     of each claim, of one unit: see ask.lua
   ARGV     [1] now; [2] the number of claims; the claims, as in ask.lua; then of each claim 4 arguments: "fall" or
-           "remaining"; or "drop", for slots that adapt; a fall or a drop: when the refused job was admitted, or ""; remaining:
-           how many units remain; a fall: the span, microseconds; remaining: until when, microseconds from now; a fall: the
+           "remaining"; or "drop", for slots that adapt; "fall" or "drop": when the refused job was admitted, or ""; remaining:
+           how many units remain; "fall": the span, microseconds; remaining: until when, microseconds from now; a fall: the
            floor, millionths
 ]]
 local number = tonumber(ARGV[2])
@@ -15,7 +15,7 @@ for i, c in ipairs(claims) do
   local x, y, z = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   find(c)
   local why, changed = ARGV[at], false
-  if why == 'fall' then changed = fall(c.line, x, y, z)
+  if why == 'fall' then changed = apply_refusal(c.line, x, y, z)
   elseif why == 'remaining' then changed = apply_remaining(c.line, x, y, c.of.there(c) + math.floor(y / (max(1, c.mark) / 1000)))
   elseif c.of.drop(c, x) then c.of.keep(c) end
   if changed then c.line.renewed = 0 end

@@ -1,12 +1,12 @@
 --[[
-  The jobs that wait for one claim's limit and key. Mirrors throttlekit/_core/waitlist.py. Comes after claims.lua, the
+  The jobs that wait for one claim's limit and key. Mirrors throttlekit/_core/waitlist.py. Runs after claims.lua, the
   algorithms and slowdown.lua.
 
   The list of a claim c, c.line, has four keys:
 
-  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); guest; paused, from and
-           emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with entries in the order; if none
-           is free, minus the time at which it was last known to listen
+  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); guest (`next_retry_us` of waitlist.py);
+           paused, from and emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with
+           entries in the order; if none is free, minus the time at which it was last known to listen
   order    sorted set; all scores are 0, so members are in the order of their bytes. A place is 2 digits of rank, 16 of
            the tag, and 12 of the number. An entry always has one of the first two members, and some of the others:
              o<owner>|<place>|<id>       it waits
@@ -17,7 +17,7 @@
              g<workflow>|<place>|<id>    it waits, and belongs to a workflow
              h<place><owner>|<id>        it is the first entry of its owner in the order
   entries  hash: id -> "state owner place cost at until step since denials workflow tenant". state: o waiting, w woken,
-           p probed (woken, but takes no units), k kept. at: when it was woken for, or until when its turn counts. until:
+           p woken on trial (takes no units), k kept. at: when it was woken for, or until when its turn counts. until:
            "-" for never. step: what it added to its tenant's finish. since, denials: when the job was first denied, and
            how often it was denied
   tags     sorted set: where each tenant's next job would start, if beyond v
@@ -27,7 +27,7 @@
   The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. A set that
   becomes empty loses its time to live, so members are added before others are removed.
 ]]
-local LEAD, PATIENCE, TURN, FUTURE, PROBE = 30000, 250000, 1000000, 1000000, 1000000
+local LEAD, PATIENCE, TURN, FUTURE, TRIAL = 30000, 250000, 1000000, 1000000, 1000000
 local SPACING, VOID, WOKEN, KEPT_WAIT = 10000, 20000, 3600000000, 172800000000
 local MOST, FREE_UNKNOWN, DEAF = 16, 999999, -1
 local RENEWED, TO_LIVE = 3600000000, '172800000'
@@ -51,7 +51,7 @@ local function open_list(c)
   }
   if c.asker ~= '' then list.owned[c.asker] = {name = c.asker, free = tonumber(was.free), was = was.free} end
   c.line = list
-  -- A clock that was ahead wrote the pause or slow-down: what is left of it begins now.
+  -- If a clock that was ahead wrote the pause or slow-down, the rest of it begins now.
   if list.slow and slow_at(list.slow) then
     was.slow = slow_text(list.slow)
     call('HSET', c.record, 'slow', was.slow)
@@ -63,14 +63,14 @@ local function open_list(c)
   call('HSET', c.record, 'from', was[1], 'paused', was[2], 'emptied', was[3])
 end
 
--- Writes what changed. A list without entries is deleted, except a pause and a slow-down.
+-- Writes the changes. A list without entries is deleted, except its pause and its slow-down.
 local function close_list(list)
   if list.dropped then
     local left = call('HLEN', list.entries)
     if left == 0 then
       call('DEL', list.record, list.order, list.entries, list.tags)
       list.was, list.owned, list.epoch, list.n, list.v, list.look, list.renewed = {}, {}, '', 0, 1, 0, 0
-    elseif left == 1 then list.renewed = 0 end  -- its keys were gone for a moment perhaps, and have lost their time to live
+    elseif left == 1 then list.renewed = 0 end  -- its keys may have been deleted, and so have lost their time to live
   end
   local was, idle, renews = list.was, list.epoch == '', false
   local plain = idle and list.from == 0 and not list.slow
@@ -94,7 +94,7 @@ local function close_list(list)
   end
   if #row > 0 then call('HSET', list.record, unpacked(row)) end
   if not idle and not renews then return end
-  -- A pause, or a slowdown, may last for longer.
+  -- A pause or a slow-down may last longer.
   local last = max(list.paused, list.exhausted or 0, list.slow and slow_last(list.slow) or 0)
   call('PEXPIRE', list.record, plain and ttl(list.guest) or whole(max(tonumber(TO_LIVE), (ttl(last)) + 0)))
   if renews then
@@ -261,7 +261,7 @@ end
 local function enter(list, e, owner, till) change(list, e, 'o', owner, 0, till) end
 local function keep(list, e, owner, till, turn) change(list, e, 'k', owner, turn or 0, till) end
 
--- Removes an entry whose job has not passed, and subtracts what it added to its tenant's finish.
+-- Removes an entry whose job was not admitted, and subtracts its step from its tenant's finish.
 local function forget(list, e)
   change(list, e, nil)
   local finish = e.step > 0 and call('ZSCORE', list.tags, e.tenant)
@@ -288,7 +288,7 @@ local function new_place(list, c, first)
   return format('%02.0f', c.held and 0 or c.rank) .. wide(tag) .. format('%012.0f', list.n), step
 end
 
--- Removes an entry whose job has passed.
+-- Removes an entry whose job was admitted.
 local function pass(list, e)
   change(list, e, nil)
   local tag = tonumber(sub(e.place, 3, 18))
@@ -334,13 +334,13 @@ end
 local function units_out(list) return list.epoch == '' and 0 or held(list).units end
 
 -- How many jobs that return after a delay were woken, and are not overdue.
-local function expected(list, name)
+local function count_expected(list, name)
   local low, high = '[w' .. name .. '|', '(w' .. name .. '|'
   return count(list, low .. wide(now - lateness(name)), high .. wide(now + FUTURE + 1))
 end
 
--- How many of them are overdue.
-local function missed(list, name)
+-- How many of these jobs are overdue.
+local function count_overdue(list, name)
   if lateness(name) == 0 then return 0 end
   return count(list, '[w' .. name .. '|', '(w' .. name .. '|' .. wide(now - lateness(name)))
 end
@@ -349,7 +349,7 @@ end
 -- likely.
 local function comes_first(list)
   local o = head(list)
-  return o and missed(list, o.name) < MOST
+  return o and count_overdue(list, o.name) < MOST
 end
 
 -- The time of an owner's last wake, or nil.
@@ -359,14 +359,14 @@ local function last_wake(list, name)
   return last and tonumber(sub(last, #low, #low + 15))
 end
 
--- When the first of the jobs that return late is woken, if no unit can be kept for it: at the limit's pace, or at once
--- for each job that is overdue.
-local function unkept(list, name, pace, ready)
-  if missed(list, name) > expected(list, name) then return ready end
+-- When to wake the first of the jobs that return late, if no unit can be kept for it: at the limit's pace, or at once for
+-- each overdue job.
+local function wake_late_at(list, name, pace, ready)
+  if count_overdue(list, name) > count_expected(list, name) then return ready end
   local last = last_wake(list, name)
   if not last or last > now + FUTURE then return ready end
   local at = last + pace
-  return at < now - PROBE and at or max(at, ready)
+  return at < now - TRIAL and at or max(at, ready)
 end
 
 -- Publishes a wake to an owner, in the format that `bell_of` in stores/wire.py reads; without texts, it only checks whether
@@ -390,7 +390,7 @@ local function wake_entry(c, e, at, state)
   return true
 end
 
--- A claim of one unit, for no holder.
+-- A copy of a claim, for one unit and no holder.
 local function of_one(c)
   if c.cost == 1 and c.code ~= 'a' and not c.held and not c.line.slow then return c end
   local one = setmetatable({held = false, size = 1, rest = whole(c.mark) .. ' 1 ', pace = false}, {__index = c})
@@ -405,13 +405,13 @@ local function may_keep(c, one, units)
   return not c.of.tight(one, math.floor(2 * units * c.mark / 1000))
 end
 
--- Checks whether owners that are skipped listen: they may be dead, or all their wakes may be lost.
-local function probe(c, skipped)
+-- Checks whether the skipped owners listen: they may be dead, or all their wakes may be lost.
+local function check_skipped(c, skipped)
   for _, each in ipairs(skipped) do
-    if lateness(each.name) > 0 then  -- it is never rung
+    if lateness(each.name) > 0 then  -- it has no channel
     elseif each.free < DEAF then
-      if PROBE - each.free < now then each.free, c.line.head = rings(c, each.name) and -now or DEAF, nil end
-    elseif each.free > 0 and last_wake(c.line, each.name) + PROBE < now then
+      if TRIAL - each.free < now then each.free, c.line.head = rings(c, each.name) and -now or DEAF, nil end
+    elseif each.free > 0 and last_wake(c.line, each.name) + TRIAL < now then
       wake_entry(c, entry_of(c.line, each.first), now, 'p')
     end
   end
@@ -423,7 +423,7 @@ local function wake(c)
   if list.head and list.look_at then return list.look_at end  -- nothing has changed since
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
   for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
-  if #ended > 0 then list.renewed = 0 end  -- they may have been all, and the job that asks enters
+  if #ended > 0 then list.renewed = 0 end  -- the list may be empty now, and the job of this request enters it
   local again = #ended == MOST and now + SPACING or nil
   if now < list.paused then return again or list.paused end
   local taken, one, lead = units_out(list), of_one(c), not c.of.estimates and LEAD
@@ -439,7 +439,7 @@ local function wake(c)
     local e = entry_of(list, o.first)
     local keeps = not late or may_keep(c, one, kept + e.cost)
     local ready = ready_after(one, (keeps and taken or 0) + e.cost - 1, now)
-    local at = keeps and ready or unkept(list, o.name, math.floor(e.cost * c.mark / 1000), ready)
+    local at = keeps and ready or wake_late_at(list, o.name, math.floor(e.cost * c.mark / 1000), ready)
     if max(at, ready) > now + (lead or 0) then
       if keeps then
         next_at = lead and at - lead or nil
@@ -456,7 +456,7 @@ local function wake(c)
   if list.skips_late then list.skips_late, list.head = false, nil end
   local skipped, out = list.skipped, held(list)
   if next_at and out.last then next_at = max(next_at, out.last + SPACING) end
-  probe(c, skipped)
+  check_skipped(c, skipped)
   if not o and #skipped == 0 then return again end
   if tried == MOST then again = now + SPACING end
   local at = math.min(next_at or math.huge, again or math.huge, out.first or math.huge)
@@ -464,7 +464,7 @@ local function wake(c)
   return list.look_at
 end
 
--- Wakes entries of a workflow that holds its slot: they need no other slot.
+-- Wakes entries of a workflow that holds its slot, because they need no other slot.
 local function wake_workflow(c, workflow)
   local low, high = own('g', workflow)
   local found = members(c.line, whole(MOST), low, high)
@@ -473,7 +473,7 @@ end
 
 -- Claims
 
--- Reads the state of a claim: how much is taken, and which jobs wait.
+-- Reads the state of a claim: the units in use, and the waitlist.
 local function find(c)
   local mark, cost, step, lead, queue, tenant = match(c.rest, '^(%d+) (%d+) (%d+) (%d+) (%d*) (.*)$')
   c.mark, c.cost, c.step, c.queue, c.tenant = tonumber(mark), tonumber(cost), tonumber(step), tonumber(queue), tenant
@@ -484,14 +484,14 @@ local function find(c)
   if not c.is_read then c.of.read(c) end
   if c.adopted then list.guest = 0 end  -- callers were spread at another rate
   if list.emptied > 0 then
-    c.of.exhausted(c, list.emptied)
+    c.of.exhaust(c, list.emptied)
     local _, full = c.of.use(c)
     list.exhausted = full
   end
   if list.slow and c.size > 0 then read_pace(c) end
 end
 
--- Replaces a state that is stale, or that another rate wrote, without the effect of a pause.
+-- Replaces a state that is stale or was written at another rate. A pause does not affect the new state.
 local function mend(c, peeks)
   if not c.stale and (peeks or not c.adopted) then return end
   local fresh = {key = c.key, of = c.of, size = 0, a = c.declared_a, b = c.b, c = c.spec or c.c, as_kept = peeks}
@@ -502,7 +502,8 @@ end
 -- The workflow that will hold a slot of the claim, or "".
 local function workflow_of(c) return c.of.estimates and sub(c.c, -1) == '#' and c.c or '' end
 
--- Wakes entries of a claim's list, and notes the free threads of the caller. Returns in how long it should look, or nil.
+-- Wakes entries of a claim's list, and records the free threads of the caller. Returns the delay until the caller should
+-- look at the list again, or nil.
 local function wake_claim(c, free, by_job, granted)
   local list, asker = c.line, c.asker
   if list.epoch == '' or c.size == 0 then return nil end

@@ -3,7 +3,7 @@ A million random operations by eight processes on one server that is disturbed: 
 
     python tests/benchmarks/operations.py [--operations 1000000] [--processes 8] [--seed 1]
 
-Asks (of one to three limits of all algorithms, as jobs and as guests), returns of jobs that were denied, peeks and
+Requests (of one to three limits of all algorithms, with and without a job), returns of jobs that were denied, peeks and
 settles, while scripts are flushed, connections killed, and the server is hung for up to 0.6 s. Each grant is
 written down with the instant at which the server charged it, and judged by `support.faults.histories`, which shares
 no code with the limits. Exits with 1 if a bound is broken.

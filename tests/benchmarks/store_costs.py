@@ -27,7 +27,7 @@ from support.servers.processes import redis_server
 from support.servers.stores import Listed
 from support.waiting import wait_until
 from throttlekit import Adapt, Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.answer import GUEST, Asker, Caller
+from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller
 from throttlekit._core.storage_keys import bucket_name, holder_name
 from throttlekit.stores import Slowing, StoreClaim
 from throttlekit.stores.redis import RedisStore
@@ -124,8 +124,8 @@ def slow_down(url: str, limit: Limit, tenant: str) -> None:
     assert limit.adapt is not None
     with contextlib.closing(RedisStore(url)) as store:
         claim = StoreClaim(bucket_name(limit.name, tenant, limit.fingerprint), limit.bind(1, 0))
-        store.slow([Slowing(claim, limit.adapt.fall(limit.amount, limit.period_us, None))])
-        wait_until(lambda: store.ask([claim], GUEST).allowed, description="the limit passes again")
+        store.slow([Slowing(claim, limit.adapt.refusal(limit.amount, limit.period_us, None))])
+        wait_until(lambda: store.ask([claim], WITHOUT_JOB).allowed, description="the limit passes again")
 
 
 def cpu_table(client: Any, recorder: Recorder, url: str) -> Iterator[str]:

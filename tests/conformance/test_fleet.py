@@ -25,7 +25,7 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.answer import GUEST
+from throttlekit._core.answer import WITHOUT_JOB
 from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit._engine.leases import _lease
 from throttlekit.adapter.rate_limited import limited
@@ -98,7 +98,7 @@ def _teach(store: RedisStore, limit: Concurrency, bucket: str) -> None:
     for number in range(16):
         leases = [Lease(bucket, limit.bind(1, 0, f"{name}#{number}"), now_us + number) for name in ("a", "b")]
         for each in leases:
-            store.ask([StoreClaim(bucket, each.algorithm)], GUEST, now_us + number)
+            store.ask([StoreClaim(bucket, each.algorithm)], WITHOUT_JOB, now_us + number)
         store.release(leases, now_us + number + 1)
 
 

@@ -30,7 +30,7 @@ from throttlekit import (
     Limiter,
     TokenBucket,
 )
-from throttlekit._core.answer import GUEST
+from throttlekit._core.answer import WITHOUT_JOB
 from throttlekit.stores import MemoryStore, Request, StoreClaim
 from throttlekit.stores.client import ClientStore
 from throttlekit.stores.cluster import RedisClusterStore
@@ -148,11 +148,11 @@ def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(
     else:
         store = ClientStore(stack.enter_context(_client(request.getfixturevalue("redis_url"))))
     claims = [StoreClaim(f"tk1:{{{name}:}}:x", API.bind(1), 1) for name in ("a", f"b{HALF}", "c")]
-    requests = [Request([claim], GUEST) for claim in claims]
+    requests = [Request([claim], WITHOUT_JOB) for claim in claims]
     with contextlib.closing(store):
         first, second, third = store.ask_all(requests)
         with pytest.raises(ConfigurationError, match="UTF-8"):
-            store.ask(requests[1].claims, GUEST)
+            store.ask(requests[1].claims, WITHOUT_JOB)
     assert isinstance(second, ConfigurationError)
     assert (first.allowed, third.allowed) == (True, True)
 

@@ -27,7 +27,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.answer import GUEST, Asker, Caller, Reason
+from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller, Reason
 from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.storage_keys import bucket_name, wait_names
@@ -62,7 +62,7 @@ def _claim(limit: Limit, cost: int = 1) -> StoreClaim:
 
 def _request(*limits: Limit, job: str = "") -> Request:
     """Of a job that waits if it is denied; without an id, of a caller that keeps no position."""
-    return Request([_claim(limit) for limit in limits], Asker(Caller.JOB, job, "p") if job else GUEST)
+    return Request([_claim(limit) for limit in limits], Asker(Caller.JOB, job, "p") if job else WITHOUT_JOB)
 
 
 def _calls(client: Any) -> dict[str, int]:
@@ -348,7 +348,7 @@ def test_store_that_is_down_denies(caplog: pytest.LogCaptureFixture) -> None:
     assert "hunter2" not in caplog.text + repr(decision)
 
 
-def test_store_that_is_down_denies_guests(caplog: pytest.LogCaptureFixture) -> None:
+def test_store_that_is_down_denies_callers_without_a_job(caplog: pytest.LogCaptureFixture) -> None:
     """With no server there, a call without a job is denied too, and nothing is raised."""
     decision = Limiter(f"redis://127.0.0.1:{free_port()}/0").acquire(LIMIT)
     assert (decision.allowed, decision.reason) == (False, "store unavailable")
@@ -505,7 +505,7 @@ def test_waitlist_whose_jobs_do_not_come_leaves_no_key(client: Any, store: Redis
     """It outlives its bucket, and expires by itself."""
     for limit in FIVE:
         claim = _claim(limit, limit.capacity)
-        store.ask([claim], GUEST, NOW_US)
+        store.ask([claim], WITHOUT_JOB, NOW_US)
         for number in range(9):
             assert not ask(store, _request(limit, job=str(number)), NOW_US).allowed
         for name in claim.names[1:4]:
@@ -597,7 +597,7 @@ def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest,
             claim, one = _claim(limit, limit.capacity), _claim(limit)
             assert store.ask([claim], Asker(Caller.JOB), start_us).allowed, limit
             due_us = store.ask([one], Asker(Caller.JOB, "first", "p"), start_us).retry_us
-            for asker in (Asker(Caller.JOB, "second", late_owner(0.05)), GUEST, Asker(Caller.PEEK)):
+            for asker in (Asker(Caller.JOB, "second", late_owner(0.05)), WITHOUT_JOB, Asker(Caller.PEEK)):
                 assert not store.ask([one], asker, start_us).allowed
             assert not store.ask([one], Asker(Caller.AGAIN, "again", "p"), start_us).allowed
             store.forget([one], ["again", "second"], now_us=start_us)
@@ -606,8 +606,8 @@ def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest,
             assert store.ask([one], Asker(Caller.JOB, "first", "p", 1), due_us).allowed
             for by in (100_000_000, -100_000_000, 10**12):
                 store.settle([Correction(claim.bucket, claim.algorithm, due_us, by)], now_us=due_us)
-            store.ask([one], GUEST, start_us)
-            store.ask([one], GUEST, start_us - 4 * 366 * 86_400_000_000)
+            store.ask([one], WITHOUT_JOB, start_us)
+            store.ask([one], WITHOUT_JOB, start_us - 4 * 366 * 86_400_000_000)
             store.reset([claim.bucket])
     store.close()
 

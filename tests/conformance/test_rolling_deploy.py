@@ -106,12 +106,12 @@ def test_slots_that_were_taken_before_count(bench: Bench, client: Any) -> None:
     """They are renewed and given back by name, whichever release took them; one that is free goes to one job."""
     client.zadd(name_of(SLOTS), {**HELD, b":freed": 0})
     client.set(f"{name_of(SLOTS)}:line", b"1800000006120000 0 0", px=60_000)
-    assert bench.ask(SLOTS, holder="next", caller=Caller.GUEST).reason is Reason.EXHAUSTED
+    assert bench.ask(SLOTS, holder="next", caller=Caller.WITHOUT_JOB).reason is Reason.EXHAUSTED
     leases = [
         Lease(name_of(SLOTS), bench.claim(SLOTS, holder=holder).algorithm, NOW_US) for holder in ("job-1", "job-2")
     ]
     bench.now_us += SECOND_US
     assert list(bench.store.renew(leases, now_us=bench.now_us)) == [True, True]
     bench.store.release(leases[:1], now_us=bench.now_us)
-    assert [bench.ask(SLOTS, holder=f"new-{n}", caller=Caller.GUEST).allowed for n in range(2)] == [True, False]
+    assert [bench.ask(SLOTS, holder=f"new-{n}", caller=Caller.WITHOUT_JOB).allowed for n in range(2)] == [True, False]
     assert bench.use(SLOTS).units == 2

@@ -15,11 +15,11 @@ from support.servers.processes import Cluster, redis_server
 from support.servers.sentinel import watched
 from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
-from throttlekit._core.answer import GUEST, Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import State, Wake
@@ -173,7 +173,9 @@ def test_a_higher_pace_wakes_a_job(store: Any, rung: Callable[[], list[str]]) ->
 def test_a_fall_and_an_answer_of_one_limit_in_one_call_both_count(store: Any) -> None:
     """The pace is the slower of both."""
     claim = _claim(FAST)
-    store.slow([Slowing(claim, Fall(None, 60 * SECOND, 50_000)), Slowing(claim, Remaining(0, 3600 * SECOND))], NOW_US)
+    store.slow(
+        [Slowing(claim, Refusal(None, 60 * SECOND, 50_000)), Slowing(claim, Remaining(0, 3600 * SECOND))], NOW_US
+    )
     answer = _ask(store, "one", claim, at_us=NOW_US + 120 * SECOND)
     assert answer.reason is not Reason.ALLOWED
     assert answer.retry_us > NOW_US + 3000 * SECOND
@@ -245,7 +247,7 @@ def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> N
 
 def test_a_caller_that_does_not_wait_gets_no_position(store: Any) -> None:
     """It passes only if nobody waits, and is told when it would."""
-    claim, request = _claim(SLOW), Request([_claim(SLOW)], GUEST)
+    claim, request = _claim(SLOW), Request([_claim(SLOW)], WITHOUT_JOB)
     assert store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt).allowed
     denied = store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt)
     assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, NOW_US + SECOND)
@@ -258,7 +260,7 @@ def test_a_caller_that_does_not_wait_gets_no_position(store: Any) -> None:
 def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
     """Each by itself: the second finds what the first took."""
     hour = FixedWindow("hour", "2/h")
-    requests = [Request([_claim(hour)], GUEST) for _ in range(3)]
+    requests = [Request([_claim(hour)], WITHOUT_JOB) for _ in range(3)]
     assert [answer.allowed for answer in StoreAccess(store).ask_all(requests)] == [True, True, False]  # type: ignore[union-attr]
 
 
@@ -318,7 +320,7 @@ def test_a_job_keeps_its_turn_when_another_store_denies(store: Any, rung: Callab
     assert held.kept.claim == 1
     # The unit of the scarcer limit is kept for it while it waits for the other one.
     assert _ask(store, "second", slow, fast, at_us=NOW_US + SECOND).reason is not Reason.ALLOWED
-    assert store.ask([slow], GUEST, NOW_US + SECOND).reason is not Reason.ALLOWED
+    assert store.ask([slow], WITHOUT_JOB, NOW_US + SECOND).reason is not Reason.ALLOWED
     store.wake([fast], NOW_US + SECOND + 250_000)
     assert _ask(store, "first", slow, fast, at_us=NOW_US + SECOND + 300_000).reason is Reason.ALLOWED
 
@@ -416,7 +418,7 @@ def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: 
 
         def take_all(at_us: int) -> None:
             single = _claim(TokenBucket("scarce", "10/s", burst=10))
-            while one.ask([single], GUEST, at_us).allowed:
+            while one.ask([single], WITHOUT_JOB, at_us).allowed:
                 passed.append(1)
 
         two.pause([other], 60 * SECOND, NOW_US)
@@ -540,7 +542,7 @@ def test_the_rights_that_are_documented_are_enough() -> None:
         store = RedisStore(url.replace("://", "://limits:hunter2@"), timeout=TIMEOUT)
         claim = _claim(SLOW)
         end = _is_woken(store, claim)
-        store.slow([Slowing(claim, Fall(None, SECOND, 50_000))], NOW_US)
+        store.slow([Slowing(claim, Refusal(None, SECOND, 50_000))], NOW_US)
         store.pause([claim], SECOND, NOW_US)
         assert store.where([claim], "two", NOW_US) is not None
         assert store.list_waiting(claim, 2).jobs == 1
@@ -568,7 +570,7 @@ def _works(store: Any) -> None:
     """A job waits, is woken by a settled cost, and another caller is denied."""
     claim = _claim(SLOW)
     end = _is_woken(store, claim)
-    (verdict,) = store.ask_all([Request([claim], GUEST)])
+    (verdict,) = store.ask_all([Request([claim], WITHOUT_JOB)])
     assert not verdict.allowed
     end()
     store.close()

@@ -167,7 +167,7 @@ def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
 # The holder of a slot comes as text, and is nothing else.
 _FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range|text_of|member_of|mark_of"
 # What is kept until it is written is text: members, kinds and names of tenants, and in the fast ways parts of a line.
-_KEPT = r"(?:c\.)?(?:until|from)_guest|c\.leaves|c\.(?:joins|paid)\[\d\]|(?:c\.)?tenant|kind"
+_KEPT = r"c\.leaves|c\.(?:joins|paid)\[\d\]|(?:c\.)?tenant|kind"
 _TEXT = (
     rf"'[^']*'|format\((?:INTEGER|'%016\.0f 1'), .*\)|c\.c|{_KEPT}|(?:{_FORMATS})\(.*\)"
     r"|redis\.call\('GET', c\.key\)(?: or '')?"

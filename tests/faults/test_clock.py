@@ -79,7 +79,7 @@ def first_newcomer(clock: Clock, limit: Limit, since: float = 0.0) -> float:
     """For how long no new caller passes, of those that come one after the other and keep no position."""
     every = max(0.1, longest(limit) / 500)
     for number in range(1, 1000):
-        if clock.at(since + number * every).ask(limit, caller=Caller.GUEST).allowed:
+        if clock.at(since + number * every).ask(limit, caller=Caller.WITHOUT_JOB).allowed:
             return (number - 1) * every
     raise AssertionError("no job passed")
 
@@ -126,8 +126,8 @@ def test_callers_without_a_job_got_instants_then(clock: Clock, limit: Limit) -> 
     """The next one gets an instant within the limit's time, and not the one after theirs."""
     clock.at(HOUR).drain(limit)
     for _ in range(3):
-        assert not clock.ask(limit, caller=Caller.GUEST).allowed
-    told = clock.at(1).ask(limit, caller=Caller.GUEST)
+        assert not clock.ask(limit, caller=Caller.WITHOUT_JOB).allowed
+    told = clock.at(1).ask(limit, caller=Caller.WITHOUT_JOB)
     assert not told.allowed
     assert told.retry_us - clock.now_us <= longest(limit) * SECOND_US
 
@@ -177,7 +177,7 @@ def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
     for second in range(3, 60):
         if second % 10 == 0:
             assert clock.at(second).renew(holders[:alive]) == [True] * alive
-        if clock.at(second).ask(SLOTS, holder="newcomer", caller=Caller.GUEST).allowed:
+        if clock.at(second).ask(SLOTS, holder="newcomer", caller=Caller.WITHOUT_JOB).allowed:
             break
     assert second <= 2 + GRACE + 1
     assert clock.use(SLOTS).units == alive + 1
@@ -225,7 +225,7 @@ def test_a_release_while_the_clock_was_ahead_paces_no_job_by_the_hour(clock: Clo
 def test_an_hour_behind_admits_one_more_capacity_at_most(clock: Clock, limit: Limit) -> None:
     """Behind, the limit counts as used up; right again, it is as if an hour had passed: one capacity, then its rate."""
     clock.at(0).drain(limit)
-    assert not clock.at(-HOUR).ask(limit, caller=Caller.GUEST).allowed
+    assert not clock.at(-HOUR).ask(limit, caller=Caller.WITHOUT_JOB).allowed
     assert clock.at(1).passing(limit) <= limit.capacity
     assert clock.passing(limit) == 0
     assert first_newcomer(clock, limit, 1) <= longest(limit)
@@ -236,7 +236,7 @@ def test_an_hour_behind_admits_one_more_capacity_at_most(clock: Clock, limit: Li
 def test_a_pause_outlives_an_hour_behind(clock: Clock, limit: Limit, emptied: bool) -> None:
     """It begins anew while the clock is behind, and is over when the clock is right: never longer than was said."""
     clock.at(0).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
-    seen = clock.at(-HOUR).ask(limit, caller=Caller.GUEST)
+    seen = clock.at(-HOUR).ask(limit, caller=Caller.WITHOUT_JOB)
     assert seen.reason is Reason.PAUSED
     assert clock.at(-HOUR + 29).look(limit).reason is Reason.PAUSED
     assert clock.at(-HOUR + 30).look(limit).reason is not Reason.PAUSED

@@ -12,7 +12,7 @@ from parity.rules import Rule, rule
 from parity.waits import NOW_US, BothStores
 from throttlekit import ByLatency, Concurrency
 from throttlekit._core.algorithms.concurrency import Holders
-from throttlekit._core.answer import GUEST
+from throttlekit._core.answer import WITHOUT_JOB
 from throttlekit._core.latency import EVERY, LONGEST_HOLD_US, REMEMBERED_US, Drop, slots_of
 from throttlekit.stores import Lease, Slowing, StoreClaim
 
@@ -31,7 +31,7 @@ class _Slots:
 
     def grant(self, at_us: int, of: Rule, holder: str) -> bool:
         claim = StoreClaim(of.bucket, of.bind(1, holder), 1)
-        return self._both.run("ask", [claim], at_us, GUEST).allowed  # type: ignore[no-any-return]
+        return self._both.run("ask", [claim], at_us, WITHOUT_JOB).allowed  # type: ignore[no-any-return]
 
     def lease(self, at_us: int, verb: str, lease: Lease) -> None:
         self._both.run(verb, [StoreClaim(lease.bucket, lease.algorithm, 1)], at_us, what=[lease])

@@ -10,7 +10,7 @@ from parity.rules import ALGORITHMS, Rule, rule
 from parity.waits import NOW_US, BothStores
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.algorithms.sliding_window import Counts
-from throttlekit._core.answer import GUEST, Asker, Caller
+from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller
 from throttlekit._core.late import PLAIN_OWNER
 from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, StoreClaim
@@ -20,10 +20,12 @@ _HOUR_US = 3_600_000_000
 _MIDNIGHT_US = NOW_US // (24 * _HOUR_US) * 24 * _HOUR_US
 
 
-def _ask(both: BothStores, at_us: int, of: Rule, cost: int = 1, holder: str = "", caller: Caller = Caller.GUEST) -> str:
+def _ask(
+    both: BothStores, at_us: int, of: Rule, cost: int = 1, holder: str = "", caller: Caller = Caller.WITHOUT_JOB
+) -> str:
     """The reason of the answer, which is the same of both stores."""
     claim = StoreClaim(of.bucket, of.bind(cost, holder), cost)
-    asker = Asker(caller, most_early_us=0) if caller is not Caller.GUEST else GUEST
+    asker = Asker(caller, most_early_us=0) if caller is not Caller.WITHOUT_JOB else WITHOUT_JOB
     return both.run("ask", [claim], at_us, asker).reason.value  # type: ignore[no-any-return]
 
 
@@ -142,9 +144,9 @@ def test_caller_waits_for_the_limit_that_denies_it_longest(both: BothStores) -> 
     """Of two limits that deny it, wherever that one stands."""
     rules = [rule(TokenBucket("x", "1/hour")), rule(TokenBucket("y", "1/s")), rule(SlidingWindow("z", "1/minute"))]
     claims = [StoreClaim(kept.bucket, kept.bind(1), 1) for kept in rules]
-    assert both.run("ask", claims, NOW_US, GUEST).allowed
+    assert both.run("ask", claims, NOW_US, WITHOUT_JOB).allowed
     for asked, binding in ((claims, 0), (claims[1:], 1), (claims[::-1], 2)):
-        assert both.run("ask", asked, NOW_US + 1, GUEST).claim == binding
+        assert both.run("ask", asked, NOW_US + 1, WITHOUT_JOB).claim == binding
 
 
 def test_log_counts_anew_after_units_were_given_back(both: BothStores) -> None:
@@ -167,14 +169,14 @@ def test_long_log_and_a_bucket_are_charged_together(both: BothStores) -> None:
     rules = [rule(SlidingLog("x", "300/s")), rule(TokenBucket("y", "9/s")), rule(SlidingLog("z", "9/s"))]
     claims = [StoreClaim(kept.bucket, kept.bind(1), 1) for kept in rules]
     for asked in (claims, claims[::-1]):
-        assert both.run("ask", asked, NOW_US, GUEST).allowed
+        assert both.run("ask", asked, NOW_US, WITHOUT_JOB).allowed
 
 
 @pytest.mark.parametrize("rate", [TokenBucket, FixedWindow, SlidingWindow, SlidingLog])
 def test_what_is_taken_expires_once_it_no_longer_counts(redis_url: str, client: Any, rate: type[TokenBucket]) -> None:
     """Five seconds later, so that a clock that is a little behind reads it."""
     kept, store = rule(rate("x", "1/hour")), RedisStore(redis_url, timeout=5)
-    answer = store.ask([StoreClaim(kept.bucket, kept.bind(1))], GUEST)
+    answer = store.ask([StoreClaim(kept.bucket, kept.bind(1))], WITHOUT_JOB)
     left_us = answer.uses[0].full_us - answer.now_us  # type: ignore[union-attr]
     assert left_us < 1000 * client.pttl(kept.bucket) <= left_us + 5_001_000
     store.close()

@@ -12,7 +12,7 @@ import pytest
 
 from parity.waits import LIMITS, BothStores, WaitHistory
 from throttlekit import FixedWindow, TokenBucket
-from throttlekit._core.answer import GUEST, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.late import late_owner
 from throttlekit._core.slowdown import Remaining
@@ -92,7 +92,7 @@ def test_a_correction_that_is_too_late_replaces_what_a_wrong_clock_wrote(redis_u
     """As the reference: it returns nothing, and the state counts from now on."""
     stores = BothStores(redis_url, client)
     claim = StoreClaim("tk1:{c:}:fixed-window", FixedWindow("c", "5/s").bind(1, 0, ""))
-    stores.run("ask", [claim], NOW_US + 600_000_000, Asker(Caller.GUEST))
+    stores.run("ask", [claim], NOW_US + 600_000_000, Asker(Caller.WITHOUT_JOB))
     late = Correction(claim.bucket, claim.algorithm, NOW_US - 10_000_000, -1)
     stores.run("settle", [claim], NOW_US, what=[late])
     stores.close()
@@ -114,10 +114,10 @@ def test_keys_have_a_time_to_live_if_the_last_entry_ends_as_a_job_enters(redis_u
     """The last entry ended, of a job that comes back by a delay; who asks removes it, and enters an empty list."""
     stores = BothStores(redis_url, client)
     claim = _claim(TokenBucket("a", "1/s", burst=1))
-    stores.run("ask", [claim], NOW_US, Asker(Caller.GUEST))
+    stores.run("ask", [claim], NOW_US, Asker(Caller.WITHOUT_JOB))
     stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, "one", "~50", max_wait_us=1_000_000))
     other = StoreClaim(claim.bucket.replace("{a:}", "{a:o}"), TokenBucket("a", "1/h", burst=1).bind(1, 0, ""))
-    stores.run("ask", [other], NOW_US, Asker(Caller.GUEST))
+    stores.run("ask", [other], NOW_US, Asker(Caller.WITHOUT_JOB))
     stores.run("ask", [claim, other], NOW_US + 1_050_000, Asker(Caller.JOB, "two", "p"))
     assert set(stores.waitlist(claim).entries) == {"two"}
     stores.close()
@@ -262,7 +262,7 @@ def test_a_list_whose_last_job_expires_as_another_comes_expires_itself(redis_url
     """Its keys are gone for a moment then, and are new ones."""
     store, later_us = RedisStore(redis_url, timeout=20), NOW_US + 600_000_000
     other = StoreClaim("tk1:{other:}:b", TokenBucket("b", "1/h", burst=1).bind(1, 0, ""))
-    assert store.ask([SLOW, other], GUEST, NOW_US).allowed
+    assert store.ask([SLOW, other], WITHOUT_JOB, NOW_US).allowed
     assert not store.ask([SLOW], Asker(Caller.JOB, "one", late_owner(0.05), max_wait_us=1000), NOW_US).allowed
     assert store.ask([SLOW, other], Asker(Caller.JOB, "two", "p"), later_us).claim == 1
     assert store.where([SLOW], "one") is None

@@ -20,7 +20,7 @@ from throttlekit._core.decide import Stored
 from throttlekit._core.late import EARLY_US, LATE_EARLY_US, lateness_us
 from throttlekit._core.latency import Drop, Gauge
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import slots_of_holder, wait_names
 from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import (
@@ -295,7 +295,7 @@ class BothStores:
         entries = waitlist.entries.values()
         self.seen["waiting"] += any(each.state is State.WAITING for each in entries)
         self.seen["woken"] += any(each.state is State.WOKEN for each in entries)
-        self.seen["probed"] += any(each.state is State.WOKEN and not each.counts for each in entries)
+        self.seen["trial wakes"] += any(each.state is State.WOKEN and not each.counts for each in entries)
         self.seen["kept late"] += any(each.counts and lateness_us(each.owner) > 0 for each in entries)
         self.seen["kept"] += any(each.state is State.KEPT for each in entries)
         self.seen["turns"] += bool(waitlist.turns)
@@ -311,7 +311,7 @@ def _plain(waitlist: Waitlist) -> dict[str, Any]:
     return {
         "epoch": waitlist.epoch,
         "numbers": (waitlist.number, waitlist.v, waitlist.look_us) if waitlist.epoch else None,
-        "guest": waitlist.guest_us,
+        "guest": waitlist.next_retry_us,
         "pause": waitlist.pause,
         "slow": tuple(waitlist.slow or ()),
         "tags": waitlist.finishes,
@@ -515,7 +515,7 @@ class WaitHistory:
         attempt = rnd.choice(["", f"{job.asks}", f"{job.asks}", f"{max(0, job.asks - 1)}"])
         job.asks += 1
         wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
-        id = "" if caller is Caller.GUEST and rnd.random() < 0.9 else job.id
+        id = "" if caller is Caller.WITHOUT_JOB and rnd.random() < 0.9 else job.id
         waited = rnd.choice([(0, 0), (0, 0), (0, 1), (SECOND, 2)])
         asker = Asker(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, *waited, job.most_early_us)
         answer = self._stores.run("ask", job.claims, self._now_us, asker, attempt=attempt if id else "")
@@ -541,7 +541,7 @@ class WaitHistory:
         id = rnd.choice(ODD).format(*[number] * 30)
         early_us = rnd.choice([LATE_EARLY_US] * 8 + [EARLY_US, 0])
         job = _Job(id, self._owner(), early_us, self._claims(id), rnd.random() < 0.1)
-        caller = rnd.choice([Caller.JOB] * 8 + [Caller.GUEST, Caller.PEEK])
+        caller = rnd.choice([Caller.JOB] * 8 + [Caller.WITHOUT_JOB, Caller.PEEK])
         if caller is Caller.JOB:
             self._jobs.append(job)
             caller = Caller.AGAIN if job.again else caller
@@ -551,7 +551,7 @@ class WaitHistory:
         if self._jobs:
             job = self._rnd.choice(self._jobs)
             owner = self._owner() if self._rnd.random() < 0.1 else None
-            caller = self._rnd.choice([Caller.JOB] * 6 + [Caller.AGAIN, Caller.PEEK, Caller.GUEST])
+            caller = self._rnd.choice([Caller.JOB] * 6 + [Caller.AGAIN, Caller.PEEK, Caller.WITHOUT_JOB])
             self._ask(job, caller, owner=owner)
 
     def _ask_woken(self) -> None:
@@ -598,7 +598,7 @@ class WaitHistory:
     def _slow(self) -> None:
         rnd = self._rnd
         why = rnd.choice(
-            [Fall(None, rnd.choice([SECOND, 60 * SECOND]), 50_000), Remaining(rnd.choice([0, 3]), 5 * SECOND)]
+            [Refusal(None, rnd.choice([SECOND, 60 * SECOND]), 50_000), Remaining(rnd.choice([0, 3]), 5 * SECOND)]
         )
         claim = self._unit()
         if claim.algorithm.code == "a" and rnd.random() < 0.8:

@@ -119,7 +119,7 @@ class Algorithm(Protocol):
         """
         ...
 
-    def settled(self, state: Any, now_us: int, granted_us: int, by: int) -> Any:
+    def settle(self, state: Any, now_us: int, granted_us: int, by: int) -> Any:
         """
         The state once the cost of a request that passed at *granted_us* turns out greater by *by*; less if negative.
 
@@ -149,11 +149,11 @@ class AlgorithmBase:
         return replace(self, size=1)  # type: ignore[type-var]
 
     def read(self, state: Any, now_us: int, emptied_us: int = 0) -> tuple[Any, Any, Any]:
-        kept = self.sanitized(state, now_us)
-        known = self.adopted(kept, now_us)
-        return kept, known, self.exhausted(known, emptied_us) if emptied_us else known
+        kept = self.sanitize(state, now_us)
+        known = self.adopt_rate(kept, now_us)
+        return kept, known, self.exhaust(known, emptied_us) if emptied_us else known
 
-    def sanitized(self, state: Any, now_us: int) -> Any:
+    def sanitize(self, state: Any, now_us: int) -> Any:
         """
         The stored state if it can be true; else the state of a limit that has just been used up.
 
@@ -162,11 +162,11 @@ class AlgorithmBase:
         """
         raise NotImplementedError
 
-    def adopted(self, state: Any, now_us: int) -> Any:
+    def adopt_rate(self, state: Any, now_us: int) -> Any:
         """What a sanitized *state* means at this rate."""
         return state
 
-    def exhausted(self, state: Any, at_us: int) -> Any:
+    def exhaust(self, state: Any, at_us: int) -> Any:
         """The state as if all that passes in one period had passed, evenly, up to *at_us*; *state* if it says more."""
         return state
 

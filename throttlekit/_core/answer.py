@@ -10,7 +10,7 @@ from throttlekit._core.late import LATE_EARLY_US
 from throttlekit._core.waitlist import Place, Wake
 
 __all__ = [
-    "GUEST", "NOT_WAITED", "Answer", "Asker", "Caller", "Kept", "Look", "Position", "Reason", "Waited",
+    "NOT_WAITED", "WITHOUT_JOB", "Answer", "Asker", "Caller", "Kept", "Look", "Position", "Reason", "Waited",
 ]  # fmt: skip
 
 
@@ -21,7 +21,7 @@ class Caller(Enum):
     """A job: a denial gives it a position on a waitlist."""
     AGAIN = "again"
     """A job that ran and has to wait again, after a 429: its position is ahead of jobs that have not run."""
-    GUEST = "guest"
+    WITHOUT_JOB = "guest"
     """A caller without a job: a denial gives it a retry time, but no position."""
     PEEK = "peek"
     """A caller that only looks: the store writes nothing, except to replace what a wrong clock wrote."""
@@ -67,8 +67,8 @@ class Asker(NamedTuple):
     most_early_us: int = LATE_EARLY_US
 
 
-GUEST = Asker(Caller.GUEST, most_early_us=0)
-"""A caller that keeps no position."""
+WITHOUT_JOB = Asker(Caller.WITHOUT_JOB, most_early_us=0)
+"""The caller of a request without a job."""
 
 
 class Kept(NamedTuple):

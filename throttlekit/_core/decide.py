@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.answer import (
-    GUEST,
+    WITHOUT_JOB,
     Answer,
     Asker,
     Caller,
@@ -33,15 +33,15 @@ from throttlekit._core.answer import (
 )
 from throttlekit._core.claim import CLASS, CLASSES, StoreClaim
 from throttlekit._core.late import early_us, lateness_us
-from throttlekit._core.slowdown import Pace, Pause, pace_of, paced, ready_after
+from throttlekit._core.slowdown import Pace, Pause, charge_pace, pace_of, ready_after
 from throttlekit._core.storage_keys import is_workflow
 from throttlekit._core.waitlist import (
     DEAF,
     FUTURE_US,
-    GUESTS_US,
     KEPT_US,
     LEAD_US,
     PATIENCE_US,
+    RETRY_SPREAD_US,
     TURN_US,
     Entry,
     Ring,
@@ -60,7 +60,7 @@ Bell = Callable[[str, int, Wake | None], bool]
 """Like `Ring`, with the number of the claim on whose list the job waits."""
 
 
-_NOBODY, _ONLY_LOOKS = GUEST, Asker(Caller.PEEK)
+_NOBODY, _ONLY_LOOKS = WITHOUT_JOB, Asker(Caller.PEEK)
 
 
 class Stored(NamedTuple):
@@ -228,7 +228,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
     before, known, taken = algorithm.read(state.taken, now_us, waitlist.pause.emptied_us)
     if known is not before and asker.caller is not Caller.PEEK:
-        waitlist.guest_us = 0  # callers were spread at another rate
+        waitlist.next_retry_us = 0  # callers were spread at another rate
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
     opens_us = now_us if algorithm.estimates else max(now_us, waitlist.pause.until_us)
     ready = partial(ready_after, algorithm, taken, pace, at_us=opens_us)
@@ -242,7 +242,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us:
     if late_us and entry is not None and not turn:
         ahead = waitlist.rank_of(entry.place, now_us) * claim.cost
         if ready(kept + ahead) <= now_us + late_us:
-            turn, kept = True, kept - waitlist.kept_late(now_us)
+            turn, kept = True, kept - waitlist.held_late(now_us)
     passes_us = max(ready(kept), waitlist.pause.until_us)
     is_early = turn and algorithm.overflows and waitlist.pause.until_us <= now_us
     until_us = now_us + early_us if is_early else now_us
@@ -281,7 +281,7 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
         return found
     taken = claim.algorithm.admit(found.taken, now_us, begins_us)
     waitlist.pause = Pause()
-    waitlist.slow = waitlist.slow and paced(waitlist.slow, found.pace, begins_us)
+    waitlist.slow = waitlist.slow and charge_pace(waitlist.slow, found.pace, begins_us)
     if entry is not None:
         waitlist.pass_entry(entry)
     return found._replace(known=taken, taken=taken, entry=None)
@@ -319,11 +319,11 @@ def _in_us(at_us: int, now_us: int) -> int:
 
 def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
     """The retry time of a caller without a position: after those of the callers that were denied before it."""
-    waitlist, last_us = found.waitlist, retry_us + GUESTS_US
-    if waitlist.guest_us <= last_us:
-        retry_us = max(retry_us, waitlist.guest_us)
+    waitlist, last_us = found.waitlist, retry_us + RETRY_SPREAD_US
+    if waitlist.next_retry_us <= last_us:
+        retry_us = max(retry_us, waitlist.next_retry_us)
     if max_wait_us is None or retry_us - now_us <= max_wait_us:
-        waitlist.guest_us = min(retry_us + found.claim.algorithm.pace_us(found.taken, now_us), last_us)
+        waitlist.next_retry_us = min(retry_us + found.claim.algorithm.pace_us(found.taken, now_us), last_us)
     return retry_us
 
 
@@ -333,8 +333,8 @@ def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
     entry = waitlist.entries.get(asker.job)
     if entry is None:
         return now_us
-    before = waitlist.rank_of(entry.place, now_us) + waitlist.expected(asker.owner, now_us)
-    kept = waitlist.taken(now_us) - waitlist.kept_late(now_us)
+    before = waitlist.rank_of(entry.place, now_us) + waitlist.count_expected(asker.owner, now_us)
+    kept = waitlist.taken(now_us) - waitlist.held_late(now_us)
     passes_us = found.ready(kept + before * found.claim.cost)
     if algorithm.overflows and algorithm.keeps_us < late_us:
         passes_us -= early_us  # a unit that is not taken at once is lost
@@ -381,7 +381,7 @@ def _wake_all(
         if not waitlist.epoch or not found.claim.algorithm.size:
             continue
         if asker.owner and free is not None and not lateness_us(asker.owner):
-            waitlist.tell(asker.owner, free, now_us)
+            waitlist.set_free(asker.owner, free, now_us)
         ring = _ring_of(i, asker, bell, wakes)
         workflow = _workflow_of(found.claim)
         if granted and workflow:
@@ -449,7 +449,7 @@ def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
     """How many jobs wait, or were woken and will return after a delay; without those of owners that do not listen."""
     owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
     late = [owner.name for owner in owners if lateness_us(owner.name)]
-    return sum(len(owner.waiting) for owner in owners) + sum(waitlist.expected(name, now_us) for name in late)
+    return sum(len(owner.waiting) for owner in owners) + sum(waitlist.count_expected(name, now_us) for name in late)
 
 
 def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:

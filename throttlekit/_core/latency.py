@@ -6,7 +6,8 @@ Rule 1: the number is always between the floor and the declared amount. So every
 Rule 2: the mean of a round of holds is compared with the base, the mean of holds while fewer slots were in use. Jobs
 differ in length, so a difference that their spread explains is ignored.
 Rule 3: the number does not grow while some of the slots are free.
-Rule 4: one overload is one fall. A hold that was granted before the last fall, and ends badly, changes nothing.
+Rule 4: one overload reduces the number once. A hold that was granted before the last reduction changes nothing if it
+ends badly.
 
 The number begins at the floor and doubles, until a round is slower or a hold ends badly. Then it grows by a sixteenth,
 or by one slot. A round with a mean above `_SLOWER` per cent of the base is congested, and the number becomes
@@ -34,8 +35,8 @@ import math
 from typing import Any, NamedTuple
 
 __all__ = [
-    "EVERY", "LONGEST_HOLD_US", "REMEMBERED_US", "Drop", "Gauge", "after_drop", "dropped", "measured", "round_of",
-    "slots_of",
+    "EVERY", "LONGEST_HOLD_US", "REMEMBERED_US", "Drop", "Gauge", "after_drop", "apply_drop", "measure_hold",
+    "round_of", "slots_of",
 ]  # fmt: skip
 
 EVERY = 16
@@ -52,24 +53,25 @@ _FASTER, _SLOWER = 115, 130  # per cent of the base
 
 
 class Drop(NamedTuple):
-    """A hold of *granted_us* ended badly: downstream refused, or did not answer in time. None: not known."""
+    """A hold of *granted_us* ended badly: the service refused, or did not answer in time. None: not known."""
 
     granted_us: int | None
 
 
 class Gauge(NamedTuple):
     """
-    What is known about one key.
+    The measurements of one key.
 
     Attributes:
         slots: How many slots may be in use, except in a round that measures the base.
         base_us: The mean hold while fewer slots were in use; 0: not known.
-        sum_us, spread_us, holds: Of the holds of this round: their lengths, their distances from the mean so far, their
-            number.
-        skip: How many of the next holds count for no round: they began while another number of slots was in use.
-        peak: The most units in use when one of them ended.
-        rounds: Since the base was measured last. `EVERY`: this round measures it, with fewer slots; one more: with all.
-        fell_us: When the slots fell last, or stopped doubling; 0: they double.
+        sum_us, spread_us, holds: Of the holds of this round: the sum of their lengths, the sum of their distances from
+            the mean so far, and their number.
+        skip: How many of the next holds are ignored, because they began while another number of slots was in use.
+        peak: The most units in use when one of the holds ended.
+        rounds: The rounds since the base was last measured. `EVERY`: this round measures it, with fewer slots.
+            `EVERY` + 1: this round measures it, with all slots.
+        fell_us: When the number of slots was last reduced, or stopped doubling; 0 while it doubles.
     """
 
     slots: int
@@ -87,25 +89,25 @@ def slots_of(gauge: Gauge | None, floor: int, most: int) -> int:
     """How many slots may be in use now, of *most*."""
     if gauge is None:
         return floor
-    slots = _bounded(gauge.slots, floor, most)
+    slots = _clamp(gauge.slots, floor, most)
     return max(floor, slots * 7 // 10) if gauge.rounds == EVERY else slots
 
 
-def _bounded(slots: int, floor: int, most: int) -> int:
+def _clamp(slots: int, floor: int, most: int) -> int:
     return max(floor, min(most, slots))
 
 
 def round_of(slots: int, *, doubles: bool) -> int:
-    """How many holds are a round; *doubles*: the slots have not fallen yet."""
+    """How many holds a round has. *doubles*: the number of slots has not been reduced."""
     return min(max(_FIRST_ROUND if doubles else _SHORTEST_ROUND, 2 * slots), _LONGEST_ROUND)
 
 
-def measured(gauge: Gauge | None, held_us: int, used: int, floor: int, most: int, now_us: int) -> Gauge:
+def measure_hold(gauge: Gauge | None, held_us: int, used: int, floor: int, most: int, now_us: int) -> Gauge:
     """
-    The gauge once a hold of *held_us* has ended.
+    Return the gauge after a hold of *held_us* has ended.
 
     Args:
-        used: The units in use, its own included.
+        used: The units in use, including those of the hold.
     """
     gauge = gauge or Gauge(floor)
     gauge = gauge._replace(peak=max(gauge.peak, used))
@@ -118,34 +120,34 @@ def measured(gauge: Gauge | None, held_us: int, used: int, floor: int, most: int
     )  # fmt: skip
     slots = slots_of(gauge, floor, most)
     is_over = gauge.holds >= round_of(slots, doubles=not gauge.fell_us)
-    return _judged(gauge, slots, floor, most, now_us) if is_over else gauge
+    return _end_round(gauge, slots, floor, most, now_us) if is_over else gauge
 
 
-def dropped(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: int) -> Gauge | None:
-    """The gauge once a hold has ended badly; the same object if that changes nothing."""
+def apply_drop(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: int) -> Gauge | None:
+    """Return the gauge after a hold has ended badly; the same object if nothing changes."""
     if gauge is None:
         return None
     fell_us = gauge.fell_us if gauge.fell_us <= now_us else 0  # a later clock wrote it
     if drop.granted_us is not None and drop.granted_us < fell_us:
         return gauge
-    after = _bounded(gauge.slots, floor, most) * 9 // 10
+    after = _clamp(gauge.slots, floor, most) * 9 // 10
     return _next(gauge._replace(fell_us=now_us), slots_of(gauge, floor, most), after, floor, most)
 
 
 def after_drop(state: Any, algorithm: Any, drop: Drop, now_us: int) -> Any:
-    """What is stored, by the *algorithm* of such a limit, once a hold has ended badly; *state* if nothing changes."""
+    """Return the state of a limit with this *algorithm* after a hold has ended badly; *state* if nothing changes."""
     known, _, _ = algorithm.read(state, now_us)
-    after = algorithm.dropped(known, now_us, drop.granted_us)
+    after = algorithm.apply_drop(known, now_us, drop.granted_us)
     return state if after is known else after
 
 
-def _judged(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gauge:
-    """The gauge once the round is over, of which *slots* were in use."""
+def _end_round(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gauge:
+    """Return the gauge after a round with *slots*."""
     mean_us = gauge.sum_us // gauge.holds
     # The standard error of the mean: the standard deviation is about 1.25 of the mean distance.
     error_us = math.floor(5 * gauge.spread_us // (4 * gauge.holds) / math.sqrt(gauge.holds))
     base_us, rounds, fell_us = gauge.base_us or mean_us, gauge.rounds + 1, gauge.fell_us
-    after = _bounded(gauge.slots, floor, most)
+    after = _clamp(gauge.slots, floor, most)
     measures = gauge.rounds >= EVERY
     if measures or slots == floor or mean_us + 3 * error_us < base_us:
         base_us = max(1, (base_us + mean_us) // 2)
@@ -164,7 +166,7 @@ def _judged(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gau
 
 
 def _next(gauge: Gauge, before: int, slots: int, floor: int, most: int) -> Gauge:
-    """The gauge at the beginning of a round with *slots*, after one of which *before* were in use."""
-    slots = _bounded(slots, floor, most)
+    """Return the gauge at the beginning of a round with *slots*. The last round had *before* slots."""
+    slots = _clamp(slots, floor, most)
     gauge = Gauge(slots, gauge.base_us, rounds=gauge.rounds, fell_us=0 if slots == floor else gauge.fell_us)
     return gauge if slots_of(gauge, floor, most) == before else gauge._replace(skip=before)

@@ -15,7 +15,7 @@ from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.job import Job
 from throttlekit._core.limit.adapt import Adapt
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.share import NO_STAKE, GivenShare, Stake
+from throttlekit._core.limit.share import NO_TENANT_SHARE, GivenShare, TenantShare
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
 
@@ -29,11 +29,13 @@ def dump(limit: Limit, job: Job) -> dict[str, Any]:
     """*limit* as *job* is held to it, with the job's own key, cost and tier."""
     limit = limit.for_job(job)
     workflow = None if limit.held_by is None else limit.workflow_of(job)
-    return plain(limit, limit.key_of(job), limit.cost_of(job), limit.stake_of(job), workflow)
+    return plain(limit, limit.key_of(job), limit.cost_of(job), limit.tenant_share_of(job), workflow)
 
 
-def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE, workflow: str | None = None) -> dict[str, Any]:
-    """*limit* with *key*, *cost*, *stake* and *workflow* in place of its own."""
+def plain(
+    limit: Limit, key: str, cost: int, share: TenantShare = NO_TENANT_SHARE, workflow: str | None = None
+) -> dict[str, Any]:
+    """*limit* with *key*, *cost*, *share* and *workflow* in place of its own."""
     return {
         "algorithm": limit.algorithm,
         "name": limit.name,
@@ -45,7 +47,7 @@ def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE, workflow: 
         **({} if limit.varying_us is None else {"varying_us": limit.varying_us}),
         **({} if limit.on_store_failure == "closed" else {"on_store_failure": limit.on_store_failure}),
         **({} if limit.processes is None else {"processes": limit.processes}),
-        **({} if limit.share is None else {"share": list(stake)}),
+        **({} if limit.share is None else {"share": list(share)}),
         **({} if limit.adapt is None else {"adapt": limit.adapt.plain(limit.amount, limit.period_us)}),
         **({} if workflow is None else {"held_by": workflow}),
         **({"show_key": True} if limit.show_key else {}),

@@ -5,17 +5,18 @@ are left.
 Rule 1: a slow-down only denies. A unit passes if the limit admits it, and the slower pace admits it too. So every bound
 of the limit holds, whatever responses say.
 Rule 2: a slow-down has an end. After that it has no effect.
-Rule 3: a fall writes to the store, and a success does not: the pace is a function of the time since the last fall.
-Rule 4: one overload is one fall. A refused job that was admitted before the last fall changes nothing.
+Rule 3: a refusal writes to the store, and a success does not: the pace is a function of the time since the last
+reduction of the rate.
+Rule 4: one overload reduces the rate once. A refused job that was admitted before the last reduction changes nothing.
 
 Example: a limit of 100/s gets a 429. Its rate falls to 76/s, rises to 95/s in one span (6 s by default, the time of
 600 units), and later to 100/s. No write is needed for that.
 
-The pace is a second bucket (generic cell rate algorithm), with a burst of `TOLERANCE_US`. After a fall its rate follows
-the cubic function of CUBIC (Ha, Rhee, Xu: "CUBIC: a new TCP-friendly high-speed TCP variant", 2008; RFC 9438), with
-the time counted in spans. The function's top, which it reaches after one span, is below the rate at which the fall
-happened: the true limit of a service rarely changes, so that rate was too high, and each time it is tried again, every
-running job may be refused:
+The pace is a second bucket (generic cell rate algorithm), with a burst of `TOLERANCE_US`. After a reduction its rate
+follows the cubic function of CUBIC (Ha, Rhee, Xu: "CUBIC: a new TCP-friendly high-speed TCP variant", 2008; RFC 9438),
+with the time counted in spans. The function's top, which it reaches after one span, is below the rate at which the
+service refused: the true limit of a service rarely changes, so that rate was too high, and each time it is tried again,
+the service may refuse every running job:
 
     part = top × (1 + (1 - β) × (t / span - 1)³), between the floor and 1, with β = 0.8
 
@@ -36,17 +37,17 @@ __all__ = [
     "LONGEST_SPAN_US",
     "ONE",
     "TOLERANCE_US",
-    "Fall",
     "Pace",
     "Pause",
+    "Refusal",
     "Remaining",
     "Slowdown",
+    "apply_feedback",
+    "apply_refusal",
     "apply_remaining",
-    "fallen",
+    "charge_pace",
     "pace_of",
-    "paced",
     "ready_after",
-    "slowed",
 ]  # fmt: skip
 
 ONE = 1_000_000
@@ -63,12 +64,12 @@ _TOP, _TOP_BELOW, _TOP_PARTS = 19, 18, 20
 _SAME_US = 2_000_000  # resets of responses that differ by no more are of one window
 
 
-class Fall(NamedTuple):
+class Refusal(NamedTuple):
     """
-    Downstream refused a job, which was admitted at *granted_us*; None: not known.
+    The service downstream refused a job that was admitted at *granted_us*. None: the time is not known.
 
     Attributes:
-        span_us: The time from a fall until the rate is at its top: at most `LONGEST_SPAN_US`.
+        span_us: The time from the reduction until the rate is at its top: at most `LONGEST_SPAN_US`.
         floor: The part of its rate that a limit keeps, in millionths: at least 1000.
     """
 
@@ -78,7 +79,10 @@ class Fall(NamedTuple):
 
 
 class Remaining(NamedTuple):
-    """Downstream answered that *remaining* units are left until *reset_us* from now, at most `LONGEST_REPORTED_US`."""
+    """
+    The service downstream reported that *remaining* units are left for *reset_us* from now, which is at most
+    `LONGEST_REPORTED_US`.
+    """
 
     remaining: int
     reset_us: int
@@ -86,18 +90,19 @@ class Remaining(NamedTuple):
 
 class Slowdown(NamedTuple):
     """
-    What a waitlist keeps of it. Times in µs; 0: never.
+    The slow-down of a limit, as its waitlist stores it. Times are in microseconds; 0 means never.
 
     Attributes:
-        fell_us: When the rate fell last.
-        top: The part of the rate to which it comes back before it tries for more.
-        span_us, floor: As in `Fall`.
-        back_us: When the rate is whole again.
-        reported_at_us, reported_until_us: From when until when the last answer holds.
-        each_ns: The time of one unit, by that answer.
-        gate_us: When all that passed is made up for, at the slower pace.
-        moved_us: When the gate was moved last.
-        from_us: When the rate begins to rise again: at the end of a pause, if there was one.
+        fell_us: When a refusal last reduced the rate.
+        top: The part of the declared rate that is reached after one span. After that the rate rises beyond it.
+        span_us, floor: As in `Refusal`.
+        back_us: When the rate is the declared rate again.
+        reported_at_us, reported_until_us: The beginning and the end of the validity of the last report of remaining
+            units.
+        each_ns: The time of one unit, by that report.
+        tat_us: The theoretical arrival time of the pace's bucket: the time at which the bucket is full again.
+        moved_us: When `tat_us` was last changed.
+        from_us: When the rate begins to rise again. If there was a pause, this is its end.
     """
 
     fell_us: int = 0
@@ -108,7 +113,7 @@ class Slowdown(NamedTuple):
     reported_at_us: int = 0
     reported_until_us: int = 0
     each_ns: int = 0
-    gate_us: int = 0
+    tat_us: int = 0
     moved_us: int = 0
     from_us: int = 0
 
@@ -118,7 +123,10 @@ class Slowdown(NamedTuple):
         return max(self.back_us, self.reported_until_us)
 
     def at(self, now_us: int) -> Slowdown:
-        """As it counts now, if a later clock wrote it: what is left begins now."""
+        """
+        Return the slow-down for a clock that shows *now_us*. If a clock that was ahead wrote it, the rest of it begins
+        now.
+        """
         slow = self
         if slow.fell_us > now_us:
             by_us = slow.fell_us - now_us
@@ -128,11 +136,11 @@ class Slowdown(NamedTuple):
                 reported_at_us=now_us, reported_until_us=now_us + slow.reported_until_us - slow.reported_at_us
             )
         if slow.moved_us > now_us:
-            slow = slow._replace(moved_us=now_us, gate_us=max(0, slow.gate_us - (slow.moved_us - now_us)))
+            slow = slow._replace(moved_us=now_us, tat_us=max(0, slow.tat_us - (slow.moved_us - now_us)))
         return slow
 
     def part(self, now_us: int) -> int:
-        """The part of its rate that the limit has now, after its falls, in millionths."""
+        """The part of its declared rate that the limit has now, in millionths, as a result of refusals."""
         if now_us >= self.back_us:
             return ONE
         return min(ONE, max(self.floor, _cubic(self.top, max(0, now_us - self.from_us), self.span_us)))
@@ -145,7 +153,7 @@ class Pause(NamedTuple):
     Attributes:
         until_us: When the pause ends, or ended. 0: the limit was not paused, or a job has passed since.
         from_us: When the pause began, so that a clock that steps back does not make it longer.
-        emptied_us: After a 429, the limit counts as used up to this time. 0: no 429 since a job passed.
+        emptied_us: After a 429, the units up to this time count as used. 0: no 429 since the last admitted job.
     """
 
     until_us: int = 0
@@ -153,19 +161,21 @@ class Pause(NamedTuple):
     emptied_us: int = 0
 
     def at(self, now_us: int) -> Pause:
-        """As it counts at *now_us*, if a later clock wrote it: what is left of it begins now."""
+        """
+        Return the pause for a clock that shows *now_us*. If a clock that was ahead wrote it, the rest of it begins now.
+        """
         by_us = self.from_us - now_us
         if by_us <= 0:
             return self
         return Pause(self.until_us - by_us, now_us, max(0, self.emptied_us - by_us))
 
-    def changed(self, now_us: int, for_us: int | None, *, emptied: bool) -> Pause:
+    def change(self, now_us: int, for_us: int | None, *, emptied: bool) -> Pause:
         """
-        As it is once no job is to pass for *for_us*, unless a longer pause is in force; None: it ends now.
+        Return a pause that lasts for *for_us* from now, or longer if the current one does. None ends the pause now.
 
         Args:
-            emptied: The service downstream answered 429: once *for_us* is over, one period's units count as used,
-                evenly, up to that instant. A 429 and a pause end each in their own time: neither shortens the other.
+            emptied: The service downstream answered 429. When *for_us* is over, the units of one period count as used,
+                evenly, up to that time. A pause and a 429 have separate ends: neither shortens the other.
 
         Returns:
             The same object if nothing changes.
@@ -181,34 +191,34 @@ class Pause(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """A slowdown as one request meets it: `each` nanoseconds a unit, `charge_us` for the request."""
+    """The effect of a slow-down on one request: a unit takes `each` nanoseconds, and the request `charge_us`."""
 
     each: float
     charge_us: int
-    gate_us: int
+    tat_us: int
     last_us: int
 
     def ready_us(self, ahead: int) -> tuple[int, int]:
         """
-        When the request passes once *ahead* units have passed before it, at the latest when the slowdown is over; and
-        how many of them have not passed by then.
+        Return when the request is admitted if *ahead* units are admitted before it, at the latest the end of the
+        slow-down, and how many of these units are not admitted by then.
         """
-        first_us = self.gate_us - max(0, TOLERANCE_US - self.charge_us)
+        first_us = self.tat_us - max(0, TOLERANCE_US - self.charge_us)
         ready_us = first_us + math.ceil(ahead * self.each / 1000)
         if ready_us <= self.last_us:
             return ready_us, 0
         return self.last_us, max(0, ahead - math.floor(max(0, self.last_us - first_us) * 1000 / self.each))
 
     def there(self, now_us: int, there: int) -> int:
-        """How many units are there of *there*. A gate that is made up for lets any cost pass."""
-        if self.gate_us <= now_us:
+        """How many of *there* free units the pace admits now. If its bucket is full, it admits any cost."""
+        if self.tat_us <= now_us:
             return there
-        return min(there, math.floor(max(0, now_us + TOLERANCE_US - self.gate_us) * 1000 / self.each))
+        return min(there, math.floor(max(0, now_us + TOLERANCE_US - self.tat_us) * 1000 / self.each))
 
 
 def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | None:
     """
-    The pace of a request of *cost*; None: it is not slowed down.
+    Return the pace of a request of *cost*; None if no slow-down affects it.
 
     Args:
         mark: The nanoseconds of one unit, at the limit's own rate.
@@ -222,11 +232,14 @@ def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | 
     if each == 0.0:
         return None
     charge_us = min(math.ceil(cost * each / 1000), FURTHEST_US)
-    return Pace(each, charge_us, slow.gate_us, slow.last_us)
+    return Pace(each, charge_us, slow.tat_us, slow.last_us)
 
 
 def ready_after(algorithm: Algorithm, taken: Any, pace: Pace | None, ahead: int, at_us: int) -> int:
-    """When the request passes, from *at_us* on, once *ahead* units have passed before it, at the pace of both."""
+    """
+    Return when both the limit and the pace admit the request, not before *at_us*, if *ahead* units are admitted before
+    it.
+    """
     ready_us = algorithm.ready_us(taken, at_us, ahead)
     if pace is None:
         return ready_us
@@ -235,49 +248,51 @@ def ready_after(algorithm: Algorithm, taken: Any, pace: Pace | None, ahead: int,
     return max(ready_us, slow_us, algorithm.ready_us(taken, ends_us, left) if left else 0)
 
 
-def paced(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | None:
-    """The slowdown once the request has passed; None: it is over."""
+def charge_pace(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | None:
+    """Return the slow-down after the request was admitted; None if the slow-down is over."""
     if pace is not None:
-        return slow._replace(gate_us=max(pace.gate_us, now_us) + pace.charge_us, moved_us=now_us)
+        return slow._replace(tat_us=max(pace.tat_us, now_us) + pace.charge_us, moved_us=now_us)
     return None if now_us >= slow.last_us else slow
 
 
-def fallen(slow: Slowdown | None, fall: Fall, paused_us: int, now_us: int) -> Slowdown:
+def apply_refusal(slow: Slowdown | None, refusal: Refusal, paused_us: int, now_us: int) -> Slowdown:
     """
-    The slowdown once downstream has refused a job.
+    Return the slow-down after the service downstream has refused a job.
 
-    The rate comes back to 0.95 of where it fell first; to 0.9 after a fall below the last top, which leaves more room.
+    The new top is 0.95 of the rate at which the service refused. If that rate was below the last top, it is 0.9 of the
+    rate, so that other users of the service get more room.
 
     Args:
-        paused_us: When the pause ends, if there is one: after it the limit begins empty.
+        paused_us: When the pause ends, if there is one. After it the limit begins empty.
     """
     slow = slow or Slowdown()
-    if fall.granted_us is not None and slow.back_us > now_us and fall.granted_us < slow.fell_us:
+    if refusal.granted_us is not None and slow.back_us > now_us and refusal.granted_us < slow.fell_us:
         return slow
-    part = max(slow.part(now_us), fall.floor)
+    part = max(slow.part(now_us), refusal.floor)
     below = slow.back_us > now_us and part < slow.top
-    top = max(fall.floor, part * (_TOP_BELOW if below else _TOP) // _TOP_PARTS)
+    top = max(refusal.floor, part * (_TOP_BELOW if below else _TOP) // _TOP_PARTS)
     spans = 1
-    while _cubic(top, spans * fall.span_us, fall.span_us) < ONE:
+    while _cubic(top, spans * refusal.span_us, refusal.span_us) < ONE:
         spans += 1
     from_us = max(paused_us, now_us)
     return slow._replace(
-        fell_us=now_us, top=top, span_us=fall.span_us, floor=fall.floor, from_us=from_us,
-        back_us=from_us + spans * fall.span_us, moved_us=now_us,
-        gate_us=max(slow.gate_us if slow.last_us > now_us else 0, from_us + TOLERANCE_US),
+        fell_us=now_us, top=top, span_us=refusal.span_us, floor=refusal.floor, from_us=from_us,
+        back_us=from_us + spans * refusal.span_us, moved_us=now_us,
+        tat_us=max(slow.tat_us if slow.last_us > now_us else 0, from_us + TOLERANCE_US),
     )  # fmt: skip
 
 
 def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us: int) -> Slowdown | None:
     """
-    The slowdown once downstream has said what is left; the same object if that changes nothing.
+    Return the slow-down after the service downstream has reported its remaining units; the same object if nothing
+    changes.
 
-    It never makes the limit faster than it is by itself. Of answers of one window the one that leaves the least holds.
-    An answer that speaks of an older window is ignored, unless it is slower: answers overtake each other. One of a
-    later window replaces an earlier one.
+    A report never makes the limit faster than its own rate. Responses may arrive out of order, so of several reports on
+    one window the lowest counts, and a report on an older window is ignored unless it is slower. A report on a later
+    window replaces the earlier one.
 
     Args:
-        ours: How many units the limit itself would let pass until then.
+        ours: How many units the limit itself would admit until then.
     """
     until_us = now_us + answer.reset_us
     known = slow if slow is not None and slow.reported_until_us > now_us else None
@@ -290,23 +305,28 @@ def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us:
         if until_us >= known.reported_until_us - _SAME_US:
             until_us = max(until_us, known.reported_until_us)
     before = slow or Slowdown()
-    gate_us = before.gate_us if before.last_us > now_us else 0
+    tat_us = before.tat_us if before.last_us > now_us else 0
     first_us = now_us + max(TOLERANCE_US, -(-each_ns // 1000))
     if known is None or answer.remaining == 0:
-        gate_us = max(gate_us, first_us)
+        tat_us = max(tat_us, first_us)
     elif until_us > known.reported_until_us + _SAME_US:
-        gate_us = min(gate_us, first_us)
+        tat_us = min(tat_us, first_us)
     return before._replace(
-        reported_at_us=now_us, reported_until_us=until_us, each_ns=each_ns, moved_us=now_us, gate_us=gate_us
+        reported_at_us=now_us, reported_until_us=until_us, each_ns=each_ns, moved_us=now_us, tat_us=tat_us
     )  # fmt: skip
 
 
-def slowed(
-    slow: Slowdown | None, why: Fall | Remaining, algorithm: Algorithm, taken: Any, pause: Pause, now_us: int
+def apply_feedback(
+    slow: Slowdown | None, why: Refusal | Remaining, algorithm: Algorithm, taken: Any, pause: Pause, now_us: int
 ) -> Slowdown | None:
-    """The slowdown once the service downstream has refused a job, or said what is left. *taken*: as it is stored."""
-    if isinstance(why, Fall):
-        return fallen(slow, why, pause.until_us, now_us)
+    """
+    Return the slow-down after the service downstream has refused a job, or reported its remaining units.
+
+    Args:
+        taken: The stored state of the limit.
+    """
+    if isinstance(why, Refusal):
+        return apply_refusal(slow, why, pause.until_us, now_us)
     there = algorithm.there(algorithm.read(taken, now_us, pause.emptied_us)[2], now_us)
     return apply_remaining(slow, why, there + math.floor(why.reset_us / (max(1, algorithm.mark) / 1000)), now_us)
 

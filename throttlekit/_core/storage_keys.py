@@ -4,7 +4,7 @@ The names under which a store keeps its state. The authority for their version.
 Two different (name, key) pairs never share a stored name, and neither do two definitions of one
 limit: each name ends in the definition's fingerprint, so that no state is read by rules that did not
 write it. (A limit at a rate that live control sets has the declared one's, where its algorithm can read the
-state of both: see `Algorithm.adopted`.) Everything of one pair carries one hash tag, so that a cluster keeps
+state of both: see `Algorithm.adopt_rate`.) Everything of one pair carries one hash tag, so that a cluster keeps
 it together. The leading `tk1` is the version of the stored state: a release that reads the state differently writes
 `tk2` and leaves the old names to expire.
 """

@@ -32,7 +32,7 @@ from throttlekit._core.decide import (
     _workflow_of,
 )
 from throttlekit._core.latency import Drop, after_drop
-from throttlekit._core.slowdown import Fall, Pause, Remaining, slowed
+from throttlekit._core.slowdown import Pause, Refusal, Remaining, apply_feedback
 from throttlekit._core.waitlist import KEPT_US, Entry, State, Waitlist
 
 __all__ = [
@@ -104,21 +104,21 @@ def pause(
 ) -> Stored:
     """Pause a limit as `Pause.changed` does, or end its pause; then wake jobs."""
     waitlist = state.waitlist or Waitlist()
-    waitlist.pause = waitlist.pause.at(now_us).changed(now_us, for_us, emptied=emptied)
+    waitlist.pause = waitlist.pause.at(now_us).change(now_us, for_us, emptied=emptied)
     return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
 
 
 def slow(
-    claim: StoreClaim, number: int, state: Stored, now_us: int, why: Fall | Remaining | Drop, bell: Bell
+    claim: StoreClaim, number: int, state: Stored, now_us: int, why: Refusal | Remaining | Drop, bell: Bell
 ) -> Stored:
-    """Slow a limit down as `slowed` or `after_drop` does; then wake jobs: the pace may be higher than before."""
+    """Slow a limit down by `apply_feedback` or `after_drop`. Then wake jobs: the pace may be higher than before."""
     if isinstance(why, Drop):
         dropped = state._replace(taken=after_drop(state.taken, claim.algorithm, why, now_us))
         return _woken_after(claim, number, dropped, now_us, bell)
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     before = waitlist.slow and waitlist.slow.at(now_us)
-    waitlist.slow = slowed(before, why, claim.algorithm, state.taken, waitlist.pause, now_us)
+    waitlist.slow = apply_feedback(before, why, claim.algorithm, state.taken, waitlist.pause, now_us)
     return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
 
 
@@ -151,7 +151,7 @@ def return_units(
         by = algorithm.size
         if algorithm.overflows:
             by -= min(by, max(0, now_us - (charge.full_us - by)))
-        known = algorithm.settled(known, now_us, charge.granted_us, -by) if by else known
+        known = algorithm.settle(known, now_us, charge.granted_us, -by) if by else known
     found = _look(claim, Stored(known, state.waitlist), now_us, asker)
     if asker.job and found.entry is None:
         turn_us = 0 if charge.turn_us is None else now_us + charge.turn_us
@@ -207,7 +207,7 @@ def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     """
     waitlist = stored.waitlist or Waitlist()
     if not waitlist.epoch and waitlist.pause == Pause() and waitlist.slow is None:
-        return waitlist.guest_us
+        return waitlist.next_retry_us
     last_us = max(now_us + KEPT_US, waitlist.pause.until_us, waitlist.slow.last_us if waitlist.slow else 0)
     if not waitlist.pause.emptied_us:
         return last_us

@@ -36,9 +36,9 @@ from throttlekit._core.late import lateness_us
 from throttlekit._core.slowdown import Pause, Slowdown
 
 __all__ = [
-    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "GUESTS_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US",
-    "PROBE_US", "SPACING_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State",
-    "Waitlist", "Wake", "WakeRules",
+    "DEAF", "FREE_UNKNOWN", "FUTURE_US", "KEPT_US", "LEAD_US", "MOST_AT_ONCE", "PATIENCE_US", "RETRY_SPREAD_US",
+    "SPACING_US", "TRIAL_US", "TURN_US", "VOID_US", "WOKEN_US", "Entry", "Owner", "Place", "Ring", "State", "Waitlist",
+    "Wake", "WakeRules",
 ]  # fmt: skip
 
 LEAD_US = 30_000
@@ -53,14 +53,14 @@ TURN_US = 1_000_000
 FUTURE_US = 1_000_000
 """A time that is further in the future than this was written by a clock that was wrong."""
 
-PROBE_US = 1_000_000
+TRIAL_US = 1_000_000
 """
-An owner is probed if all its wakes, the last probe among them, are overdue by this; one without a free thread if it was
-not known to listen for so long.
+An owner that is skipped gets a trial wake when all its wakes, including the last trial, are overdue by this time. If
+the owner has no free thread, the script only checks whether it listens, this long after the last sign that it does.
 """
 
 SPACING_US = 10_000
-"""The shortest time between two looks that a script requests."""
+"""The shortest time between two looks that scripts request."""
 
 VOID_US = 20_000
 """If a requested look is overdue by this time, the script requests it again, from another process."""
@@ -74,8 +74,10 @@ KEPT_US = 172_800_000_000
 MOST_AT_ONCE = 16
 """How many entries one request wakes or removes at most, so that no script blocks the server for long."""
 
-GUESTS_US = 60_000_000
-"""Callers without a position are spread over at most this time, because they may never return."""
+RETRY_SPREAD_US = 60_000_000
+"""
+The retry times of callers without a position are spread over at most this time, because these callers may never return.
+"""
 
 FREE_UNKNOWN = 999_999
 """The free threads of an owner that has not reported them. They are known only while it has jobs in the order."""
@@ -125,9 +127,10 @@ class Entry:
             when its position is forgotten. None: never.
         at_us: While it is woken, the time for which it was woken. While it is kept, the end of its turn, or 0 if it has
             none: a job has a turn if it was woken here, and then a less scarce limit denied it.
-        counts: Whether its wake keeps units from other jobs. False if the wake only probes the owner.
+        counts: Whether its wake keeps units from other jobs. False for a trial wake, which only checks whether the
+            owner answers.
         workflow: The workflow that will hold the slot; "" if the job itself will.
-        step: How much it added to its tenant's finish.
+        step: How much the entry added to its tenant's finish.
         since_us, denials: When the job was first denied, and how often it was denied.
     """
 
@@ -190,11 +193,12 @@ class Waitlist:
         epoch: The name of this list. A list that begins again, after a loss of the store's state, has another one.
         number: The last number that was given.
         v: The start tag of the last job that passed.
-        look_us: The time at which a process was requested to look.
-        finishes: Where each tenant's next job would start, if beyond v.
+        look_us: The time at which a process is to look at the list, by the last request for a look.
+        finishes: The start tag of each tenant's next job, if it is greater than v.
         ends: The entries that have an end, by that time.
         turns: The entries that have a turn, by the end of the turn.
-        guest_us: The retry time of the next caller without a position, so that these callers do not all retry at once.
+        next_retry_us: The earliest retry time of the next caller without a position. It spreads these callers over
+            time.
         pause, slow: The pause and the slow-down of the limit, if there are any.
     """
 
@@ -202,7 +206,7 @@ class Waitlist:
     number: int = 0
     v: int = _FIRST_TAG
     look_us: int = 0
-    guest_us: int = 0
+    next_retry_us: int = 0
     entries: dict[str, Entry] = field(default_factory=dict)
     owners: dict[str, Owner] = field(default_factory=dict)
     finishes: dict[str, int] = field(default_factory=dict)
@@ -214,11 +218,11 @@ class Waitlist:
     @property
     def is_plain(self) -> bool:
         """Whether there is neither a pause nor a slow-down, and no caller has a retry time."""
-        return self.pause == Pause() and self.slow is None and not self.guest_us
+        return self.pause == Pause() and self.slow is None and not self.next_retry_us
 
     def without_jobs(self) -> Waitlist:
         """The list without its jobs: what is kept if no job waits."""
-        return Waitlist(guest_us=self.guest_us, pause=self.pause, slow=self.slow)
+        return Waitlist(next_retry_us=self.next_retry_us, pause=self.pause, slow=self.slow)
 
     # Positions
 
@@ -240,7 +244,7 @@ class Waitlist:
         return Place(rank, tag, self.number), self.finishes[tenant] - tag
 
     def pass_entry(self, entry: Entry) -> None:
-        """Remove an entry whose job has passed."""
+        """Remove an entry whose job was admitted."""
         if entry.place.tag > self.v:
             self.v = entry.place.tag
             self.finishes = {tenant: tag for tenant, tag in self.finishes.items() if tag > self.v}
@@ -252,27 +256,27 @@ class Waitlist:
         for owner in self._by_head():
             if owner.waiting[0][0] >= place:
                 break
-            if not _skipped(owner, now_us):
+            if not _is_skipped(owner, now_us):
                 before += bisect_left(owner.waiting, (place, ""))
         return before
 
     @property
     def waiting(self) -> int:
-        """How many jobs are in the order."""
+        """The number of jobs in the order."""
         return sum(len(owner.waiting) for owner in self.owners.values())
 
     # States
 
     def enter(self, entry: Entry, owner: str, until_us: int | None) -> None:
-        """Put an entry into the order, among those of *owner*. One that is there already keeps its position."""
+        """Put an entry into the order, as one of *owner*. An entry that is already in the order keeps its position."""
         self._change(entry, State.WAITING, owner, until_us)
 
     def keep(self, entry: Entry, owner: str, until_us: int, turn_us: int = 0) -> None:
-        """Keep the position of an entry, which waits here no longer; and its turn, if *turn_us* is not 0."""
+        """Keep the position of an entry that no longer waits here, and its turn if *turn_us* is not 0."""
         self._change(entry, State.KEPT, owner, until_us, turn_us)
 
     def forget(self, entry: Entry) -> None:
-        """Remove an entry whose job has not passed, and subtract what it added to its tenant's finish."""
+        """Remove an entry whose job was not admitted, and subtract its step from its tenant's finish."""
         self._change(entry, None, entry.owner, None)
         if entry.step and entry.tenant in self.finishes:
             finish = self.finishes.pop(entry.tenant) - entry.step
@@ -286,8 +290,8 @@ class Waitlist:
             self.forget(self.entries[id])
         return len(ended) < MOST_AT_ONCE
 
-    def tell(self, name: str, free: int, now_us: int) -> None:
-        """Note how many threads of an owner that listens are free, if it has jobs in the order."""
+    def set_free(self, name: str, free: int, now_us: int) -> None:
+        """Record how many threads of an owner are free, if it has jobs in the order. The owner is known to listen."""
         if name in self.owners and self.owners[name].waiting:
             self.owners[name].free = free if free > 0 else -now_us
 
@@ -318,7 +322,7 @@ class Waitlist:
                 del self.owners[before]
 
     def _files_of(self, entry: Entry) -> Iterator[tuple[list[Any], tuple[Any, str]]]:
-        """The sorted lists that name an entry, and how."""
+        """Yield the sorted lists that contain an entry, each with the item that represents the entry there."""
         if entry.until_us is not None:
             yield self.ends, (entry.until_us, entry.id)
         if entry.state is State.WAITING:
@@ -343,7 +347,7 @@ class Waitlist:
         """
         skipped: list[Owner] = []
         for owner in self._by_head():
-            if not _skipped(owner, now_us) and (late or not lateness_us(owner.name)):
+            if not _is_skipped(owner, now_us) and (late or not lateness_us(owner.name)):
                 return skipped, owner
             skipped.append(owner)
         return skipped, None
@@ -351,17 +355,17 @@ class Waitlist:
     def comes_first(self, now_us: int) -> bool:
         """Whether a waiting job is ahead of a new one. Not if so many woken jobs are missing that a purge is likely."""
         owner = self.head(now_us)[1]
-        return owner is not None and _missed(owner, now_us) < MOST_AT_ONCE
+        return owner is not None and _count_overdue(owner, now_us) < MOST_AT_ONCE
 
     def taken(self, now_us: int) -> int:
         """The units that are kept for woken jobs that have not requested them yet, and for jobs with a turn."""
         return sum(entry.cost for _, entry in self._held(now_us))
 
-    def kept_late(self, now_us: int) -> int:
+    def held_late(self, now_us: int) -> int:
         """Of these, the units that are kept for jobs that return after a delay."""
         return sum(entry.cost for _, entry in self._held(now_us) if _is_woken_late(entry))
 
-    def expected(self, owner: str, now_us: int) -> int:
+    def count_expected(self, owner: str, now_us: int) -> int:
         """How many jobs that return after a delay were woken, and are not overdue."""
         woken = self.woken_of(owner)
         last, first = now_us + FUTURE_US + 1, now_us - lateness_us(owner)
@@ -377,7 +381,7 @@ class Waitlist:
         again_us = None if self.drop_ended(now_us) else now_us + SPACING_US
         if now_us < self.pause.until_us:
             return again_us or self.pause.until_us
-        taken, kept, next_us, tried, late = self.taken(now_us), self.kept_late(now_us), None, 0, True
+        taken, kept, next_us, tried, late = self.taken(now_us), self.held_late(now_us), None, 0, True
         while True:
             skipped, owner = self.head(now_us, late=late)
             if owner is None or tried == MOST_AT_ONCE:
@@ -389,7 +393,7 @@ class Waitlist:
             entry = self.entries[owner.waiting[0][1]]
             keeps = not lateness or rules.keeps(kept + entry.cost)
             ready_us = rules.ready_us(entry.cost + (taken if keeps else 0))
-            at_us = ready_us if keeps else _unkept_us(owner, entry.cost * rules.mark_ns // 1000, ready_us, now_us)
+            at_us = ready_us if keeps else _wake_late_at_us(owner, entry.cost * rules.mark_ns // 1000, ready_us, now_us)
             if max(at_us, ready_us) > now_us + (rules.lead_us or 0):
                 if not keeps:
                     late = False
@@ -403,8 +407,9 @@ class Waitlist:
         held = list(self._held(now_us))
         woken = [until_us for until_us, each in held if each.state is State.WOKEN and not lateness_us(each.owner)]
         if next_us is not None and woken:
-            next_us = max(next_us, max(woken) - PATIENCE_US + SPACING_US)  # each of them looks itself, as it asks
-        self._probe(skipped, now_us, ring)
+            # Each of these jobs looks itself when it makes its request.
+            next_us = max(next_us, max(woken) - PATIENCE_US + SPACING_US)
+        self._check_skipped(skipped, now_us, ring)
         if owner is None and not skipped:
             return again_us
         if tried == MOST_AT_ONCE:
@@ -412,19 +417,22 @@ class Waitlist:
         lapses = [until_us for until_us, _ in held]
         return min((at_us for at_us in (next_us, again_us, *lapses) if at_us is not None), default=None)
 
-    def _probe(self, skipped: list[Owner], now_us: int, ring: Ring) -> None:
-        """See whether owners that are skipped listen: they may be dead, or all their wakes may be lost."""
+    def _check_skipped(self, skipped: list[Owner], now_us: int, ring: Ring) -> None:
+        """Check whether the skipped owners listen: they may be dead, or all their wakes may be lost."""
         for each in skipped:
             if lateness_us(each.name):
                 continue
             if each.free < DEAF:
-                if PROBE_US - each.free < now_us:
+                if TRIAL_US - each.free < now_us:
                     each.free = -now_us if ring(each.name, None) else DEAF
-            elif each.free > 0 and each.woken[-1][0] + PROBE_US < now_us:
+            elif each.free > 0 and each.woken[-1][0] + TRIAL_US < now_us:
                 self._wake(self.entries[each.waiting[0][1]], now_us, now_us, ring, counts=False)
 
     def wake_workflow(self, workflow: str, now_us: int, ring: Ring) -> None:
-        """Wake jobs of a workflow that holds its slot: they need no other slot. Each wakes more as it passes."""
+        """
+        Wake jobs of a workflow that holds its slot, because they need no other slot. When one of them is admitted, this
+        is called again.
+        """
         waiting = [e for e in self.entries.values() if e.state is State.WAITING and e.workflow == workflow]
         for entry in sorted(waiting, key=lambda entry: entry.place)[:MOST_AT_ONCE]:
             self._wake(entry, now_us, now_us, ring, counts=False)
@@ -473,30 +481,30 @@ def _is_woken_late(entry: Entry) -> bool:
     return entry.state is State.WOKEN and lateness_us(entry.owner) > 0
 
 
-def _missed(owner: Owner, now_us: int) -> int:
+def _count_overdue(owner: Owner, now_us: int) -> int:
     """How many jobs that return after a delay were woken, and are overdue."""
     late_us = lateness_us(owner.name)
     return bisect_left(owner.woken, (now_us - late_us, "")) if late_us else 0
 
 
-def _unkept_us(owner: Owner, pace_us: int, ready_us: int, now_us: int) -> int:
+def _wake_late_at_us(owner: Owner, pace_us: int, ready_us: int, now_us: int) -> int:
     """
-    When the first of the jobs that return late is woken, if no unit can be kept for it: at the limit's pace, as if all
-    jobs before it had passed. Some jobs never return. So for each overdue job another one is woken at once, and if the
-    wakes are more than `PROBE_US` behind the pace, they catch up.
+    Return when to wake the first of the jobs that return late, if no unit can be kept for it. These jobs are woken at
+    the limit's pace, as if all jobs before them had been admitted. Some of them never return, so another job is woken
+    at once for each overdue one, and wakes that are more than `TRIAL_US` behind the pace catch up.
     """
-    missed = _missed(owner, now_us)
-    if missed > bisect_left(owner.woken, (now_us + FUTURE_US + 1, "")) - missed:
+    overdue = _count_overdue(owner, now_us)
+    if overdue > bisect_left(owner.woken, (now_us + FUTURE_US + 1, "")) - overdue:
         return ready_us
     last_us = owner.woken[-1][0] if owner.woken else now_us + FUTURE_US + 1
     if last_us > now_us + FUTURE_US:
         return ready_us
     at_us = last_us + pace_us
-    return at_us if at_us < now_us - PROBE_US else max(at_us, ready_us)
+    return at_us if at_us < now_us - TRIAL_US else max(at_us, ready_us)
 
 
-def _skipped(owner: Owner, now_us: int) -> bool:
-    """Whether each free thread of an owner has a wake, or a wake is overdue, or a wrong clock wrote one."""
+def _is_skipped(owner: Owner, now_us: int) -> bool:
+    """Whether every free thread of an owner has a wake, or a wake is overdue or was written by a wrong clock."""
     if lateness_us(owner.name):
         return False
     if not owner.woken:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.answer import GUEST, NOT_WAITED, Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import NOT_WAITED, WITHOUT_JOB, Answer, Asker, Caller, Reason, Waited
 from throttlekit._core.claim import StoreClaim, claim_of
 from throttlekit._core.decision import Charged, Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.share import NO_STAKE, Stake
+from throttlekit._core.limit.share import NO_TENANT_SHARE, TenantShare
 from throttlekit._core.limit.template import key_text
 from throttlekit._core.storage_keys import bucket_name, holder_name, quoted
 from throttlekit._core.wait_control import Charge
@@ -160,9 +160,9 @@ class ClaimResolver:
         self.made = 0
         self._known: dict[Any, Claim] = {}
         self._met: set[int] = set()  # hashes of the questions of claims that were worked out, and not kept
-        self._moulds: dict[Any, _Mould] = {}
+        self._templates: dict[Any, _ClaimTemplate] = {}
         self.questions: dict[Any, Any] = {}
-        registry.let_go = self._let_go
+        registry.let_go = self._forget_claims
 
     def remember(self, question: object, what: object) -> None:
         """Keep *what* in `questions`."""
@@ -170,10 +170,10 @@ class ClaimResolver:
             self.questions.clear()
         self.questions[question] = what
 
-    def _let_go(self) -> None:
+    def _forget_claims(self) -> None:
         self._known.clear()
         self._met.clear()
-        self._moulds.clear()
+        self._templates.clear()
         self.questions.clear()
 
     def key(self, call: Call, limit: Limit) -> str:
@@ -200,12 +200,12 @@ class ClaimResolver:
                 return given
         return limit.cost_of(call.job)
 
-    def _stake(self, limit: Limit, job: Job | None) -> Stake:
-        stake = limit.stake_of(job)
+    def _tenant_share(self, limit: Limit, job: Job | None) -> TenantShare:
+        share = limit.tenant_share_of(job)
         if self.weight_of is None or limit.share is None or limit.share.strict or job is None:
-            return stake
-        weight = self.weight_of(limit.name, stake.tenant)
-        return stake if weight is None else stake._replace(weight=weight)
+            return share
+        weight = self.weight_of(limit.name, share.tenant)
+        return share if weight is None else share._replace(weight=weight)
 
     def _holder(self, call: Call, limit: Limit, units: int, now_us: int) -> str:
         job = call.job
@@ -232,44 +232,48 @@ class ClaimResolver:
             text = "" if limit.key is None else self.key(call, limit)
             part = None if limit.scope == "global" else limit.part_of(job)
             units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)
-            stake = NO_STAKE if limit.share is None else self._stake(limit, job)
+            share = NO_TENANT_SHARE if limit.share is None else self._tenant_share(limit, job)
             if not remember or limit.by_value or isinstance(limit, Concurrency):
                 now_us = time.time_ns() // 1000
                 holder = self._holder(call, limit, units, now_us) if isinstance(limit, Concurrency) else ""
-                claims.append(_Mould.of(limit, units, limit.bind(units, now_us, holder)).claim(text, part, stake))
+                claims.append(
+                    _ClaimTemplate.of(limit, units, limit.bind(units, now_us, holder)).claim(text, part, share)
+                )
                 continue
             day = time.time_ns() // _DAY_NS if limit.in_zone else 0
-            question = (id(limit), text, part, units, stake, day)  # a claim keeps its limit alive, and so does a mould
-            found = self._known.get(question)
+            # A claim, and a template, keep a reference to the limit, so the id stays unique.
+            known_as = (id(limit), text, part, units, share, day)
+            found = self._known.get(known_as)
             if found is None:
-                mould = self._moulds.get((id(limit), units, day)) or self._mould(limit, units, day)
-                found = mould.claim(text, part, stake)
-                self._meet(question, found)
+                template = self._templates.get((id(limit), units, day)) or self._template(limit, units, day)
+                found = template.claim(text, part, share)
+                self._remember(known_as, found)
             claims.append(found)
         return claims
 
-    def _mould(self, limit: Limit, units: int, day: int) -> _Mould:
-        if len(self._moulds) >= _MOST_REMEMBERED:
-            self._let_go()
-        made = self._moulds[id(limit), units, day] = _Mould.of(limit, units, limit.bind(units, time.time_ns() // 1000))
-        return made
+    def _template(self, limit: Limit, units: int, day: int) -> _ClaimTemplate:
+        if len(self._templates) >= _MOST_REMEMBERED:
+            self._forget_claims()
+        template = _ClaimTemplate.of(limit, units, limit.bind(units, time.time_ns() // 1000))
+        self._templates[id(limit), units, day] = template
+        return template
 
-    def _meet(self, question: object, claim: Claim) -> None:
-        """Keep *claim* if it comes again: to keep what comes once costs more than to make it."""
+    def _remember(self, known_as: object, claim: Claim) -> None:
+        """Keep *claim* when it is made the second time: most claims that are made once are never needed again."""
         self.made += 1
-        mark = hash(question)
+        mark = hash(known_as)
         if mark not in self._met:
             if len(self._met) >= _MOST_MET:
                 self._met.clear()
             self._met.add(mark)
             return
         if len(self._known) >= _MOST_REMEMBERED:
-            self._let_go()
-        self._known[question] = claim
+            self._forget_claims()
+        self._known[known_as] = claim
 
 
-class _Mould(NamedTuple):
-    """What the claims of one limit that take as many units have in common, whatever their key."""
+class _ClaimTemplate(NamedTuple):
+    """What all claims on one limit for the same number of units have in common, whatever their key."""
 
     limit: Limit
     units: int
@@ -278,16 +282,16 @@ class _Mould(NamedTuple):
     plain: bool
 
     @classmethod
-    def of(cls, limit: Limit, units: int, algorithm: Algorithm) -> _Mould:
+    def of(cls, limit: Limit, units: int, algorithm: Algorithm) -> _ClaimTemplate:
         plain = limit.scope != "process" and limit.prefetch_quota is None and not limit.in_zone
         return cls(limit, units, algorithm, limit.max_queue, plain)
 
-    def claim(self, text: str, part: str | None, stake: Stake) -> Claim:
+    def claim(self, text: str, part: str | None, share: TenantShare) -> Claim:
         limit, units, algorithm, max_queue, plain = self
         bucket = bucket_name(limit.name, text, limit.fingerprint, part)
         tenant, step, lead = "", 0, 0
         if limit.share is not None:
-            tenant, step, lead = quoted(stake.tenant) if stake.tenant else "", stake.step(units), stake.lead
+            tenant, step, lead = quoted(share.tenant) if share.tenant else "", share.step(units), share.lead
         claim = claim_of(bucket, algorithm, units, max_queue, tenant, step, lead)
         shown = text if part is None else f"{part}:{text}" if text else part
         return Claim(limit, shown, units, claim, plain)
@@ -312,7 +316,7 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
         owner = "" if job is None else delivery.owner
         return Request(asked, Asker(Caller.PEEK, call.id, owner))
     if job is None:
-        return Request(asked, GUEST)
+        return Request(asked, WITHOUT_JOB)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
     ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
     asker = Asker(caller, job.id, delivery.owner, 0, ends_in_us, for_us, denials)

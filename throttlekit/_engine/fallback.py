@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from throttlekit._core.answer import GUEST
+from throttlekit._core.answer import WITHOUT_JOB
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.options import OnStoreFailure
@@ -85,7 +85,7 @@ def decide_without_store(
         return outcome, unknown
     if here:
         # No job waits here: it keeps the position that it has in the store.
-        found = decision_from(in_process.ask([each.claim for each in here], GUEST), here)
+        found = decision_from(in_process.ask([each.claim for each in here], WITHOUT_JOB), here)
         if not found.allowed:
             delay = min(delay, found.delay) if found.delay else delay
             return outcome, replace(unknown, limit=found.limit, key=found.key, cost=found.cost, delay=delay)

@@ -31,7 +31,7 @@ _Name: TypeAlias = "tuple[str, PrefetchQuota, Bucket]"
 # The rate too: what was taken at one that was in force before is not a measure of how much to take now.
 _NOTHING = Answer(Reason.ALLOWED, 0, 0, 0, ())
 
-_AHEAD = Asker(Caller.GUEST, max_wait_us=0)
+_AHEAD = Asker(Caller.WITHOUT_JOB, max_wait_us=0)
 
 _MOST_ENTRIES = 1024
 """Maximum entries per process; the least recently refilled is evicted."""

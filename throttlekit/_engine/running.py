@@ -292,7 +292,7 @@ def falling(claim: Claim, granted_us: int | None = None) -> tuple[Limit, Slowing
         raise ConfigurationError(f"limit {limit.name!r} has no adapt=, so it never falls")
     if isinstance(limit.adapt, SlotAdapt):
         return limit, Slowing(claim.claim, Drop(granted_us))
-    return limit, Slowing(claim.claim, limit.adapt.fall(limit.amount, limit.period_us, granted_us))
+    return limit, Slowing(claim.claim, limit.adapt.refusal(limit.amount, limit.period_us, granted_us))
 
 
 def falling_of(decision: Decision, limit: Limit | str | None) -> list[tuple[Limit, Slowing]]:

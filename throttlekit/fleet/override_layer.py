@@ -92,7 +92,7 @@ class OverrideLayer:
 
     def _decide_alone(self, call: Call, claim: Claim) -> Decision:
         """Decide one limit in shadow mode, for a caller that keeps no position."""
-        caller = Caller.PEEK if call.peek else Caller.GUEST
+        caller = Caller.PEEK if call.peek else Caller.WITHOUT_JOB
         request = Request([claim.claim], Asker(caller))
         answer = self._pipeline.layer.decide(Attempt(call, [claim], request))
         decision = decision_from(answer, [claim])

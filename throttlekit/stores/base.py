@@ -10,7 +10,7 @@ from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.answer import Answer, Asker, Look
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Drop
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 
@@ -71,7 +71,7 @@ class Slowing:
     """Why the limit of *claim* is to be slower for a while, or to have fewer slots in use."""
 
     claim: StoreClaim
-    why: Fall | Remaining | Drop
+    why: Refusal | Remaining | Drop
 
     @property
     def bucket(self) -> str:
@@ -158,7 +158,7 @@ class Store(Protocol):
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         """
-        Correct what was charged, as `Algorithm.settled` does.
+        Correct what was charged, as `Algorithm.settle` does.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the charge was corrected.

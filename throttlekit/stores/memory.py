@@ -153,24 +153,24 @@ class MemoryStore:
         return end
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        def settled(each: Correction, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
-            return algorithm.settled(state, now_us, each.granted_us, each.by), True
+        def settle(each: Correction, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
+            return algorithm.settle(state, now_us, each.granted_us, each.by), True
 
-        self._change(corrections, settled, now_us)
+        self._change(corrections, settle, now_us)
         self._wake_after_change([unit_of(each) for each in corrections], now_us)
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        def released(each: Lease, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
-            return algorithm.released(state, now_us, each.granted_us), True
+        def release(each: Lease, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
+            return algorithm.release(state, now_us, each.granted_us), True
 
-        self._change(leases, released, now_us)
+        self._change(leases, release, now_us)
         self._wake_after_change([unit_of(each) for each in leases], now_us)
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
-        def renewed(_: Lease, algorithm: Any, state: Any, now_us: int) -> Any:
-            return algorithm.renewed(state, now_us)
+        def renew(_: Lease, algorithm: Any, state: Any, now_us: int) -> Any:
+            return algorithm.renew(state, now_us)
 
-        return self._change(leases, renewed, now_us)
+        return self._change(leases, renew, now_us)
 
     def pause(
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, cast
 
 import throttlekit_lua
 from throttlekit._core.algorithm import Algorithm, Use
-from throttlekit._core.answer import GUEST, Answer, Asker, Kept, Look, Position, Reason, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Kept, Look, Position, Reason, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import early_us_of
 from throttlekit._core.latency import Drop
-from throttlekit._core.slowdown import Fall
+from throttlekit._core.slowdown import Refusal
 from throttlekit._core.storage_keys import granted_name, wait_names
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Place, State, Wake
@@ -73,7 +73,7 @@ def encode(arguments: Iterable[str | bytes | int]) -> bytes:
 def slowing_arguments(slowing: Slowing) -> tuple[Any, ...]:
     """The arguments of wait_slow.lua for one limit."""
     why = slowing.why
-    if isinstance(why, Fall):
+    if isinstance(why, Refusal):
         return "fall", "" if why.granted_us is None else why.granted_us, why.span_us, why.floor
     if isinstance(why, Drop):
         return "drop", "" if why.granted_us is None else why.granted_us, "", ""
@@ -87,7 +87,7 @@ def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
 
 def asker_arguments(claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str) -> list[Any]:
     """The arguments of ask.lua that say who asks. *now*: "" for the server's time."""
-    if asker is GUEST and not attempt:
+    if asker is WITHOUT_JOB and not attempt:
         return [] if now == "" else [now]
     wait = "" if asker.max_wait_us is None else asker.max_wait_us
     who = f"{asker.denials} {asker.caller.value} {asker.owner} {asker.free} {wait} {epoch} {asker.waited_us}"

@@ -17,11 +17,11 @@ from throttlekit._core.algorithms.fixed_window import FixedWindow
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
 from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
-from throttlekit._core.answer import GUEST, Answer, Asker, Caller, Look
+from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Caller, Look
 from throttlekit._core.claim import UNIT, StoreClaim
 from throttlekit._core.latency import Drop
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.wait_control import Charge
 from throttlekit.stores.base import Correction, Lease, Slowing, Store
@@ -92,7 +92,7 @@ class StoreConformance:
 
             def ask() -> None:
                 for _ in range(25):
-                    passed.append(store.ask([_claim(limit, "")], GUEST, _NOW_US).allowed)
+                    passed.append(store.ask([_claim(limit, "")], WITHOUT_JOB, _NOW_US).allowed)
 
             threads = [threading.Thread(target=ask) for _ in range(8)]
             for each in threads:
@@ -109,7 +109,7 @@ class StoreConformance:
     def test_store_owns_the_clock(self) -> None:
         """Without a time given, an answer has the store's own time, which never goes back."""
         with self._store() as store:
-            times = [store.ask([_claim(_BUCKETS[0], "")], GUEST).now_us for _ in range(3)]
+            times = [store.ask([_claim(_BUCKETS[0], "")], WITHOUT_JOB).now_us for _ in range(3)]
         assert times[0] > 0
         assert times == sorted(times)
 
@@ -119,17 +119,17 @@ class StoreConformance:
         with self._store() as store:
             for allowed in (True, False):
                 for key in (*keys, "x" * 10_000):
-                    assert store.ask([_claim(_BUCKETS[1], key)], GUEST, _NOW_US).allowed is allowed, key[:20]
+                    assert store.ask([_claim(_BUCKETS[1], key)], WITHOUT_JOB, _NOW_US).allowed is allowed, key[:20]
 
     def test_works_again_after_close(self) -> None:
         """And what was stored outside of this process is still there; so is what `reset` leaves: nothing."""
         claim = _claim(_BUCKETS[1], "")
         with self._store() as store:
-            assert store.ask([claim], GUEST, _NOW_US).allowed
+            assert store.ask([claim], WITHOUT_JOB, _NOW_US).allowed
             store.close()
-            store.ask([claim], GUEST, _NOW_US)
+            store.ask([claim], WITHOUT_JOB, _NOW_US)
             store.reset([claim.bucket])
-            assert store.ask([claim], GUEST, _NOW_US).allowed
+            assert store.ask([claim], WITHOUT_JOB, _NOW_US).allowed
 
     @contextmanager
     def _store(self) -> Generator[Store, None, None]:
@@ -179,7 +179,7 @@ class _History:
             for key in (
                 _KEYS if isinstance(limit, Concurrency) else ()
             ):  # one is held all the time: nothing is forgotten
-                self._both("ask", [_claim(limit, key, holder="first#0", now_us=self.now_us)], GUEST)
+                self._both("ask", [_claim(limit, key, holder="first#0", now_us=self.now_us)], WITHOUT_JOB)
         steps = {
             self._ask: 8, self._ask_again: 8, self._end: 4, self._look: 3, self._wake: 1, self._forget: 0.5,
             self._settle: 1, self._pause: 0.3, self._slow: 0.3, self._where: 1, self._list: 0.5,
@@ -224,7 +224,7 @@ class _History:
     def _ask(self) -> None:
         number = len(self.asked)
         job = _Job(f"job-{number}", self.rnd.choice(_OWNERS), self._claims(number))
-        caller = self.rnd.choice([Caller.JOB] * 6 + [Caller.GUEST, Caller.PEEK])
+        caller = self.rnd.choice([Caller.JOB] * 6 + [Caller.WITHOUT_JOB, Caller.PEEK])
         if caller is Caller.JOB:
             self.jobs.append(job)
         self._put(job, caller)
@@ -283,7 +283,7 @@ class _History:
 
     def _slow(self) -> None:
         claim = self._unit()
-        rates: list[Fall | Remaining] = [Fall(None, 60 * _SECOND_US, 50_000), Remaining(3, 20 * _SECOND_US)]
+        rates: list[Refusal | Remaining] = [Refusal(None, 60 * _SECOND_US, 50_000), Remaining(3, 20 * _SECOND_US)]
         if not claim.algorithm.holder:
             self._both("slow", [Slowing(claim, self.rnd.choice(rates))])
         elif isinstance(claim.algorithm, AdaptiveConcurrencyAlgorithm):
@@ -307,7 +307,7 @@ def _listen(store: Store, owner: str) -> Callable[[], None]:
     first, second = (_claim(limit, "listen", holder=f"{name}#0") for name in ("first", "second"))
     for _ in range(_TRIES):
         store.reset([first.bucket])
-        assert store.ask([first], GUEST, _NOW_US).allowed
+        assert store.ask([first], WITHOUT_JOB, _NOW_US).allowed
         assert not store.ask([second], Asker(Caller.JOB, "job", owner, 1), _NOW_US).allowed
         store.release([Lease(first.bucket, first.algorithm, _NOW_US)], _NOW_US)
         if woken.wait(1):

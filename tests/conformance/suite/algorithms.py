@@ -30,7 +30,7 @@ class AlgorithmConformance(ConformanceSuite):
     def test_request_takes_as_many_units_as_it_costs(self, bench: Bench, case: Case) -> None:
         """A cost counts in full: of 5 units, after 3 are taken, another 3 do not pass, and 2 do."""
         assert bench.ask(case.limit, cost=3).allowed
-        assert not bench.ask(case.limit, cost=3, caller=Caller.GUEST, max_wait_us=0).allowed
+        assert not bench.ask(case.limit, cost=3, caller=Caller.WITHOUT_JOB, max_wait_us=0).allowed
         assert bench.left(case.limit) == 2
         assert bench.ask(case.limit, cost=2).allowed
         assert bench.left(case.limit) == 0
@@ -39,24 +39,24 @@ class AlgorithmConformance(ConformanceSuite):
     def test_one_unit_passes_at_the_promised_instant(self, bench: Bench, case: Case) -> None:
         """A request is denied one microsecond before the instant that its denial named, and passes at that instant."""
         bench.drain(case.limit)
-        denied = bench.ask(case.limit, caller=Caller.GUEST)
+        denied = bench.ask(case.limit, caller=Caller.WITHOUT_JOB)
         assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, case.start_us + case.first_us), denied
         bench.now_us = denied.retry_us - 1
-        assert not bench.ask(case.limit, caller=Caller.GUEST).allowed
+        assert not bench.ask(case.limit, caller=Caller.WITHOUT_JOB).allowed
         bench.now_us = denied.retry_us
-        assert bench.ask(case.limit, caller=Caller.GUEST).allowed
+        assert bench.ask(case.limit, caller=Caller.WITHOUT_JOB).allowed
 
     @for_each(CASES)
     def test_whole_capacity_passes_at_the_promised_instant(self, bench: Bench, case: Case) -> None:
         """The same holds for a request that costs the whole capacity."""
         limit = case.limit
         bench.drain(limit)
-        denied = bench.ask(limit, cost=limit.capacity, caller=Caller.GUEST)
+        denied = bench.ask(limit, cost=limit.capacity, caller=Caller.WITHOUT_JOB)
         assert denied.retry_us == case.start_us + case.whole_us, denied
         bench.now_us = denied.retry_us - 1
-        assert not bench.ask(limit, cost=limit.capacity, caller=Caller.GUEST).allowed
+        assert not bench.ask(limit, cost=limit.capacity, caller=Caller.WITHOUT_JOB).allowed
         bench.now_us = denied.retry_us
-        assert bench.ask(limit, cost=limit.capacity, caller=Caller.GUEST).allowed
+        assert bench.ask(limit, cost=limit.capacity, caller=Caller.WITHOUT_JOB).allowed
 
     @for_each(CASES)
     def test_verdict_has_the_use(self, bench: Bench, case: Case) -> None:
@@ -222,7 +222,7 @@ class AlgorithmConformance(ConformanceSuite):
         bench.now_us += _FAR_US
         bench.drain(case.limit)
         bench.now_us = case.start_us
-        denied = bench.ask(case.limit, caller=Caller.GUEST)
+        denied = bench.ask(case.limit, caller=Caller.WITHOUT_JOB)
         assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, case.start_us + case.first_us), denied
         bench.now_us = denied.retry_us
         assert bench.passing(case.limit) >= 1

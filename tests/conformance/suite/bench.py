@@ -67,7 +67,7 @@ class Bench:
         *limits: Limit,
         key: str = "",
         cost: int | Sequence[int] | None = None,
-        caller: Caller = Caller.GUEST,
+        caller: Caller = Caller.WITHOUT_JOB,
         job: str = "",
         max_wait_us: int | None = None,
         holder: str = "",
@@ -87,7 +87,7 @@ class Bench:
         claims = [self.claim(limit, key, units, holder) for limit, units in zip(limits, costs, strict=True)]
         if tenant:
             claims = [replace(each, tenant=tenant, step=-(-each.cost * UNIT // weight)) for each in claims]
-        if job and caller is Caller.GUEST:
+        if job and caller is Caller.WITHOUT_JOB:
             caller = Caller.JOB
         if job and caller is not Caller.PEEK:
             self._listen()
@@ -160,7 +160,7 @@ class Bench:
     def passing(self, limit: Limit, *, key: str = "") -> int:
         """How many units pass now, one by one, until the first denial. Keeps no position."""
         passed = 0
-        while self.ask(limit, key=key, cost=1, caller=Caller.GUEST, max_wait_us=0).allowed:
+        while self.ask(limit, key=key, cost=1, caller=Caller.WITHOUT_JOB, max_wait_us=0).allowed:
             passed += 1
         return passed
 

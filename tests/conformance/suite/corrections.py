@@ -160,9 +160,9 @@ class CorrectionConformance(ConformanceSuite):
         promised_us = case.start_us + case.first_us + 3000 * case.next_us
         assert bench.look(limit).retry_us == promised_us
         bench.now_us = promised_us - 1
-        assert not bench.ask(limit, caller=Caller.GUEST).allowed
+        assert not bench.ask(limit, caller=Caller.WITHOUT_JOB).allowed
         bench.now_us = promised_us
-        assert bench.ask(limit, caller=Caller.GUEST).allowed
+        assert bench.ask(limit, caller=Caller.WITHOUT_JOB).allowed
 
     @for_each(CASES)
     def test_nothing_is_given_back_to_an_unknown_key(self, bench: Bench, case: Case) -> None:

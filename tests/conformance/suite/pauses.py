@@ -23,7 +23,7 @@ class PauseConformance(ConformanceSuite):
         for now_us in (bench.now_us, until_us - 1):
             bench.now_us = now_us
             for key, _ in _KINDS:
-                for caller in (Caller.PEEK, Caller.GUEST):
+                for caller in (Caller.PEEK, Caller.WITHOUT_JOB):
                     answer = bench.ask(case.limit, key=key, caller=caller)
                     assert (answer.reason, answer.retry_us >= until_us) == (Reason.PAUSED, True), answer
         bench.now_us = until_us

@@ -62,7 +62,7 @@ class SeveralLimitsConformance(ConformanceSuite):
         others = [limit for limit in _five_limits() if limit != case.limit]
         before = bench.use(case.limit)
         for first in range(5):
-            for caller in (Caller.GUEST, Caller.JOB):
+            for caller in (Caller.WITHOUT_JOB, Caller.JOB):
                 limits = _five_limits(first)
                 answer = bench.ask(*limits, caller=caller)
                 assert (answer.allowed, answer.claim) == (False, limits.index(case.limit)), answer
@@ -82,7 +82,7 @@ class SeveralLimitsConformance(ConformanceSuite):
         before = [_seen(bench, limit) for limit in others]
         for limits in (_five_limits(), _five_limits()[::-1]):
             for _ in range(3):
-                assert not bench.ask(*limits, caller=Caller.GUEST).allowed
+                assert not bench.ask(*limits, caller=Caller.WITHOUT_JOB).allowed
         assert [_seen(bench, limit) for limit in others] == before
 
     def test_peek_names_the_binding_limit_and_changes_nothing(self) -> None:
@@ -158,7 +158,7 @@ class AtomicConformance(ConformanceSuite):
         with self.bench() as bench:
             bench.drain(ONE, SLOW)
             for binding, limits in ((1, (ONE, SLOW)), (0, (SLOW, ONE))):
-                for caller in (Caller.PEEK, Caller.GUEST):
+                for caller in (Caller.PEEK, Caller.WITHOUT_JOB):
                     answer = bench.ask(*limits, caller=caller, max_wait_us=0)
                     assert (answer.claim, answer.retry_us) == (binding, NOW_US + SECOND_US), answer
 
@@ -191,7 +191,7 @@ class AtomicConformance(ConformanceSuite):
         """A answer has the use of every limit of the request, also of those after the one that denies."""
         with self.bench() as bench:
             bench.drain(ONE)
-            assert bench.ask(TEN, SLOW, ONE, caller=Caller.GUEST).uses == (
+            assert bench.ask(TEN, SLOW, ONE, caller=Caller.WITHOUT_JOB).uses == (
                 (0, NOW_US),
                 (0, NOW_US),
                 (0, NOW_US + STEP_US),

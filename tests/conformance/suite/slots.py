@@ -22,7 +22,7 @@ def _take(
     bench: Bench,
     holder: str,
     *limits: Limit,
-    caller: Caller = Caller.GUEST,
+    caller: Caller = Caller.WITHOUT_JOB,
     job: str = "",
     cost: int | None = None,
 ) -> Answer:

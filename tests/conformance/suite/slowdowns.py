@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.suite.bench import SECOND_US, Bench, ConformanceSuite
 from conformance.suite.cases import CASES, Case, for_each
 from throttlekit._core.answer import Caller
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit.stores.base import Slowing
 
 __all__ = ["SlowdownConformance"]
@@ -20,10 +20,10 @@ class SlowdownConformance(ConformanceSuite):
         claim, now_us = bench.claim(case.limit), bench.now_us
         assert bench.look(case.limit).allowed
         for _ in range(9):
-            bench.store.slow([Slowing(claim, Fall(None, 60 * SECOND_US, 1_000))], now_us=now_us)
+            bench.store.slow([Slowing(claim, Refusal(None, 60 * SECOND_US, 1_000))], now_us=now_us)
         passed, last_us = 0, now_us
         while bench.now_us < now_us + 10 * SECOND_US:
-            answer = bench.ask(case.limit, caller=Caller.GUEST)
+            answer = bench.ask(case.limit, caller=Caller.WITHOUT_JOB)
             passed += answer.allowed
             bench.now_us = last_us = max(bench.now_us + 1, answer.retry_us)
         slowest_us = case.limit.period_us / case.limit.amount
@@ -40,7 +40,7 @@ class SlowdownConformance(ConformanceSuite):
         first = bench.look(case.limit)
         assert first.retry_us == now_us + far_us // 2, first
         bench.now_us = first.retry_us
-        assert bench.ask(case.limit, caller=Caller.GUEST).allowed
+        assert bench.ask(case.limit, caller=Caller.WITHOUT_JOB).allowed
         bench.now_us = now_us + far_us - 1
         assert not bench.look(case.limit).allowed
         bench.now_us = now_us + far_us
@@ -50,13 +50,13 @@ class SlowdownConformance(ConformanceSuite):
     def test_after_the_reset_only_the_fall_counts(self, bench: Bench, case: Case) -> None:
         """An answer's pace ends with its reset, also while a fall lasts."""
         claim, now_us, far_us = bench.claim(case.limit), bench.now_us, 100 * case.limit.period_us
-        bench.store.slow([Slowing(claim, Fall(None, 1000 * far_us, 500_000))], now_us=now_us)
+        bench.store.slow([Slowing(claim, Refusal(None, 1000 * far_us, 500_000))], now_us=now_us)
         bench.store.slow([Slowing(claim, Remaining(0, far_us))], now_us=now_us)
         assert bench.look(case.limit).retry_us >= now_us + far_us
         bench.now_us = now_us + far_us
-        first = bench.ask(case.limit, caller=Caller.GUEST)
+        first = bench.ask(case.limit, caller=Caller.WITHOUT_JOB)
         bench.now_us = max(bench.now_us, first.retry_us)
-        assert first.allowed or bench.ask(case.limit, caller=Caller.GUEST).allowed
+        assert first.allowed or bench.ask(case.limit, caller=Caller.WITHOUT_JOB).allowed
         assert bench.look(case.limit).retry_us <= bench.now_us + 3 * case.limit.period_us
 
     @for_each(_RATES)
@@ -65,9 +65,9 @@ class SlowdownConformance(ConformanceSuite):
         claim, now_us, far_us = bench.claim(case.limit), bench.now_us, 100 * case.limit.period_us
         bench.store.slow([Slowing(claim, Remaining(2, far_us))], now_us=now_us)
         bench.now_us += far_us // 2
-        assert bench.ask(case.limit, cost=case.limit.capacity, caller=Caller.GUEST).allowed
+        assert bench.ask(case.limit, cost=case.limit.capacity, caller=Caller.WITHOUT_JOB).allowed
         bench.now_us = now_us + far_us
-        bench.store.slow([Slowing(claim, Fall(None, far_us, 500_000))], now_us=bench.now_us)
+        bench.store.slow([Slowing(claim, Refusal(None, far_us, 500_000))], now_us=bench.now_us)
         assert bench.look(case.limit).retry_us <= bench.now_us + case.limit.period_us
 
     @for_each(_RATES)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from throttlekit._core.latency import Drop, Gauge, dropped, measured, slots_of
+from throttlekit._core.latency import Drop, Gauge, apply_drop, measure_hold, slots_of
 
 __all__ = ["Found", "Ours", "Partner", "Rule", "constant", "even", "happen", "spread", "stepped", "two_kinds"]
 
@@ -50,10 +50,10 @@ class Ours:
 
     def ended(self, now: float, held: float, used: int) -> None:
         held_us = max(1, round(held * 1e6))
-        self.gauge = measured(self.gauge, held_us, used, self.floor, self.most, _us(now))
+        self.gauge = measure_hold(self.gauge, held_us, used, self.floor, self.most, _us(now))
 
     def refused(self, now: float, granted: float) -> None:
-        self.gauge = dropped(self.gauge, Drop(_us(granted)), self.floor, self.most, _us(now))
+        self.gauge = apply_drop(self.gauge, Drop(_us(granted)), self.floor, self.most, _us(now))
 
 
 @dataclass(frozen=True)

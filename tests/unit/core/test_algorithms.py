@@ -37,7 +37,7 @@ def _used(limit: Limit, seed: int) -> tuple[Any, int]:
         now_us += rnd.randrange(3 * max(1, limit.period_us // limit.amount))
         unit = _bound(limit, 1, now_us, number)
         if rnd.random() < 0.05 and limit.period_us:
-            state = unit.exhausted(state, now_us)
+            state = unit.exhaust(state, now_us)
         if unit.ready_us(state, now_us) <= now_us:
             state = unit.admit(state, now_us)
     return state, now_us
@@ -84,7 +84,7 @@ def test_more_ahead_is_never_sooner(limit: Limit, seed: int) -> None:
 
 @every_rate
 def test_pace_is_that_of_the_rate(limit: Limit) -> None:
-    """Guests are spread by the time that the limit takes for their units."""
+    """The retry times of callers without a job are spread by the time that the limit takes for their units."""
     for cost in (1, min(3, limit.capacity)):
         expected_us = cost * limit.period_us / limit.amount
         assert expected_us <= _bound(limit, cost, NOW_US).pace_us(None, NOW_US) <= expected_us * 1.01 + 1

@@ -71,11 +71,11 @@ class Key:
 
     def ready_us(self, now_us: int, cost: int) -> int:
         charge = self.bind(cost)
-        return charge.ready_us(charge.sanitized(self.state, now_us), now_us)
+        return charge.ready_us(charge.sanitize(self.state, now_us), now_us)
 
     def ask(self, now_us: int, cost: int = 1, true_us: int | None = None) -> bool:
         charge = self.bind(cost)
-        state = charge.sanitized(self.state, now_us)
+        state = charge.sanitize(self.state, now_us)
         if state is not self.state:
             self.resets_us.append(now_us if true_us is None else true_us)
         if charge.ready_us(state, now_us) > now_us:
@@ -89,7 +89,7 @@ class Key:
     def settle(self, now_us: int, granted_us: int, cost: int, actual: int) -> None:
         charge = self.bind(cost)
         by = self.bind(actual).size - charge.size
-        self.state = charge.settled(charge.sanitized(self.state, now_us), now_us, granted_us, by)
+        self.state = charge.settle(charge.sanitize(self.state, now_us), now_us, granted_us, by)
 
     def drain(self, now_us: int) -> int:
         """Ask for single units until none is left."""
@@ -424,7 +424,7 @@ def test_no_load_leaves_what_a_double_holds(amount: int, period_us: int) -> None
     assert isinstance(charge, SlidingWindowAlgorithm)
     state = None
     for now_us in (0, charge.period_us):
-        state = charge.settled(state, now_us, now_us, 10**30)
+        state = charge.settle(state, now_us, now_us, 10**30)
     assert state is not None
     assert state.before == state.used > 50 * amount
     steps = -(-charge.period_us // charge.step_us)

@@ -15,7 +15,7 @@ from throttlekit import Concurrency, ConfigurationError, CostExceedsLimit, Decis
 from throttlekit._core import decide
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
-from throttlekit._core.answer import GUEST
+from throttlekit._core.answer import WITHOUT_JOB
 from throttlekit._core.decide import Stored
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.storage_keys import with_slots
@@ -65,7 +65,7 @@ def test_as_many_as_the_amount_hold_a_slot() -> None:
     """Two of two pass, a third does not; once one gives back, it does."""
     state = taken("a", "b")
     assert slot("c").ready_us(state, NOW_US) > NOW_US
-    state = slot("a").released(state, NOW_US + 1, NOW_US)
+    state = slot("a").release(state, NOW_US + 1, NOW_US)
     assert slot("c").ready_us(state, NOW_US + 1) == NOW_US + 1
 
 
@@ -79,25 +79,25 @@ def test_holder_that_is_not_heard_of_is_gone_when_its_lease_ends() -> None:
 def test_only_its_holder_gives_a_slot_back() -> None:
     """One that holds none, or gave it back already, gives nothing back."""
     state = taken("a", "b")
-    assert slot("c").released(state, NOW_US, NOW_US) is state
-    freed = slot("a").released(state, NOW_US, NOW_US)
+    assert slot("c").release(state, NOW_US, NOW_US) is state
+    freed = slot("a").release(state, NOW_US, NOW_US)
     assert living(freed, NOW_US) == ["b"]
-    assert slot("a").released(freed, NOW_US, NOW_US) is freed
-    assert slot("a").released(None, NOW_US, NOW_US) is None
+    assert slot("a").release(freed, NOW_US, NOW_US) is freed
+    assert slot("a").release(None, NOW_US, NOW_US) is None
 
 
 def test_slot_that_was_lost_is_not_given_back() -> None:
     """Who comes after the end of its lease teaches no hold, and frees nobody else's slot."""
     state = taken("a", "b")
     late_us = NOW_US + LEASE_US
-    assert slot("a").released(state, late_us, NOW_US) is state
+    assert slot("a").release(state, late_us, NOW_US) is state
     state = slot("c").admit(state, late_us)
-    assert slot("a").released(state, late_us, NOW_US) is state
+    assert slot("a").release(state, late_us, NOW_US) is state
 
 
 def test_renewed_lease_lasts_from_now_on() -> None:
     """A holder that is heard of in time keeps its slot for one lease more."""
-    state, kept = slot("a").renewed(taken("a", "b"), NOW_US + LEASE_US - 1)
+    state, kept = slot("a").renew(taken("a", "b"), NOW_US + LEASE_US - 1)
     assert kept
     assert living(state, NOW_US + LEASE_US) == ["a"]
     assert living(state, NOW_US + 2 * LEASE_US - 2) == ["a"]
@@ -107,24 +107,24 @@ def test_renewed_lease_lasts_from_now_on() -> None:
 def test_renewal_after_the_loss_takes_what_is_free_and_no_more() -> None:
     """A lost slot comes back to its holder if one is free; if others have all of them, it is told no."""
     late_us = NOW_US + LEASE_US
-    state, kept = slot("a").renewed(taken("a", "b"), late_us)
+    state, kept = slot("a").renew(taken("a", "b"), late_us)
     assert kept
     assert living(state, late_us) == ["a"]
     state = slot("c").admit(state, late_us)
-    after, kept = slot("b").renewed(state, late_us)
+    after, kept = slot("b").renew(state, late_us)
     assert (after, kept) == (state, False)
-    assert slot("b").renewed(None, late_us)[1]
+    assert slot("b").renew(None, late_us)[1]
 
 
 def test_given_back_at_once_is_no_hold_to_learn_from() -> None:
     """What another limit's denial gives back leaves the mean as it was; what grows dearer changes nothing."""
     state = taken("a", "b")
-    after = slot("a").settled(state, NOW_US + 5, NOW_US, -1)
+    after = slot("a").settle(state, NOW_US + 5, NOW_US, -1)
     assert after is not None
     assert (living(after, NOW_US), after.mean_us) == (["b"], 0)
-    assert slot("c").settled(state, NOW_US, NOW_US, -1) is state
-    assert slot("a").settled(state, NOW_US, NOW_US, 1) is state
-    assert slot("a").settled(None, NOW_US, NOW_US, -1) is None
+    assert slot("c").settle(state, NOW_US, NOW_US, -1) is state
+    assert slot("a").settle(state, NOW_US, NOW_US, 1) is state
+    assert slot("a").settle(None, NOW_US, NOW_US, -1) is None
 
 
 def test_cost_zero_needs_no_slot() -> None:
@@ -146,8 +146,8 @@ def test_use_tells_who_holds_and_until_when() -> None:
 def test_pause_leaves_the_holders_alone() -> None:
     """A concurrency limit has no rate that could burst: after a pause its slots are as they were."""
     state = taken("a")
-    assert slot("x").exhausted(state, NOW_US + 10**9) is state
-    assert slot("x").exhausted(None, NOW_US) is None
+    assert slot("x").exhaust(state, NOW_US + 10**9) is state
+    assert slot("x").exhaust(None, NOW_US) is None
 
 
 # Random histories
@@ -176,7 +176,7 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
             charge = Concurrency("x", amount, lease=lease_us / 1e6).bind(cost, 0, f"job#{number}")
             name = charge.holder
             costs[name] = cost
-            verdict, (state,) = decide.ask([claim_of(charge)], [state], now_us, GUEST, _deaf, "e")
+            verdict, (state,) = decide.ask([claim_of(charge)], [state], now_us, WITHOUT_JOB, _deaf, "e")
             assert verdict.allowed == (held + cost <= amount)
             if verdict.allowed:
                 model[name] = now_us + lease_us
@@ -185,12 +185,12 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
             name, granted_us = rnd.choice(holders)
             charge = slot(name, amount, lease_us)
             if kind < 0.75:
-                state = Stored(charge.released(state.taken, now_us, granted_us), None)
+                state = Stored(charge.release(state.taken, now_us, granted_us), None)
                 model.pop(name, None)
                 if rnd.random() < 0.5:
                     holders.remove((name, granted_us))
             else:
-                after, kept = charge.renewed(state.taken, now_us)
+                after, kept = charge.renew(state.taken, now_us)
                 state = Stored(after, None)
                 assert kept == (name in model or held + costs[name] <= amount)
                 if kept:
@@ -216,14 +216,14 @@ def test_none_leaks_when_another_denies() -> None:
             if holders and rnd.random() < 0.3:
                 holder = rnd.choice([*holders])
                 charge: Any = slots.bind(1, 0, holder)
-                states["slots"] = Stored(charge.released(states["slots"].taken, now_us, now_us))
+                states["slots"] = Stored(charge.release(states["slots"].taken, now_us, now_us))
                 del holders[holder]
                 continue
             key, holder = rnd.choice("ab"), f"{step}#x"
             charges = [rate.bind(1), slots.bind(1, 0, holder), account.bind(1)]
             names = ["rate", "slots", key]
             before = [states[name] for name in names]
-            verdict, after = decide.ask([claim_of(each) for each in charges], before, now_us, GUEST, _deaf, "e")
+            verdict, after = decide.ask([claim_of(each) for each in charges], before, now_us, WITHOUT_JOB, _deaf, "e")
             left = {
                 name: (min(burst, units[name][0] + (now_us - units[name][1]) / interval_us), now_us)
                 for name, burst, interval_us in (("rate", 3.0, 500_000), (key, 2.0, 200_000))
@@ -247,7 +247,7 @@ def test_clock_that_steps_back_a_little_frees_nobody() -> None:
     """Leases are then further ahead than they can be, and are believed: the slots stay held."""
     state = taken("a", "b")
     back_us = NOW_US - STALE_US
-    assert slot("c").sanitized(state, back_us) is state
+    assert slot("c").sanitize(state, back_us) is state
     assert slot("c").ready_us(state, back_us) > back_us
 
 
@@ -255,7 +255,7 @@ def test_clock_that_was_far_ahead_blocks_for_one_lease_at_most() -> None:
     """Leases that are far ahead end one lease from now: those who live renew theirs, the others' slots come free."""
     state = taken("a", "b")
     back_us = NOW_US - STALE_US - 1
-    believed = slot("c").sanitized(state, back_us)
+    believed = slot("c").sanitize(state, back_us)
     assert living(believed, back_us + LEASE_US - 1) == ["a", "b"]
     assert living(believed, back_us + LEASE_US) == []
 
@@ -265,8 +265,8 @@ def test_clock_that_jumps_forward_ends_leases_and_renewal_takes_them_back() -> N
     state: Holders | None = taken("a", "b")
     ahead_us = NOW_US + 3_600_000_000
     state = slot("c").admit(state, ahead_us)
-    state, first = slot("a").renewed(state, ahead_us)
-    state, second = slot("b").renewed(state, ahead_us)
+    state, first = slot("a").renew(state, ahead_us)
+    state, second = slot("b").renew(state, ahead_us)
     assert (first, second) == (True, False)
     assert living(state, ahead_us) == ["a", "c"]
 
@@ -275,15 +275,15 @@ def test_longer_leases_of_an_older_definition_are_honoured() -> None:
     """While a fleet changes from a lease of ten minutes to one of a second, nobody's slot is cut short."""
     old = slot("old", lease_us=600_000_000)
     state = slot("new", lease_us=1_000_000).admit(old.admit(None, NOW_US), NOW_US)
-    assert slot("x", lease_us=1_000_000).sanitized(state, NOW_US) is state
+    assert slot("x", lease_us=1_000_000).sanitize(state, NOW_US) is state
     assert living(state, NOW_US + 599_999_999) == ["old"]
 
 
 def test_nobody_is_believed_to_hold_where_nothing_is_stored() -> None:
     """Neither an unknown key nor one whose holders are all gone is stale."""
-    assert slot("x").sanitized(None, NOW_US) is None
+    assert slot("x").sanitize(None, NOW_US) is None
     empty = Holders((), 5, NOW_US, NOW_US)
-    assert slot("x").sanitized(empty, NOW_US - STALE_US) is empty
+    assert slot("x").sanitize(empty, NOW_US - STALE_US) is empty
 
 
 # The pace
@@ -292,7 +292,7 @@ def test_nobody_is_believed_to_hold_where_nothing_is_stored() -> None:
 def _hold(state: Holders | None, now_us: int, held_us: int, holder: str = "h") -> tuple[Holders | None, int]:
     charge = slot(holder, 10)
     state = charge.admit(state, now_us)
-    return charge.released(state, now_us + held_us, now_us), now_us + held_us
+    return charge.release(state, now_us + held_us, now_us), now_us + held_us
 
 
 @pytest.mark.parametrize(("before_us", "after_us"), [(20_000, 500_000), (500_000, 20_000), (1_000, 1_000_000)])

@@ -14,7 +14,7 @@ from throttlekit._core.claim import CLASS, StoreClaim
 from throttlekit._core.late import EARLY_US, PLAIN_OWNER, late_owner
 from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.storage_keys import bucket_name, holder_name, workflow_name
-from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, PROBE_US, Entry, State, Wake
+from throttlekit._core.waitlist import LEAD_US, PATIENCE_US, TRIAL_US, Entry, State, Wake
 from throttlekit.stores.base import Lease
 from throttlekit.stores.memory import MemoryStore
 
@@ -136,7 +136,7 @@ def test_a_change_of_the_rate_forgives_nothing_of_an_early_grant() -> None:
     assert early is not None
     assert (early.at_us, early.debt_us) == (now + 2 * SECOND, EARLY_US)
     other, changed = altered(TokenBucket("partner", "1/s", burst=1), "2/s").bind(1), now + SECOND - EARLY_US
-    assert other.ready_us(other.adopted(early, changed), changed) == changed + SECOND // 2 + EARLY_US // 2
+    assert other.ready_us(other.adopt_rate(early, changed), changed) == changed + SECOND // 2 + EARLY_US // 2
 
 
 def test_a_new_job_passes_if_nobody_who_waits_can_be_woken() -> None:
@@ -208,7 +208,7 @@ def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
     lists.now += SECOND
     for _ in range(8):
         lists.look("a")
-        lists.now += PROBE_US // 2 + 1
+        lists.now += TRIAL_US // 2 + 1
     assert lists.woken() == ["lost0", "lost1", "lost2", "lost3"]
 
 
@@ -219,7 +219,7 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
     for number in range(2):
         lists.ask(f"lost{number}", limit, owner="b")
     lists.look("b", limit=limit, free=0)
-    lists.now += PROBE_US
+    lists.now += TRIAL_US
     lists.look("c", limit=limit)
     assert lists.on_wakes == [], "b has just said that no thread is free"
     lists.now += 1
@@ -228,7 +228,7 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
     assert (lists.on_wakes, lists.woken()) == (["b"], []), "b is told of no wake, and listens"
     lists.store.listen("b", lambda *_: None)()
     lists.ask("other", limit)
-    lists.now += PROBE_US
+    lists.now += TRIAL_US
     assert lists.ask("four", limit).reason is Reason.FULL
     lists.now += 1
     lists.look("c", limit=limit)
@@ -511,8 +511,8 @@ def test_a_wait_of_more_than_the_clock_shows_began_at_its_first_instant(lists: L
 def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
     """It passes if nobody waits, and is told when it might pass otherwise. A peek changes nothing at all."""
     assert lists.ask("", caller=Caller.PEEK).reason is Reason.ALLOWED
-    assert lists.ask("", caller=Caller.GUEST).reason is Reason.ALLOWED
-    denied = lists.ask("", caller=Caller.GUEST)
+    assert lists.ask("", caller=Caller.WITHOUT_JOB).reason is Reason.ALLOWED
+    denied = lists.ask("", caller=Caller.WITHOUT_JOB)
     assert (denied.reason, denied.kept, denied.retry_us - lists.now) == (Reason.EXHAUSTED, None, SECOND)
     lists.ask("job")
     assert lists.ask("", caller=Caller.PEEK).retry_us - lists.now == 2 * SECOND
@@ -591,12 +591,12 @@ def test_a_raised_rate_spreads_callers_anew(lists: Lists) -> None:
         slow = TokenBucket(f"api {granted}", "1/30s", burst=1)
         fast = altered(slow, "100/s")
         for _ in range(4):
-            answer = lists.ask("", slow, caller=Caller.GUEST)
+            answer = lists.ask("", slow, caller=Caller.WITHOUT_JOB)
         assert answer.retry_us == lists.now + 90 * SECOND
         if granted:
             lists.now += 30 * SECOND
             assert lists.ask("one", fast).reason is Reason.ALLOWED
-        assert lists.ask("", fast, caller=Caller.GUEST).retry_us <= lists.now + 10 * MS
+        assert lists.ask("", fast, caller=Caller.WITHOUT_JOB).retry_us <= lists.now + 10 * MS
 
 
 @pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])

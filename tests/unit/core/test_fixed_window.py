@@ -82,7 +82,7 @@ def test_denied_until_the_promised_instant_and_admitted_at_it(
     charge: FixedWindowAlgorithm, used: int, off: int
 ) -> None:
     """One microsecond before the promised instant the request is denied, at it the request passes."""
-    state = charge.sanitized(Count((NOW + off) // charge.period_us, used), NOW)
+    state = charge.sanitize(Count((NOW + off) // charge.period_us, used), NOW)
     ready = charge.ready_us(state, NOW)
     assert charge.ready_us(state, ready) == ready
     if ready > NOW:
@@ -123,7 +123,7 @@ def test_clock_that_falls_back_admits_nothing_extra(back_us: int) -> None:
     """Units of a window are counted in it or in a later one: the window that was begun goes on."""
     charge, state = FixedWindowAlgorithm(1, 3, MINUTE), Count(NOW // MINUTE, 3)
     now_us = NOW - back_us
-    assert charge.sanitized(state, now_us) is state
+    assert charge.sanitize(state, now_us) is state
     assert charge.ready_us(state, now_us) == NOW + MINUTE
     assert charge.admit(Count(NOW // MINUTE, 1), now_us) == Count(NOW // MINUTE, 2)
 
@@ -132,12 +132,12 @@ def test_clock_that_falls_back_admits_nothing_extra(back_us: int) -> None:
 def test_window_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: bool) -> None:
     """A window more than a minute ahead was begun by a wrong clock: this one counts as used up, and no later one."""
     charge, state = FixedWindowAlgorithm(1, 3, MINUTE), Count(NOW // MINUTE, 1)
-    assert charge.sanitized(state, NOW - ahead_us) == (state if believed else Count((NOW - ahead_us) // MINUTE, 3))
+    assert charge.sanitize(state, NOW - ahead_us) == (state if believed else Count((NOW - ahead_us) // MINUTE, 3))
 
 
 def test_nothing_stored_is_nothing_to_believe() -> None:
     """A key that is not known stays unknown."""
-    assert FixedWindowAlgorithm(1, 3, MINUTE).sanitized(None, NOW) is None
+    assert FixedWindowAlgorithm(1, 3, MINUTE).sanitize(None, NOW) is None
 
 
 def test_cost_zero_only_looks() -> None:
@@ -173,34 +173,32 @@ def test_settled_in_its_window_is_what_would_have_been_charged(
 ) -> None:
     """A cost that is settled in its own window leaves it as if the actual one had been charged."""
     state = charge.admit(Count(NOW // charge.period_us, used), NOW)
-    assert charge.settled(state, NOW, NOW, actual - charge.size) == Count(NOW // charge.period_us, used + actual)
+    assert charge.settle(state, NOW, NOW, actual - charge.size) == Count(NOW // charge.period_us, used + actual)
 
 
 @pytest.mark.parametrize("by", [178, 179, 10**30])
 def test_debt_is_sixty_amounts_at_most(by: int) -> None:
     """What a window is charged beyond sixty times its amount is forgiven: no number leaves what a double holds."""
-    assert FixedWindowAlgorithm(1, 3, MINUTE).settled(Count(NOW // MINUTE, 2), NOW, NOW, by) == Count(
-        NOW // MINUTE, 180
-    )
+    assert FixedWindowAlgorithm(1, 3, MINUTE).settle(Count(NOW // MINUTE, 2), NOW, NOW, by) == Count(NOW // MINUTE, 180)
 
 
 def test_units_of_a_window_that_is_over_are_not_given_back() -> None:
     """What a window that is over took stays taken: nothing of it counts in the one that runs."""
     charge, state = FixedWindowAlgorithm(1, 3, MINUTE), Count(NOW // MINUTE, 3)
-    assert charge.settled(state, NOW, NOW - 1, -1) is state
-    assert charge.settled(None, NOW, NOW, -1) is None
+    assert charge.settle(state, NOW, NOW - 1, -1) is state
+    assert charge.settle(None, NOW, NOW, -1) is None
 
 
 def test_window_is_never_emptier_than_unused() -> None:
     """More than was taken is not given back."""
-    assert FixedWindowAlgorithm(1, 3, MINUTE).settled(Count(NOW // MINUTE, 2), NOW, NOW, -9) == Count(NOW // MINUTE, 0)
+    assert FixedWindowAlgorithm(1, 3, MINUTE).settle(Count(NOW // MINUTE, 2), NOW, NOW, -9) == Count(NOW // MINUTE, 0)
 
 
 def test_units_that_turn_out_dearer_are_charged_to_the_window_that_runs() -> None:
     """Whenever it was granted, what a request turns out dearer counts from now on: until this window ends."""
     charge = FixedWindowAlgorithm(1, 3, MINUTE)
     for state in (None, Count(NOW // MINUTE - 5, 3)):
-        after = charge.settled(state, NOW, NOW - 5 * MINUTE, 7)
+        after = charge.settle(state, NOW, NOW - 5 * MINUTE, 7)
         assert after == Count(NOW // MINUTE, 7)
         assert charge.ready_us(after, NOW) == NOW + MINUTE
         assert charge.ready_us(after, NOW + MINUTE) == NOW + MINUTE
@@ -289,7 +287,7 @@ def test_window_goes_on_when_the_clocks_fall_back_out_of_it(rate: str) -> None:
     for minute in range(-120, 180):
         now_us = micros(AUTUMN) + minute * MINUTE
         charge = limit.bind(1, now_us)
-        state = charge.sanitized(state, now_us)
+        state = charge.sanitize(state, now_us)
         ready_us = charge.ready_us(state, now_us)
         if ready_us == now_us:
             passed[max(window_of(zone, limit.period_us, now_us), state.window if state else 0)] += 1
@@ -458,7 +456,7 @@ def test_months_and_years_are_those_of_the_standard_library(instant_us: int, tz:
         assert end_us > instant_us
         assert charge.admit(state, end_us - 1) == Count(number, 2)
         assert charge.admit(state, end_us) == Count(number + 1, 1)
-        assert charge.sanitized(state, end_us - 1) is state
+        assert charge.sanitize(state, end_us - 1) is state
 
 
 @given(
@@ -480,7 +478,7 @@ def test_months_begin_on_the_day_that_is_named(instant_us: int, tz: str | None, 
     assert at(end_us).astimezone(zone).day == starts
     assert charge.admit(state, end_us - 1) == Count(number, 2)
     assert charge.admit(state, end_us) == Count(number + 1, 1)
-    assert charge.sanitized(state, end_us - 1) is state
+    assert charge.sanitize(state, end_us - 1) is state
 
 
 def test_months_of_another_day_are_another_limit() -> None:
@@ -536,13 +534,13 @@ def test_month_in_which_clocks_go_back_has_its_last_hour(at_us: int) -> None:
     for now_us in (begin, begin + HOUR, begin + DAY, begin + 2 * DAY, at_us, end - HOUR, end - 1):
         assert charge.admit(None, now_us) == Count(october, 1)
         assert charge.ready_us(state, now_us) == charge.use(state, now_us).full_us == end
-        assert charge.sanitized(state, now_us) is state
-    assert charge.sanitized(state, begin - STALE_US) is state
-    assert charge.sanitized(state, begin - STALE_US - 1) == Count(october - 1, 5)
+        assert charge.sanitize(state, now_us) is state
+    assert charge.sanitize(state, begin - STALE_US) is state
+    assert charge.sanitize(state, begin - STALE_US - 1) == Count(october - 1, 5)
     assert charge.admit(None, begin - 1) == Count(october - 1, 1)
     assert charge.admit(state, end) == Count(october + 1, 1)
-    assert charge.sanitized(Count(october + 1, 1), end - STALE_US) == Count(october + 1, 1)
-    assert charge.sanitized(Count(october + 1, 1), end - STALE_US - 1) == Count(october, 5)
+    assert charge.sanitize(Count(october + 1, 1), end - STALE_US) == Count(october + 1, 1)
+    assert charge.sanitize(Count(october + 1, 1), end - STALE_US - 1) == Count(october, 5)
 
 
 @given(instant_us=st.integers(NOW // 2, 2 * NOW), tz=st.sampled_from([*ZONES, None]))

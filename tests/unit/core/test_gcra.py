@@ -40,7 +40,7 @@ def _runs(draw: st.DrawFn, back: bool = False) -> tuple[int, int, Bucket, list[t
         now_us = true_us - behind_us
         step = draw(st.sampled_from(["now", "retry", "some", "jump", *(["back"] if back else [])]))
         if step == "retry":
-            true_us += charge.ready_us(charge.sanitized(state, now_us), now_us) - now_us
+            true_us += charge.ready_us(charge.sanitize(state, now_us), now_us) - now_us
         elif step == "some":
             true_us += draw(st.integers(0, 3 * interval_us))
         elif step == "jump":
@@ -48,7 +48,7 @@ def _runs(draw: st.DrawFn, back: bool = False) -> tuple[int, int, Bucket, list[t
         elif step == "back":
             behind_us += draw(st.integers(0, 3 * bucket.burst * interval_us + 2 * STALE_US))
         now_us = true_us - behind_us
-        state = charge.sanitized(state, now_us)
+        state = charge.sanitize(state, now_us)
         if charge.ready_us(state, now_us) == now_us:
             state = charge.admit(state, now_us)
             passed.append((true_us, cost))
@@ -238,14 +238,14 @@ def test_bucket_does_not_fill_above_its_burst() -> None:
 def test_stale_debt_is_forgotten() -> None:
     """A debt larger than the bucket by more than a minute counts as an empty bucket."""
     charge = _bucket("10/s", 5).bind(1)
-    assert charge.sanitized(Tat(START_US + 500_000 + STALE_US + 1), START_US) == Tat(START_US + 500_000)
+    assert charge.sanitize(Tat(START_US + 500_000 + STALE_US + 1), START_US) == Tat(START_US + 500_000)
 
 
 @pytest.mark.parametrize("ahead_us", [0, -1, 500_000, 500_001, 500_000 + STALE_US])
 def test_debt_up_to_stale_is_honoured(ahead_us: int) -> None:
     """A debt a little larger than the bucket was left by a clock that stepped back: it is honoured."""
     charge, state = _bucket("10/s", 5).bind(1), Tat(START_US + ahead_us)
-    assert charge.sanitized(state, START_US) is state
+    assert charge.sanitize(state, START_US) is state
 
 
 @given(rate=rates, burst=st.integers(1, 50), ahead=st.floats(0, 3))
@@ -253,7 +253,7 @@ def test_forgetting_never_fills_the_bucket(rate: tuple[int, int], burst: int, ah
     """What is believed is at least an empty bucket wherever something is forgotten."""
     charge = Bucket.of(*rate, burst).bind(1)
     state = Tat(START_US + round(ahead * (charge.capacity_us + STALE_US)))
-    believed = charge.sanitized(state, START_US)
+    believed = charge.sanitize(state, START_US)
     assume(believed != state)
     assert believed == Tat(START_US + charge.capacity_us)
     assert charge.ready_us(believed, START_US) > START_US
@@ -282,7 +282,7 @@ def test_settled_is_what_would_have_been_charged(
     charge, wanted = bucket.bind(cost), bucket.bind(actual)
     start_us = START_US + round(held * charge.capacity_us)
     assume(start_us + max(charge.size, wanted.size) <= START_US + charge.capacity_us + HOUR_US)
-    after = charge.settled(Tat(start_us + charge.size), START_US, START_US, wanted.size - charge.size)
+    after = charge.settle(Tat(start_us + charge.size), START_US, START_US, wanted.size - charge.size)
     assert after is not None
     assert after.at_us == start_us + wanted.size
     assert after.debt_us == max(0, start_us + wanted.size - START_US - charge.capacity_us)
@@ -301,11 +301,11 @@ def test_debt_is_sixty_capacities_at_most(rate: str, burst: int, most_us: int, b
     """
     charge = _bucket(rate, burst).bind(1)
     empty_us = START_US + charge.capacity_us
-    after = charge.settled(Tat(empty_us), START_US, START_US, most_us + beyond)
+    after = charge.settle(Tat(empty_us), START_US, START_US, most_us + beyond)
     assert after == Tat(empty_us + most_us, most_us)
     assert after.at_us < 2**53
-    assert charge.sanitized(after, START_US) is after
-    assert charge.settled(Tat(empty_us), START_US, START_US, most_us - 1) == Tat(empty_us + most_us - 1, most_us - 1)
+    assert charge.sanitize(after, START_US) is after
+    assert charge.settle(Tat(empty_us), START_US, START_US, most_us - 1) == Tat(empty_us + most_us - 1, most_us - 1)
 
 
 @given(rate=rates, burst=st.integers(1, 50), back=st.integers(0, 10**9), held=st.floats(-1, 3))
@@ -313,7 +313,7 @@ def test_giving_back_never_fills_above_the_burst(rate: tuple[int, int], burst: i
     """However much is given back, the bucket is full at most: never more than its burst passes."""
     bucket = Bucket.of(*rate, burst)
     charge = bucket.bind(1)
-    state = charge.settled(Tat(START_US + round(held * charge.capacity_us)), START_US, START_US, -back)
+    state = charge.settle(Tat(START_US + round(held * charge.capacity_us)), START_US, START_US, -back)
     assert state is not None
     assert state.at_us >= START_US
     assert bucket.remaining(state.at_us, START_US) <= burst
@@ -334,10 +334,10 @@ def test_charging_more_of_a_bucket_never_used_counts_from_now() -> None:
 def test_debt_that_was_settled_is_never_taken_for_a_wrong_clock(debt_us: int, passed: float) -> None:
     """A bucket that was driven below empty is believed until it has made up for it, however deep the debt."""
     charge = _bucket("10/s", 5).bind(1)
-    state = charge.settled(Tat(START_US + 500_000), START_US, START_US, debt_us)
+    state = charge.settle(Tat(START_US + 500_000), START_US, START_US, debt_us)
     assert state == Tat(START_US + 500_000 + debt_us, debt_us)
     later_us = START_US + int(passed * debt_us)
-    assert charge.sanitized(state, later_us) is state
+    assert charge.sanitize(state, later_us) is state
     assert charge.ready_us(state, later_us) == START_US + debt_us + 100_000
 
 
@@ -345,8 +345,8 @@ def test_debt_beyond_a_settled_one_is_stale_all_the_same() -> None:
     """A TAT more than a minute further ahead than its debt explains was left by a wrong clock."""
     charge = _bucket("10/s", 5).bind(1)
     on_the_edge = Tat(START_US + 500_000 + 7_000_000 + STALE_US, 7_000_000)
-    assert charge.sanitized(on_the_edge, START_US) is on_the_edge
-    assert charge.sanitized(Tat(on_the_edge.at_us + 1, 7_000_000), START_US) == Tat(START_US + 500_000)
+    assert charge.sanitize(on_the_edge, START_US) is on_the_edge
+    assert charge.sanitize(Tat(on_the_edge.at_us + 1, 7_000_000), START_US) == Tat(START_US + 500_000)
 
 
 def test_debt_is_over_once_a_request_passes() -> None:
@@ -361,9 +361,9 @@ def test_debt_shrinks_as_it_is_given_back() -> None:
     """Settled back up, the bucket owes what is left of the debt, and nothing once it is no longer below empty."""
     charge = _bucket("10/s", 5).bind(1)
     deep = Tat(START_US + 100_500_000, 100_000_000)
-    assert charge.settled(deep, START_US, START_US, -60_000_000) == Tat(START_US + 40_500_000, 40_000_000)
-    assert charge.settled(deep, START_US, START_US, -100_000_000) == Tat(START_US + 500_000, 0)
-    assert charge.settled(deep, START_US, START_US, -(10**12)) == Tat(START_US, 0)
+    assert charge.settle(deep, START_US, START_US, -60_000_000) == Tat(START_US + 40_500_000, 40_000_000)
+    assert charge.settle(deep, START_US, START_US, -100_000_000) == Tat(START_US + 500_000, 0)
+    assert charge.settle(deep, START_US, START_US, -(10**12)) == Tat(START_US, 0)
 
 
 def test_cost_above_the_burst_is_measured_but_never_passes() -> None:

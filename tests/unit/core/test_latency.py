@@ -17,7 +17,7 @@ from support.partner.queueing import Ours, Partner, constant, even, happen, spre
 from throttlekit import Adapt, AsyncLimiter, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.by_latency import AdaptiveConcurrencyAlgorithm
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
-from throttlekit._core.answer import GUEST
+from throttlekit._core.answer import WITHOUT_JOB
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import (
     EVERY,
@@ -25,8 +25,8 @@ from throttlekit._core.latency import (
     REMEMBERED_US,
     Drop,
     Gauge,
-    dropped,
-    measured,
+    apply_drop,
+    measure_hold,
     round_of,
     slots_of,
 )
@@ -52,7 +52,7 @@ def rounds(gauge: Gauge | None, *means_us: int, used: int | None = None, floor: 
     for mean_us in means_us:
         slots, before = slots_of(gauge, floor, most), gauge
         while gauge is None or gauge is before or gauge.skip or gauge.holds:
-            gauge = measured(gauge, mean_us, slots if used is None else used, floor, most, NOW_US)
+            gauge = measure_hold(gauge, mean_us, slots if used is None else used, floor, most, NOW_US)
     assert gauge is not None
     return gauge
 
@@ -78,9 +78,9 @@ def test_round_that_is_congested_falls_to_what_the_partner_bore() -> None:
 def test_what_the_spread_explains_is_no_sign() -> None:
     gauge = rounds(None, 100, 100, 100, 100)
     while gauge.skip:
-        gauge = measured(gauge, 100, 32, 2, 40, NOW_US)
+        gauge = measure_hold(gauge, 100, 32, 2, 40, NOW_US)
     for number in range(round_of(32, doubles=True)):
-        gauge = measured(gauge, 1000 if number % 6 == 0 else 10, 32, 2, 40, NOW_US)
+        gauge = measure_hold(gauge, 1000 if number % 6 == 0 else 10, 32, 2, 40, NOW_US)
     assert gauge.slots >= 32, "the mean is 180, and the error some 50"
 
 
@@ -111,28 +111,28 @@ def test_base_follows_at_the_floor() -> None:
 
 def test_drop_takes_a_tenth_and_one_overload_is_one_fall() -> None:
     gauge = rounds(None, 100, 100, 100)
-    fallen = dropped(gauge, Drop(NOW_US - 5), 2, 40, NOW_US)
-    assert fallen is not None
-    assert (fallen.slots, fallen.fell_us) == (14, NOW_US)
-    assert dropped(fallen, Drop(NOW_US - 1), 2, 40, NOW_US + 1) is fallen
+    lower = apply_drop(gauge, Drop(NOW_US - 5), 2, 40, NOW_US)
+    assert lower is not None
+    assert (lower.slots, lower.fell_us) == (14, NOW_US)
+    assert apply_drop(lower, Drop(NOW_US - 1), 2, 40, NOW_US + 1) is lower
     for granted_us, slots in [(NOW_US, 12), (None, 12)]:
-        again = dropped(fallen, Drop(granted_us), 2, 40, NOW_US + 1)
+        again = apply_drop(lower, Drop(granted_us), 2, 40, NOW_US + 1)
         assert again is not None
         assert again.slots == slots
-    assert dropped(None, Drop(None), 2, 40, NOW_US) is None, "nothing is below the floor"
+    assert apply_drop(None, Drop(None), 2, 40, NOW_US) is None, "nothing is below the floor"
 
 
 def test_clock_that_steps_back_harms_nothing() -> None:
     gauge = rounds(None, 100, 100, 100)
-    fallen = dropped(gauge, Drop(None), 2, 40, NOW_US)
+    lower = apply_drop(gauge, Drop(None), 2, 40, NOW_US)
     earlier_us = NOW_US - HOUR_US
-    again = dropped(fallen, Drop(earlier_us - 5), 2, 40, earlier_us)
+    again = apply_drop(lower, Drop(earlier_us - 5), 2, 40, earlier_us)
     assert again is not None
     assert (again.slots, again.fell_us) == (12, earlier_us), "a drop counts, and the next is of the same overload"
-    assert dropped(again, Drop(earlier_us - 5), 2, 40, earlier_us + 1) is again
+    assert apply_drop(again, Drop(earlier_us - 5), 2, 40, earlier_us + 1) is again
     slots = AdaptiveConcurrencyAlgorithm(1, 9, 30_000_000, "a", 2)
     held = slots.admit(None, NOW_US)
-    after = slots.released(held, earlier_us, NOW_US)
+    after = slots.release(held, earlier_us, NOW_US)
     assert after is not None
     assert after.gauge is None, "a hold of no known length"
 
@@ -155,9 +155,9 @@ def test_slots_stay_between_floor_and_amount(
         most = floor + rnd.choice([above, above, above // 2, 0])
         for _ in range(times):
             if what == "drop":
-                gauge = dropped(gauge, Drop(rnd.choice([None, at_us])), floor, most, NOW_US + at_us // 7)
+                gauge = apply_drop(gauge, Drop(rnd.choice([None, at_us])), floor, most, NOW_US + at_us // 7)
             else:
-                gauge = measured(gauge, max(1, abs(at_us)), used, floor, most, NOW_US + at_us)
+                gauge = measure_hold(gauge, max(1, abs(at_us)), used, floor, most, NOW_US + at_us)
             assert floor <= slots_of(gauge, floor, most) <= most
         if gauge is not None:
             assert all(0 <= number < 2**53 for number in gauge), "a store's numbers are doubles"
@@ -345,8 +345,8 @@ def test_renewal_takes_no_slot_beyond_those_in_use() -> None:
     other = AdaptiveConcurrencyAlgorithm(1, 9, 1_000_000, "other", 2)
     third = AdaptiveConcurrencyAlgorithm(1, 9, 1_000_000, "third", 2)
     state = third.admit(other.admit(None, NOW_US), NOW_US)
-    assert slots.renewed(state, NOW_US) == (state, False)
-    assert ConcurrencyAlgorithm(1, 9, 1_000_000, "late").renewed(state, NOW_US)[1], "one without adapt has all nine"
+    assert slots.renew(state, NOW_US) == (state, False)
+    assert ConcurrencyAlgorithm(1, 9, 1_000_000, "late").renew(state, NOW_US)[1], "one without adapt has all nine"
 
 
 def test_waiting_jobs_are_paced_by_the_slots_in_use() -> None:
@@ -429,7 +429,7 @@ def test_tiers_adapt_apart() -> None:
 def test_lease_tells_the_store_how_long_it_was_held(store: MemoryStore, clock: FakeClock) -> None:
     algorithm = LLM.bind(1, 0, "a#1")
     claim = StoreClaim("tk1:{llm:}:0", algorithm)
-    assert store.ask([claim], GUEST).allowed
+    assert store.ask([claim], WITHOUT_JOB).allowed
     at_us = clock()
     clock.advance(0.25)
     store.release([Lease(claim.bucket, algorithm, at_us)])

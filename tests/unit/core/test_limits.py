@@ -768,7 +768,7 @@ def test_remaining_is_what_is_not_used(algorithm: type[Limit]) -> None:
     assert limit.remaining(charge.use(None, now_us), now_us) == limit.capacity
     used = charge.admit(None, now_us)
     assert limit.remaining(charge.use(used, now_us), now_us) == 0
-    assert limit.remaining(charge.use(charge.settled(used, now_us, now_us, charge.size), now_us), now_us) == 0
+    assert limit.remaining(charge.use(charge.settle(used, now_us, now_us, charge.size), now_us), now_us) == 0
     assert limit.remaining(Use(0, now_us - 1), now_us) == limit.capacity
 
 

@@ -345,9 +345,9 @@ def test_to_give_back_would_break_the_bound() -> None:
     limit = TokenBucket("api", "1/s", burst=100)
     tat = limit.bind(100).admit(None, START_US)  # a takes all
     tat = limit.bind(5).admit(tat, START_US + 5_000 * MS)  # b takes what has come in
-    tat = limit.bind(1).settled(tat, START_US + 10_000 * MS, START_US, -limit.bind(100).size)  # a gives back
+    tat = limit.bind(1).settle(tat, START_US + 10_000 * MS, START_US, -limit.bind(100).size)  # a gives back
     tat = limit.bind(100).admit(tat, START_US + 10_000 * MS)  # c takes all
-    tat = limit.bind(1).settled(tat, START_US + 15_000 * MS, START_US, -limit.bind(5).size)  # b gives back
+    tat = limit.bind(1).settle(tat, START_US + 15_000 * MS, START_US, -limit.bind(5).size)  # b gives back
     now_us = START_US + 20_000 * MS
     left = limit.bucket.remaining(tat.at_us, now_us) if tat is not None else 0
     spent = [(now_us, 100), (now_us, left)]  # c spends what it has just before its lease ends; others take the rest

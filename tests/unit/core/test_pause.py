@@ -76,7 +76,7 @@ def ask(
 ) -> tuple[Answer, Stored]:
     """Ask for *job*; *state* stays as it is. All jobs have one owner, with threads for all of them."""
     claim = claim_of(limit.bind(cost, now_us, f"holder-{now_us}-{job}"), cost, limit.max_queue)
-    asker = Asker(caller) if caller is Caller.GUEST else Asker(caller, job, "owner", 99)
+    asker = Asker(caller) if caller is Caller.WITHOUT_JOB else Asker(caller, job, "owner", 99)
     answer, (after,) = decide.ask([claim], [deepcopy(state)], now_us, asker, hear, "epoch")
     return answer, after
 
@@ -91,7 +91,7 @@ def used(limit: Limit, times: int) -> Any:
     """What is taken once *limit* was asked so often, at `NOW_US`."""
     state = Stored()
     for _ in range(times):
-        _, state = ask(limit, state, NOW_US, caller=Caller.GUEST)
+        _, state = ask(limit, state, NOW_US, caller=Caller.WITHOUT_JOB)
     return state.taken
 
 
@@ -111,7 +111,7 @@ def limiter(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Limite
 
 @every_limit
 @each_kind
-@pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST, Caller.PEEK])
+@pytest.mark.parametrize("caller", [Caller.JOB, Caller.WITHOUT_JOB, Caller.PEEK])
 @pytest.mark.parametrize("for_s", [1, 30, 7200 + 60, 86_400])
 def test_nobody_passes_before_it_is_over(limit: Limit, begin: Any, caller: Caller, for_s: int) -> None:
     """To the last microsecond, new jobs and those that wait are denied, and told why."""
@@ -156,7 +156,9 @@ def test_what_is_counted_goes_on_as_if_it_had_not_been(limit: Limit, before: int
     state = Stored(used(limit, before))
     paused, until_us = pause(limit, state, NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
     for now_us in range(until_us, until_us + limit.period_us + 1, max(1, limit.period_us // 97)):
-        (seen, paused), (known, state) = (ask(limit, each, now_us, caller=Caller.GUEST) for each in (paused, state))
+        (seen, paused), (known, state) = (
+            ask(limit, each, now_us, caller=Caller.WITHOUT_JOB) for each in (paused, state)
+        )
         assert seen == known
         assert paused.taken == state.taken
 
@@ -191,7 +193,7 @@ def test_no_burst_after_a_429(limit: Limit, before: int) -> None:
     step_us = limit.period_us // limit.amount
     runs_us: list[int] = []
     for now_us in range(until_us, until_us + limit.period_us + 1, max(1, step_us // 10)):
-        verdict, state = ask(limit, state, now_us, caller=Caller.GUEST)
+        verdict, state = ask(limit, state, now_us, caller=Caller.WITHOUT_JOB)
         if verdict.allowed:
             runs_us.append(now_us)
     if isinstance(limit, FixedWindow):
@@ -230,7 +232,7 @@ def test_pauses_break_no_log(amount: int, seed: int) -> None:
         if rnd.random() < 0.02:
             for_us = rnd.choice([None, 1, SECOND_US, limit.period_us // 2])
             state = pause(limit, state, now_us, for_us, emptied=rnd.random() < 0.5)
-        verdict, state = ask(limit, state, now_us, caller=Caller.GUEST)
+        verdict, state = ask(limit, state, now_us, caller=Caller.WITHOUT_JOB)
         if verdict.allowed:
             runs_us.append(now_us)
     assert len(runs_us) > amount
@@ -245,14 +247,14 @@ def test_what_is_used_more_stays_so(limit: Limit) -> None:
     state: Any = None
     for _ in range(limit.capacity):
         state = charge.admit(state, ahead_us)
-    state = charge.settled(state, ahead_us, ahead_us, 3 * charge.size)
-    exhausted = charge.exhausted(state, NOW_US)
+    state = charge.settle(state, ahead_us, ahead_us, 3 * charge.size)
+    exhausted = charge.exhaust(state, NOW_US)
     assert charge.ready_us(exhausted, ahead_us) >= charge.ready_us(state, ahead_us)
-    fresh = charge.exhausted(None, ahead_us)
-    assert charge.ready_us(charge.exhausted(state, ahead_us), ahead_us) >= charge.ready_us(fresh, ahead_us)
+    fresh = charge.exhaust(None, ahead_us)
+    assert charge.ready_us(charge.exhaust(state, ahead_us), ahead_us) >= charge.ready_us(fresh, ahead_us)
     if isinstance(limit, SlidingWindow):
         later = charge.admit(None, NOW_US + 2 * limit.period_us)
-        assert charge.exhausted(later, NOW_US) is later
+        assert charge.exhaust(later, NOW_US) is later
 
 
 @every_limit
@@ -282,7 +284,7 @@ def test_denied_by_another_limit_it_stays_used_up() -> None:
     assert answer.claim == 1
     assert after[0].taken is taken
     passed, state = 0, after[0]
-    while (again := ask(paused, state, now_us, caller=Caller.GUEST))[0].allowed:
+    while (again := ask(paused, state, now_us, caller=Caller.WITHOUT_JOB))[0].allowed:
         passed, state = passed + 1, again[1]
     assert passed == 2
 
@@ -309,7 +311,7 @@ def test_sliding_window_goes_on_at_once_after_a_429(before: int, used: int) -> N
     charge = limit.bind(1)
     taken = limit.bind(before).admit(None, at_us - DAY_US)
     taken = limit.bind(used).admit(taken, at_us - 1)
-    after = charge.exhausted(taken, at_us)
+    after = charge.exhaust(taken, at_us)
     assert charge.use(after, at_us).units == max(10_000, charge.use(taken, at_us).units)
     if before // 2 + used < 10_000:
         assert at_us < charge.ready_us(after, at_us) <= at_us + DAY_US // (10_000 - used)
@@ -321,9 +323,9 @@ def test_sliding_window_goes_on_at_once_after_a_429(before: int, used: int) -> N
 
 def test_pauses_merge_by_their_ends() -> None:
     """A later one that is shorter shortens nothing; one that ends later is taken."""
-    paused = Pause().changed(NOW_US, 10, emptied=False)
-    assert paused.changed(NOW_US + 1, 5, emptied=False) is paused
-    assert paused.changed(NOW_US + 1, 10, emptied=False) == Pause(NOW_US + 11, NOW_US + 1)
+    paused = Pause().change(NOW_US, 10, emptied=False)
+    assert paused.change(NOW_US + 1, 5, emptied=False) is paused
+    assert paused.change(NOW_US + 1, 10, emptied=False) == Pause(NOW_US + 11, NOW_US + 1)
 
 
 RESUMED, CLOCK = (None, False), (0, None)
@@ -383,10 +385,10 @@ def test_limit_fills_from_the_end_of_a_429_within_a_longer_pause() -> None:
 
 def test_resume_ends_it_now() -> None:
     """From then on the limit fills at its rate; where nothing is paused nothing changes."""
-    resumed = Pause().changed(NOW_US, 10_000_000, emptied=False).changed(NOW_US + 5, None, emptied=False)
+    resumed = Pause().change(NOW_US, 10_000_000, emptied=False).change(NOW_US + 5, None, emptied=False)
     assert resumed == Pause(NOW_US + 5, NOW_US + 5)
-    assert resumed.changed(NOW_US + 9, None, emptied=False) is resumed
-    assert Pause().changed(NOW_US, None, emptied=False) == Pause()
+    assert resumed.change(NOW_US + 9, None, emptied=False) is resumed
+    assert Pause().change(NOW_US, None, emptied=False) == Pause()
 
 
 @every_limit
@@ -597,7 +599,7 @@ def test_debt_of_the_window_before_outlives_a_pause() -> None:
     """A sliding window that was settled far beyond its amount still owes that when a pause ends in the next window."""
     limit, begin_us = SlidingWindow("partner", "10/m"), 60_000_000 * 30_000_000
     charge = limit.bind(1)
-    owing = charge.settled(charge.admit(None, begin_us), begin_us, begin_us, 49)
-    after = charge.exhausted(owing, begin_us + 70_000_000)
+    owing = charge.settle(charge.admit(None, begin_us), begin_us, begin_us, 49)
+    after = charge.exhaust(owing, begin_us + 70_000_000)
     assert charge.ready_us(after, begin_us + 70_000_000) >= charge.ready_us(owing, begin_us + 70_000_000)
     assert after.before == 50

@@ -94,8 +94,8 @@ def test_adapting_limit_falls_to_the_same_parts(limit: Limit) -> None:
     part = scaled(limit, 20)
     assert limit.adapt is not None
     assert part.adapt is not None
-    given = part.adapt.fall(part.amount, part.period_us, None)
-    assert given == limit.adapt.fall(limit.amount, limit.period_us, None)
+    given = part.adapt.refusal(part.amount, part.period_us, None)
+    assert given == limit.adapt.refusal(limit.amount, limit.period_us, None)
 
 
 def test_log_is_not_scaled() -> None:

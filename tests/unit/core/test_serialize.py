@@ -137,7 +137,7 @@ def test_a_shared_limit_arrives_shared_whatever_its_tenant_is(share: str | None,
     limit = TokenBucket("partner", "10/s", share=share)
     loaded = load(sent(limit, Job(kwargs={"tenant": tenant})))
     assert (loaded.share is None) == (share is None)
-    assert loaded.stake_of(None).tenant == (tenant if share else "")
+    assert loaded.tenant_share_of(None).tenant == (tenant if share else "")
 
 
 def test_limit_without_a_key_needs_no_job_on_arrival() -> None:

@@ -73,7 +73,7 @@ def drain(limiter: Limiter, limit: Limit) -> int:
 def ask(limit: Limit, state: Any, now_us: int, cost: int) -> tuple[bool, Any]:
     """As `acquire` asks."""
     charge = limit.bind(cost)
-    state = charge.adopted(charge.sanitized(state, now_us), now_us)
+    state = charge.adopt_rate(charge.sanitize(state, now_us), now_us)
     if charge.ready_us(state, now_us) > now_us:
         return False, state
     return True, charge.admit(state, now_us)
@@ -199,10 +199,10 @@ def test_debt_stays(limiter: Limiter, clock: FakeClock) -> None:
 def test_debt_that_is_absurd_at_another_rate_is_cut() -> None:
     """An hour's worth, or 60 bursts, or ten years: as where it is settled; and every number is exact."""
     slow, fast = altered(DECLARED, "1/d", 1).bind(1), altered(DECLARED, "9000/s", 40).bind(1)
-    owed = fast.settled(fast.admit(None, START_US), START_US, START_US, 10**30)
+    owed = fast.settle(fast.admit(None, START_US), START_US, START_US, 10**30)
     assert owed.debt_us == 3600 * S
-    assert slow.adopted(owed, START_US).debt_us == 60 * DAY
-    assert slow.adopted(owed, START_US).at_us == START_US + 61 * DAY
+    assert slow.adopt_rate(owed, START_US).debt_us == 60 * DAY
+    assert slow.adopt_rate(owed, START_US).at_us == START_US + 61 * DAY
 
 
 def test_settling_what_another_rate_charged_keeps_the_rate_in_force(limiter: Limiter, clock: FakeClock) -> None:
@@ -248,12 +248,12 @@ def test_state_of_a_clock_that_was_wrong_counts_as_used_up(known: Limit) -> None
     charge, other = known.bind(1), BUCKETS[2].bind(1)
     assert isinstance(other, GcraAlgorithm)
     written = other.admit(Tat(START_US + 10**9, 0, other.admit(None, START_US).measure), START_US)  # type: ignore[union-attr]
-    believed = charge.sanitized(written, START_US)
+    believed = charge.sanitize(written, START_US)
     assert believed == Tat(START_US + other.capacity_us, 0, written.measure)  # type: ignore[union-attr]
-    assert charge.there(charge.adopted(believed, START_US), START_US) == 0
+    assert charge.there(charge.adopt_rate(believed, START_US), START_US) == 0
     edge = replace_at(written, START_US + other.capacity_us + STALE_US)
-    assert charge.sanitized(edge, START_US) is edge
-    assert charge.adopted(edge, START_US).at_us == START_US + charge.params[1]
+    assert charge.sanitize(edge, START_US) is edge
+    assert charge.adopt_rate(edge, START_US).at_us == START_US + charge.params[1]
 
 
 def replace_at(state: Any, at_us: int) -> Tat:

@@ -11,7 +11,7 @@ import pytest
 from support.claims import claim_of
 from throttlekit import ConfigurationError, Job, Share, TokenBucket
 from throttlekit._core.answer import Asker, Caller
-from throttlekit._core.limit.share import GivenShare, Stake
+from throttlekit._core.limit.share import GivenShare, TenantShare
 from throttlekit._core.serialize import dump, load
 from throttlekit.stores import MemoryStore
 
@@ -29,7 +29,7 @@ def test_weight_that_no_tenant_can_have_is_refused(weight: Any) -> None:
         with pytest.raises(ConfigurationError, match="a weight must be"):
             make()
     with pytest.raises(ConfigurationError, match="a weight must be"):
-        Share("{tenant}", weight=lambda job: weight).stake_of(_job())
+        Share("{tenant}", weight=lambda job: weight).tenant_share_of(_job())
     message = {**dump(TokenBucket("api", "1/s"), _job()), "share": ["acme", weight, 0]}
     with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
         load(message)
@@ -39,24 +39,24 @@ def test_weight_that_no_tenant_can_have_is_refused(weight: Any) -> None:
 def test_tenant_that_is_no_text_is_refused(tenant: Any) -> None:
     for share in (Share("{tenant}"), Share(lambda job: job.kwargs["tenant"])):
         with pytest.raises(ConfigurationError):
-            share.stake_of(_job(tenant))
+            share.tenant_share_of(_job(tenant))
 
 
 def test_callable_that_fails_is_an_error_of_its_own() -> None:
     with pytest.raises(ConfigurationError, match="failed on job 'send': ZeroDivisionError"):
-        Share(lambda job: 1 // 0).stake_of(_job())
+        Share(lambda job: 1 // 0).tenant_share_of(_job())
 
 
 def test_share_may_be_the_queue() -> None:
-    assert Share("{queue}").stake_of(_job()) == Stake("mail")
-    assert Share("{tenant}", weight={"mail": 3}, by="{queue}").stake_of(_job()) == Stake("acme", 3.0)
-    assert Share(lambda job: f"{job.queue}:{job.kwargs['tenant']}").stake_of(_job()) == Stake("mail:acme")
+    assert Share("{queue}").tenant_share_of(_job()) == TenantShare("mail")
+    assert Share("{tenant}", weight={"mail": 3}, by="{queue}").tenant_share_of(_job()) == TenantShare("acme", 3.0)
+    assert Share(lambda job: f"{job.queue}:{job.kwargs['tenant']}").tenant_share_of(_job()) == TenantShare("mail:acme")
 
 
 def test_sixteen_priorities_at_most() -> None:
     """What the mapping does not have is of weight 1, and a priority too."""
     most = {str(weight): weight for weight in range(1, 17)}
-    leads = [Share("{tenant}", weight=most, strict=True).stake_of(_job(name)).lead for name in ["none", *most]]
+    leads = [Share("{tenant}", weight=most, strict=True).tenant_share_of(_job(name)).lead for name in ["none", *most]]
     assert leads == sorted(leads)
     assert leads[0] == leads[1] == 0
     with pytest.raises(ConfigurationError, match="at most 16 differ"):
@@ -67,7 +67,7 @@ def test_share_comes_in_a_message_as_it_was() -> None:
     share = Share("{tenant}", weight={"acme": 3}, strict=True)
     given = load(dump(TokenBucket("api", "1/s", share=share), _job())).share
     assert isinstance(given, GivenShare)
-    assert given.stake_of(None) == share.stake_of(_job())
+    assert given.tenant_share_of(None) == share.tenant_share_of(_job())
 
 
 @pytest.mark.parametrize("cost", [1, 100_000, 5_000_000])
@@ -79,9 +79,9 @@ def test_no_job_passes_before_one_of_a_higher_priority(cost: int) -> None:
     store.listen(owner, lambda bucket, wakes: None)
 
     def ask(tenant: str, at_s: float, id: str = "") -> tuple[str, bool]:
-        stake = share.stake_of(_job(tenant))
+        mine = share.tenant_share_of(_job(tenant))
         now_us, id = NOW_US + round(at_s * 1e6), id or f"{tenant} {next(ids)}"
-        claim = claim_of(limit.bind(cost, now_us), cost, tenant=stake.tenant, step=stake.step(cost), lead=stake.lead)
+        claim = claim_of(limit.bind(cost, now_us), cost, tenant=mine.tenant, step=mine.step(cost), lead=mine.lead)
         return id, store.ask([claim], Asker(Caller.JOB, id, owner, 9), now_us).allowed
 
     assert ask("low", 0)[1]

@@ -115,13 +115,13 @@ def test_instants_are_kept_in_order_when_the_clock_falls_back() -> None:
 def test_log_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: bool) -> None:
     """Units more than a minute ahead were written by a wrong clock: all of the amount counts as used now."""
     charge, state = SlidingLogAlgorithm(1, 3, MINUTE), Log((NOW - 9, NOW), NOW + SECOND)
-    assert charge.sanitized(state, NOW - ahead_us) == (state if believed else Log((NOW - ahead_us,) * 3, 0))
+    assert charge.sanitize(state, NOW - ahead_us) == (state if believed else Log((NOW - ahead_us,) * 3, 0))
 
 
 @pytest.mark.parametrize("state", [None, Log()])
 def test_nothing_stored_is_nothing_to_believe(state: Log | None) -> None:
     """A key that is not known stays unknown, and a log without units empty."""
-    assert SlidingLogAlgorithm(1, 3, MINUTE).sanitized(state, NOW) is state
+    assert SlidingLogAlgorithm(1, 3, MINUTE).sanitize(state, NOW) is state
 
 
 def test_cost_zero_only_looks() -> None:
@@ -157,7 +157,7 @@ def test_settled_at_once_is_what_would_have_been_charged(case: tuple[SlidingLogA
     charge, state = case
     actual = min(actual, charge.amount)
     units = tuple(at_us for at_us in state.units if NOW - MINUTE < at_us <= NOW)[: charge.amount - charge.size]
-    settled = charge.settled(charge.admit(Log(units), NOW), NOW, NOW, actual - charge.size)
+    settled = charge.settle(charge.admit(Log(units), NOW), NOW, NOW, actual - charge.size)
     assert settled is not None
     assert settled.units == (units + (NOW,) * actual)[-charge.amount :]
     assert charge.use(settled, NOW).units == min(charge.amount, len(units) + actual)
@@ -172,7 +172,7 @@ def test_giving_back_takes_no_unit_that_passed_later(
     """Only units up to the grant are given back, the youngest of them first: the rest leave when they would have."""
     charge, state = case
     granted_us = NOW - age_us
-    after = charge.settled(state, NOW, granted_us, -back)
+    after = charge.settle(state, NOW, granted_us, -back)
     assert after is not None
     earlier = [at_us for at_us in state.units if at_us <= granted_us]
     later = [at_us for at_us in state.units if at_us > granted_us]
@@ -184,11 +184,11 @@ def test_giving_back_takes_no_unit_that_passed_later(
 def test_units_that_count_no_more_are_not_given_back() -> None:
     """What has left the window, is of a later grant, or of an unknown key, stays as it is."""
     charge, state = SlidingLogAlgorithm(1, 3, MINUTE), Log((NOW - MINUTE, NOW))
-    assert charge.settled(state, NOW, NOW - 1, -1) is state
-    assert charge.settled(state, NOW, NOW - 2 * MINUTE, -1) is state
-    assert charge.settled(state, NOW, NOW, 0) is state
-    assert charge.settled(None, NOW, NOW, -1) is None
-    assert charge.settled(Log(), NOW, NOW, -1) == Log()
+    assert charge.settle(state, NOW, NOW - 1, -1) is state
+    assert charge.settle(state, NOW, NOW - 2 * MINUTE, -1) is state
+    assert charge.settle(state, NOW, NOW, 0) is state
+    assert charge.settle(None, NOW, NOW, -1) is None
+    assert charge.settle(Log(), NOW, NOW, -1) == Log()
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_units_that_count_no_more_are_not_given_back() -> None:
 def test_units_that_turn_out_dearer_count_from_now_on(by: int, after: Log) -> None:
     """What a request turns out dearer is used now, up to the amount: then nothing passes for a period."""
     charge = SlidingLogAlgorithm(1, 3, MINUTE)
-    assert charge.settled(Log((NOW - 9,)), NOW, NOW - 9, by) == after
-    assert charge.settled(None, NOW, NOW, by) == Log((NOW,) * min(by, 3), NOW + MINUTE if by > 3 else 0)
+    assert charge.settle(Log((NOW - 9,)), NOW, NOW - 9, by) == after
+    assert charge.settle(None, NOW, NOW, by) == Log((NOW,) * min(by, 3), NOW + MINUTE if by > 3 else 0)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_units_that_turn_out_dearer_count_from_now_on(by: int, after: Log) -> No
 )
 def test_debt_is_owed_until_what_it_pushed_out_has_left(state: Log, by: int, owed_until_us: int) -> None:
     """What counts and is no longer in the log is remembered by when the last of it leaves; what has left is not."""
-    after = SlidingLogAlgorithm(1, 3, MINUTE).settled(state, NOW, NOW, by)
+    after = SlidingLogAlgorithm(1, 3, MINUTE).settle(state, NOW, NOW, by)
     assert after is not None
     assert after.owed_until_us == owed_until_us
 
@@ -231,8 +231,8 @@ def test_nothing_is_given_back_while_more_is_owed_than_the_log_holds() -> None:
     """Until what a debt pushed out has left the window, giving back would make room for what still counts."""
     charge, owed_us = SlidingLogAlgorithm(1, 3, MINUTE), NOW + 30 * SECOND
     state = Log((NOW - 5, NOW, NOW), owed_us)
-    assert charge.settled(state, owed_us - 1, NOW, -2) is state
-    assert charge.settled(state, owed_us, NOW, -2) == Log((NOW - 5,), owed_us)
+    assert charge.settle(state, owed_us - 1, NOW, -2) is state
+    assert charge.settle(state, owed_us, NOW, -2) == Log((NOW - 5,), owed_us)
     assert charge.admit(state, NOW + MINUTE) == Log((NOW, NOW, NOW + MINUTE), owed_us)
 
 
@@ -257,7 +257,7 @@ def test_log_is_never_looser_than_one_that_forgets_nothing(amount: int, steps: l
             everything += [now_us] * charge.size
             grants.append(now_us)
         granted_us = grants[-1 - of % len(grants)]
-        state = charge.settled(state, now_us, granted_us, by)
+        state = charge.settle(state, now_us, granted_us, by)
         everything += [now_us] * by
         own = [at_us for at_us in everything if at_us <= granted_us]
         if by < 0 and own and own[-1] > now_us - MINUTE:

@@ -235,7 +235,7 @@ def test_windows_move_on(now_us: int, after: Counts) -> None:
 def test_clock_that_falls_back_admits_nothing_extra(back_us: int, used: int) -> None:
     """With the clock behind the window, the load is what it was at the window's begin."""
     charge, state = charge_of(5, MINUTE), Counts(WINDOW, 5 - used, used)
-    assert charge.sanitized(state, NOW - back_us) is state
+    assert charge.sanitize(state, NOW - back_us) is state
     assert charge.ready_us(state, NOW - back_us) > NOW - back_us
     assert charge.ready_us(state, NOW - back_us) == charge.ready_us(state, NOW)
 
@@ -244,12 +244,12 @@ def test_clock_that_falls_back_admits_nothing_extra(back_us: int, used: int) -> 
 def test_window_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: bool) -> None:
     """A window more than a minute ahead was begun by a wrong clock: this one counts as used up, and no later one."""
     charge, state, now_us = charge_of(3, MINUTE), Counts(WINDOW, 1, 1), NOW - ahead_us
-    assert charge.sanitized(state, now_us) == (state if believed else Counts(now_us // MINUTE, 0, 3))
+    assert charge.sanitize(state, now_us) == (state if believed else Counts(now_us // MINUTE, 0, 3))
 
 
 def test_nothing_stored_is_nothing_to_believe() -> None:
     """A key that is not known stays unknown."""
-    assert charge_of(3, MINUTE).sanitized(None, NOW) is None
+    assert charge_of(3, MINUTE).sanitize(None, NOW) is None
 
 
 def test_cost_zero_only_looks() -> None:
@@ -290,7 +290,7 @@ def test_use_is_the_load_in_whole_units(state: Counts | None, now_us: int, use: 
 def test_settled_in_its_window_is_what_would_have_been_charged(before: int, used: int, cost: int, actual: int) -> None:
     """A cost that is settled in its own window leaves it as if the actual one had been charged."""
     charge = charge_of(5, MINUTE, cost)
-    after = charge.settled(Counts(WINDOW, before, used + cost), NOW, NOW, actual - cost)
+    after = charge.settle(Counts(WINDOW, before, used + cost), NOW, NOW, actual - cost)
     assert after == Counts(WINDOW, before, used + actual)
 
 
@@ -298,30 +298,30 @@ def test_settled_in_its_window_is_what_would_have_been_charged(before: int, used
 def test_units_of_the_last_window_are_given_back_there(used: int, cost: int, back: int) -> None:
     """A request of the last window gets back what of it still fades out."""
     charge = charge_of(5, MINUTE, cost)
-    after = charge.settled(Counts(WINDOW, 0, used + cost), NOW + MINUTE, NOW, -min(back, cost))
+    after = charge.settle(Counts(WINDOW, 0, used + cost), NOW + MINUTE, NOW, -min(back, cost))
     assert after == Counts(WINDOW + 1, used + cost - min(back, cost), 0)
 
 
 def test_units_that_count_no_more_are_not_given_back() -> None:
     """What was used two windows ago, or of an unknown key, is not given back."""
     charge, state = charge_of(5, MINUTE), Counts(WINDOW, 2, 2)
-    assert charge.settled(state, NOW, NOW - 2 * MINUTE, -1) is state
-    assert charge.settled(state, NOW + 2 * MINUTE, NOW, -1) is state
-    assert charge.settled(None, NOW, NOW, -1) is None
+    assert charge.settle(state, NOW, NOW - 2 * MINUTE, -1) is state
+    assert charge.settle(state, NOW + 2 * MINUTE, NOW, -1) is state
+    assert charge.settle(None, NOW, NOW, -1) is None
 
 
 def test_windows_are_never_emptier_than_unused() -> None:
     """More than was taken is not given back, in neither window."""
     charge, state = charge_of(5, MINUTE), Counts(WINDOW, 2, 2)
-    assert charge.settled(state, NOW, NOW, -9) == Counts(WINDOW, 2, 0)
-    assert charge.settled(state, NOW, NOW - 1, -9) == Counts(WINDOW, 0, 2)
+    assert charge.settle(state, NOW, NOW, -9) == Counts(WINDOW, 2, 0)
+    assert charge.settle(state, NOW, NOW - 1, -9) == Counts(WINDOW, 0, 2)
 
 
 @given(by=st.integers(1, 10**9), granted=st.integers(-10, 0))
 def test_units_that_turn_out_dearer_count_from_now_on(by: int, granted: int) -> None:
     """What a request turns out dearer is charged to the window that runs, up to 60 amounts; nothing passes then."""
     charge = charge_of(5, MINUTE)
-    after = charge.settled(Counts(WINDOW - 1, 0, 5), NOW, NOW + granted * MINUTE, by)
+    after = charge.settle(Counts(WINDOW - 1, 0, 5), NOW, NOW + granted * MINUTE, by)
     assert after == Counts(WINDOW, 5, min(by, 300))
     ready = charge.ready_us(after, NOW)
     assert ready > NOW

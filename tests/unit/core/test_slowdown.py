@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import Adapt, Concurrency, ConfigurationError, FixedWindow, Limiter, SlidingWindow, TokenBucket
-from throttlekit._core.answer import GUEST, Asker, Caller
+from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.late import PLAIN_OWNER
 from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.serialize import dump, load
-from throttlekit._core.slowdown import ONE, Fall, Remaining, Slowdown, apply_remaining, fallen, pace_of
+from throttlekit._core.slowdown import ONE, Refusal, Remaining, Slowdown, apply_refusal, apply_remaining, pace_of
 from throttlekit._core.storage_keys import wait_names
 from throttlekit.stores import MemoryStore, Slowing
 from throttlekit.testing import FakeClock
@@ -35,7 +35,7 @@ class Downstream:
 
     def passes(self) -> bool:
         return self.store.ask([self.claim], Asker(Caller.PEEK), self.now_us).allowed and (
-            self.store.ask([self.claim], GUEST, self.now_us).allowed
+            self.store.ask([self.claim], WITHOUT_JOB, self.now_us).allowed
         )
 
     def passed_in(self, us: int, step_us: int = 10_000) -> int:
@@ -48,7 +48,7 @@ class Downstream:
         return count
 
     def falls(self, granted_us: int | None = None, span_us: int = 10 * S, floor: int = ONE // 10) -> None:
-        self.store.slow([Slowing(self.claim, Fall(granted_us, span_us, floor))], self.now_us)
+        self.store.slow([Slowing(self.claim, Refusal(granted_us, span_us, floor))], self.now_us)
 
     def hears(self, remaining: int, reset_us: int) -> None:
         self.store.slow([Slowing(self.claim, Remaining(remaining, reset_us))], self.now_us)
@@ -58,10 +58,10 @@ LIMITS: list[Any] = [TokenBucket("x", "100/s", burst=5), FixedWindow("x", "100/s
 
 
 def test_rate_after_a_fall_is_cubic() -> None:
-    slow = fallen(None, Fall(None, 10 * S, ONE // 10), 0, NOW_US)
+    slow = apply_refusal(None, Refusal(None, 10 * S, ONE // 10), 0, NOW_US)
     parts = [slow.part(NOW_US + seconds * S) for seconds in (0, 5, 10, 15, 20)]
     assert parts == [760_000, 926_250, 950_000, 973_750, ONE], "its top is 0.95 of where it fell"
-    lower = fallen(slow, Fall(NOW_US, 10 * S, ONE // 10), 0, NOW_US)
+    lower = apply_refusal(slow, Refusal(NOW_US, 10 * S, ONE // 10), 0, NOW_US)
     assert lower.top == 684_000, "0.9 of where it fell: a fall below the last top leaves room"
     assert lower.part(NOW_US) == 547_200
     assert lower.part(NOW_US + 10 * S) == 684_000
@@ -130,7 +130,7 @@ def test_it_only_ever_goes_down() -> None:
     assert apply_remaining(slow, Remaining(20, 5 * S), 100, NOW_US) is slow, "an answer of an older window"
     denied = apply_remaining(slow, Remaining(0, 5 * S), 100, NOW_US)
     assert denied is not None
-    assert (denied.reported_until_us, denied.gate_us) == (NOW_US + 5 * S, NOW_US + 5 * S), (
+    assert (denied.reported_until_us, denied.tat_us) == (NOW_US + 5 * S, NOW_US + 5 * S), (
         "but a slower one counts until then"
     )
     lower = apply_remaining(slow, Remaining(5, 10 * S), 100, NOW_US)
@@ -144,7 +144,7 @@ def test_it_only_ever_goes_down() -> None:
 def test_clock_that_steps_back_makes_it_no_longer() -> None:
     slow = Slowdown(
         fell_us=NOW_US, top=ONE, span_us=S, floor=1000, back_us=NOW_US + 3 * S, reported_at_us=NOW_US,
-        reported_until_us=NOW_US + 5 * S, each_ns=1, gate_us=NOW_US + S,
+        reported_until_us=NOW_US + 5 * S, each_ns=1, tat_us=NOW_US + S,
     ).at(NOW_US - 3600 * S)  # fmt: skip
     assert (slow.back_us, slow.reported_until_us) == (NOW_US - 3597 * S, NOW_US - 3595 * S)
 
@@ -189,17 +189,17 @@ def test_bad_values_are_errors_at_once(make: Any, says: str) -> None:
 
 
 def test_span_is_of_the_limits_own_period() -> None:
-    fall = Adapt("10/m").fall(100, 60 * S, None)
-    assert (fall.span_us, fall.floor) == (360 * S, ONE // 10)
-    assert Adapt("1/s").fall(1000, S, None).span_us == S
-    assert Adapt("1/s", span=timedelta(seconds=7)).fall(1000, S, None).span_us == 7 * S
+    refusal = Adapt("10/m").refusal(100, 60 * S, None)
+    assert (refusal.span_us, refusal.floor) == (360 * S, ONE // 10)
+    assert Adapt("1/s").refusal(1000, S, None).span_us == S
+    assert Adapt("1/s", span=timedelta(seconds=7)).refusal(1000, S, None).span_us == 7 * S
 
 
 def test_it_travels_by_value_and_is_no_part_of_the_definition() -> None:
     limit = TokenBucket("x", "100/s", adapt=Adapt("10/s", span=3))
     given = load(dump(limit, Job()))
     assert given.adapt is not None
-    assert given.adapt.fall(0, 0, 7) == Fall(7, 3 * S, ONE // 10)
+    assert given.adapt.refusal(0, 0, 7) == Refusal(7, 3 * S, ONE // 10)
     assert given.fingerprint == limit.fingerprint == TokenBucket("x", "100/s").fingerprint
     assert limit != TokenBucket("x", "100/s")
     assert repr(limit).endswith("adapt=Adapt('10/s', span=3))")
@@ -281,14 +281,14 @@ def test_newer_window_that_leaves_more_is_believed() -> None:
     slow = apply_remaining(None, Remaining(0, 600 * S), 10_000, NOW_US)
     newer = apply_remaining(slow, Remaining(500, 660 * S), 10_000, NOW_US + 10 * S)
     assert newer is not None
-    assert newer.gate_us < NOW_US + 12 * S
+    assert newer.tat_us < NOW_US + 12 * S
 
 
 def test_rate_that_is_set_below_the_floor_counts_with_the_same_part_of_it() -> None:
     made = altered(TokenBucket("x", "10/s", adapt=Adapt("5/s")), "3/s")
     assert made.rate == "3/s"
     assert made.adapt is not None
-    assert made.adapt.fall(made.amount, made.period_us, None).floor == ONE // 2
+    assert made.adapt.refusal(made.amount, made.period_us, None).floor == ONE // 2
 
 
 def test_fastest_rates_can_be_slowed_down() -> None:

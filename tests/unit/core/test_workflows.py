@@ -141,9 +141,9 @@ def test_slot_that_was_lost_is_not_taken_again(limiter: Limiter, clock: FakeCloc
     """After its lease a renewal fails, also if a slot is free: the workflow may be done."""
     claim = StoreClaim("gpu", GPU.bind(1, 0, workflow_name("a")))
     taken = claim.algorithm.admit(None, 1_000)
-    assert claim.algorithm.renewed(taken, 2_000)[1]  # type: ignore[attr-defined]
-    assert not claim.algorithm.renewed(taken, 4_000_000_000)[1]  # type: ignore[attr-defined]
-    assert not claim.algorithm.renewed(None, 2_000)[1]  # type: ignore[attr-defined]
+    assert claim.algorithm.renew(taken, 2_000)[1]  # type: ignore[attr-defined]
+    assert not claim.algorithm.renew(taken, 4_000_000_000)[1]  # type: ignore[attr-defined]
+    assert not claim.algorithm.renew(None, 2_000)[1]  # type: ignore[attr-defined]
 
 
 def test_workflows_are_counted_with_jobs(limiter: Limiter) -> None:

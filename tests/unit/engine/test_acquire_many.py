@@ -94,7 +94,7 @@ def test_all_are_granted_where_all_are_free(limiter: Limiter, store: Between) ->
     """Where so many are free, all are granted and charged: one look, and one take."""
     decision = limiter.acquire_many(BUCKET, 30)
     assert (decision.allowed, decision.cost, decision.remaining) == (True, 30, 20)
-    assert store.asked == [(Caller.PEEK, 30), (Caller.GUEST, 30)]
+    assert store.asked == [(Caller.PEEK, 30), (Caller.WITHOUT_JOB, 30)]
 
 
 def test_what_is_free_is_granted(limiter: Limiter, store: Between, clock: FakeClock) -> None:
@@ -104,7 +104,7 @@ def test_what_is_free_is_granted(limiter: Limiter, store: Between, clock: FakeCl
     store.asked.clear()
     decision = limiter.acquire_many(BUCKET, 30)
     assert (decision.allowed, decision.cost, decision.remaining) == (True, 12, 0)
-    assert store.asked == [(Caller.PEEK, 30), (Caller.GUEST, 12)]
+    assert store.asked == [(Caller.PEEK, 30), (Caller.WITHOUT_JOB, 12)]
 
 
 @pytest.mark.parametrize("limit", EVERY, ids=lambda limit: limit.name)

@@ -651,7 +651,7 @@ def test_requests_of_every_caller_are_guarded(limiter: Limiter, store: Failing, 
     limiter.acquire(CLOSED, job=JOB)
     limiter.peek(CLOSED)
     limiter.close()
-    assert requests == [Caller.GUEST, Caller.JOB, Caller.PEEK]
+    assert requests == [Caller.WITHOUT_JOB, Caller.JOB, Caller.PEEK]
 
 
 def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -> None:

@@ -679,7 +679,7 @@ def test_refusal_is_not_told_as_a_deferral(store: Recorder) -> None:
     assert Listener.events == []
 
 
-def test_guest_finds_the_queue_full_as_well(limiter: Limiter) -> None:
+def test_caller_without_a_job_finds_the_queue_full_as_well(limiter: Limiter) -> None:
     """A caller without a job is told that as many wait already as may; a peek tells it too, and changes nothing."""
     even = LeakyBucket("even", "1/s", queue=0)
     limiter.acquire(even)

@@ -185,7 +185,7 @@ def test_hook_may_leave_out_the_event() -> None:
     assert told == [1]
 
 
-def test_grants_and_guests_are_no_deferrals() -> None:
+def test_grants_and_callers_without_a_job_are_no_deferrals() -> None:
     """A job that runs, and a caller without a job, are not told."""
     listener = Listener()
     limiter = Limiter(plugins=[listener])

@@ -255,7 +255,7 @@ def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeCloc
     before = dict(store.inner._values)  # type: ignore[attr-defined]
     (request, verdict) = store.asked[-1]
     claim = request.claims[0]
-    store.inner.ask([replace(claim, algorithm=ahead, cost=16)], Asker(Caller.GUEST, max_wait_us=0))
+    store.inner.ask([replace(claim, algorithm=ahead, cost=16)], Asker(Caller.WITHOUT_JOB, max_wait_us=0))
     assert verdict.allowed
     assert dict(store.inner._values) == before  # type: ignore[attr-defined]
 

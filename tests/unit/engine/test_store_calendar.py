@@ -103,11 +103,11 @@ def test_store_is_asked_for_the_time_once() -> None:
     limiter = Limiter(server)
     for limit in (TokenBucket("bucket", "1/s"), FixedWindow("utc", "9/d"), FixedWindow("also", "9/d", tz="UTC")):
         limiter.acquire(limit)
-    assert [request.asker.caller for request in server.asked] == [Caller.GUEST] * 3
+    assert [request.asker.caller for request in server.asked] == [Caller.WITHOUT_JOB] * 3
     del server.asked[:]
     for _ in range(3):
         limiter.acquire(DAILY)
-    assert [request.asker.caller for request in server.asked] == [Caller.PEEK, *[Caller.GUEST] * 3]
+    assert [request.asker.caller for request in server.asked] == [Caller.PEEK, *[Caller.WITHOUT_JOB] * 3]
 
 
 def test_store_that_does_not_tell_the_time_is_an_outage() -> None:

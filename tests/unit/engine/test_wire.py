@@ -6,7 +6,7 @@ import pytest
 from redis.connection import Connection
 
 from throttlekit import Concurrency, FixedWindow, TokenBucket
-from throttlekit._core.answer import GUEST, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller, Reason, Waited
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import granted_name
 from throttlekit._core.waitlist import Wake
@@ -33,7 +33,7 @@ def _claim(limit: Limit) -> StoreClaim:
 @pytest.mark.parametrize(
     ("asker", "now", "attempt"),
     [
-        (GUEST, "", ""),
+        (WITHOUT_JOB, "", ""),
         (Asker(Caller.PEEK), 1_800_000_000_000_000, ""),
         (Asker(Caller.JOB, "id ü", "host:1.2", 3, 9, 5, 1), "", "17"),
         (Asker(Caller.AGAIN, "\ud800", "~50"), 7, ""),

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
-from throttlekit._core.latency import REMEMBERED_US, Drop, dropped, measured, slots_of
+from throttlekit._core.latency import REMEMBERED_US, Drop, apply_drop, measure_hold, slots_of
 from throttlekit._core.limit.adapt import SlotAdapt, within_a_day_us
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
@@ -43,25 +43,25 @@ class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
         """As of every limit with slots; a lease that has ended since the last fall is a drop, at its last renewal."""
         ended = [until_us for _, until_us in state.leases if until_us <= now_us] if state and self.size else []
         if state and ended:
-            state = self.dropped(state, now_us, max(ended) - self.lease_us)
+            state = self.apply_drop(state, now_us, max(ended) - self.lease_us)
         return ConcurrencyAlgorithm.admit(self, state, now_us)
 
-    def released(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
-        after = ConcurrencyAlgorithm.released(self, state, now_us, granted_us)
+    def release(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
+        after = ConcurrencyAlgorithm.release(self, state, now_us, granted_us)
         if after is None or after is state:
             return after
         held_us, used = now_us - granted_us, self.use(state, now_us).units
         if self.timeout_us and held_us >= self.timeout_us:
-            return self.dropped(after, now_us, granted_us)
+            return self.apply_drop(after, now_us, granted_us)
         if held_us <= 0:  # the clock has stepped back: no length is known
             return after
-        return after._replace(gauge=measured(after.gauge, held_us, used, self.floor, self.amount, now_us))
+        return after._replace(gauge=measure_hold(after.gauge, held_us, used, self.floor, self.amount, now_us))
 
-    def dropped(self, state: Holders | None, now_us: int, granted_us: int | None) -> Holders | None:
+    def apply_drop(self, state: Holders | None, now_us: int, granted_us: int | None) -> Holders | None:
         """The state once a hold of *granted_us* has ended badly; *state* if that changes nothing."""
         if state is None:
             return None
-        gauge = dropped(state.gauge, Drop(granted_us), self.floor, self.amount, now_us)
+        gauge = apply_drop(state.gauge, Drop(granted_us), self.floor, self.amount, now_us)
         return state if gauge is state.gauge else state._replace(gauge=gauge)
 
 

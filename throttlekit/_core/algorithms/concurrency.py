@@ -112,7 +112,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         """How many may be held now."""
         return self.amount
 
-    def sanitized(self, state: Holders | None, now_us: int) -> Holders | None:
+    def sanitize(self, state: Holders | None, now_us: int) -> Holders | None:
         """
         What lies far ahead was written by a clock that was wrong: an expiry can be at most one lease from now, and no
         slot was granted after now.
@@ -145,7 +145,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
             return self._with(state, now_us, _KEPT_US)
         return self._with(state or Holders(), now_us)._replace(granted_us=now_us)
 
-    def settled(self, state: Holders | None, now_us: int, granted_us: int, by: int) -> Holders | None:
+    def settle(self, state: Holders | None, now_us: int, granted_us: int, by: int) -> Holders | None:
         """
         The slot is given back at once, because another limit denied: no hold to measure. A workflow's only if the grant
         of *granted_us* took it, and none of its jobs was there since.
@@ -156,7 +156,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
             return state
         return self._without(state)
 
-    def released(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
+    def release(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
         """The state once *holder* has given back its slot of *granted_us*, if it does; *state* if it has no slot."""
         if state is None or self.holder not in dict(_living(state, now_us)):
             return state
@@ -166,7 +166,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         mean_us = ((_MEAN_PART - 1) * state.mean_us + held_us) // _MEAN_PART if state.mean_us else held_us
         return self._without(state)._replace(mean_us=mean_us)
 
-    def renewed(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
+    def renew(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
         """
         The state, and whether *holder* has its slots: it keeps its own, or gets free ones if its own were lost. A
         workflow gets none: it may be done.

@@ -54,12 +54,12 @@ class FixedWindowAlgorithm(WindowAlgorithm):
     def params(self) -> tuple[int | str, int | str, int | str]:
         return self.amount, self.period_us, self.zone.text
 
-    def sanitized(self, state: Count | None, now_us: int) -> Count | None:
+    def sanitize(self, state: Count | None, now_us: int) -> Count | None:
         if state is None or self._begun_us(state.window, now_us) - now_us <= STALE_US:
             return state
         return Count(self._window(now_us), self.amount)
 
-    def exhausted(self, state: Count | None, at_us: int) -> Count:
+    def exhaust(self, state: Count | None, at_us: int) -> Count:
         """
         The part of the window that is over at *at_us*, by the local clock, counts as used: of a day at noon, half. The
         rest may pass at once.
@@ -85,7 +85,7 @@ class FixedWindowAlgorithm(WindowAlgorithm):
         window, used = self._running(state, now_us)
         return Count(window, used + self.size)
 
-    def settled(self, state: Count | None, now_us: int, granted_us: int, by: int) -> Count | None:
+    def settle(self, state: Count | None, now_us: int, granted_us: int, by: int) -> Count | None:
         window, used = self._running(state, now_us)
         if by <= 0 and (state is None or self._window(granted_us) != window):
             return state

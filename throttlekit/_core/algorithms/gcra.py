@@ -97,7 +97,7 @@ class GcraAlgorithm(NoSlots):
     def keeps_us(self) -> float:
         return self.headroom_us
 
-    def sanitized(self, state: Tat | None, now_us: int) -> Tat | None:
+    def sanitize(self, state: Tat | None, now_us: int) -> Tat | None:
         if state is None:
             return None
         capacity_us = (state.measure or self.home or self).capacity_us
@@ -105,7 +105,7 @@ class GcraAlgorithm(NoSlots):
             return state
         return Tat(now_us + capacity_us, 0, state.measure)
 
-    def adopted(self, state: Tat | None, now_us: int) -> Tat | None:
+    def adopt_rate(self, state: Tat | None, now_us: int) -> Tat | None:
         """
         The units that are left stay, at most the burst, and so does a debt. What a clock that stepped back makes of an
         empty bucket does not.
@@ -119,7 +119,7 @@ class GcraAlgorithm(NoSlots):
         left_us = max(min(floor(in_own), self.capacity_us), -self._most_debt_us)
         return self._tat(now_us + self.capacity_us - left_us, max(0, -left_us))
 
-    def exhausted(self, state: Tat | None, at_us: int) -> Tat:
+    def exhaust(self, state: Tat | None, at_us: int) -> Tat:
         empty_us = at_us + self.capacity_us
         return self._tat(empty_us) if state is None or state.at_us < empty_us else state
 
@@ -146,7 +146,7 @@ class GcraAlgorithm(NoSlots):
         full_us = _from_us(state, begins_us) + self.size
         return self._tat(full_us, max(0, full_us - now_us - self.capacity_us))
 
-    def settled(self, state: Tat | None, now_us: int, granted_us: int, by: int) -> Tat | None:
+    def settle(self, state: Tat | None, now_us: int, granted_us: int, by: int) -> Tat | None:
         """In the measure of *state*: that of the request may be in force no longer."""
         if state is None and by <= 0:
             return None
@@ -191,7 +191,7 @@ class Bucket:
     A bucket that fills in a given time, whatever its rate, has one bound for all rates together: one TAT means the same
     at each. Let W be how far the TAT is ahead of now, but at most T, the time in which the bucket fills. A unit at
     interval I moves W on by I, or by T if I is longer: such a unit passes only if W is 0. W is never more than T, and
-    falls by the time that passes; a TAT that is cut (`GcraAlgorithm.sanitized`) is cut to T or more. So in any window
+    falls by the time that passes; a TAT that is cut (`GcraAlgorithm.sanitize`) is cut to T or more. So in any window
     of length w, at most (T + w) / I units pass, where I is the shortest interval of all. (If that is longer than T, it
     takes the place of T.)
     """

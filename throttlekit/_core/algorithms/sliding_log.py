@@ -45,12 +45,12 @@ class SlidingLogAlgorithm(WindowAlgorithm):
 
     code: ClassVar[str] = "l"
 
-    def sanitized(self, state: Log | None, now_us: int) -> Log | None:
+    def sanitize(self, state: Log | None, now_us: int) -> Log | None:
         if state is None or not state.units or state.units[-1] - now_us <= STALE_US:
             return state
         return Log((now_us,) * self.amount)
 
-    def exhausted(self, state: Log | None, at_us: int) -> Log:
+    def exhaust(self, state: Log | None, at_us: int) -> Log:
         """
         In at most `_PAUSED_GROUPS` groups of units that passed at once, each as late as its last unit. Counted from the
         newest, no unit is older than it was: a unit that really passed is in every window that it was in.
@@ -79,7 +79,7 @@ class SlidingLogAlgorithm(WindowAlgorithm):
     def admit(self, state: Log | None, now_us: int, begins_us: int | None = None) -> Log | None:
         return state if self.size == 0 else self._with(state or Log(), now_us, self.size)
 
-    def settled(self, state: Log | None, now_us: int, granted_us: int, by: int) -> Log | None:
+    def settle(self, state: Log | None, now_us: int, granted_us: int, by: int) -> Log | None:
         if by > 0:
             return self._with(state or Log(), now_us, min(by, self.amount + 1))
         if state is None or now_us < state.owed_until_us:

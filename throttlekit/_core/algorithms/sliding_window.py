@@ -62,12 +62,12 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
     def _steps(self) -> int:
         return -(-self.period_us // self.step_us)
 
-    def sanitized(self, state: Counts | None, now_us: int) -> Counts | None:
+    def sanitize(self, state: Counts | None, now_us: int) -> Counts | None:
         if state is None or state.window * self.period_us - now_us <= STALE_US:
             return state
         return Counts(now_us // self.period_us, 0, self.amount)
 
-    def exhausted(self, state: Counts | None, at_us: int) -> Counts:
+    def exhaust(self, state: Counts | None, at_us: int) -> Counts:
         """
         This window's counter as of even use, and so much before it that the load is the amount: where more was used in
         this window already, less before it. So from *at_us* on units fade, whatever was used.
@@ -114,7 +114,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         window, before, used = self._running(state, now_us)
         return Counts(window, before, used + self.size)
 
-    def settled(self, state: Counts | None, now_us: int, granted_us: int, by: int) -> Counts | None:
+    def settle(self, state: Counts | None, now_us: int, granted_us: int, by: int) -> Counts | None:
         window, before, used = self._running(state, now_us)
         if by > 0:
             return Counts(window, before, min(used + by, _LARGEST_DEBT_AMOUNTS * self.amount))

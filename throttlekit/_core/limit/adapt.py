@@ -8,7 +8,7 @@ from typing import Any
 from throttlekit._core.limit.rate import Rate, parse_rate
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.limit.value import Value
-from throttlekit._core.slowdown import LONGEST_SPAN_US, ONE, Fall
+from throttlekit._core.slowdown import LONGEST_SPAN_US, ONE, Refusal
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Adapt", "SlotAdapt", "check_adapt", "within_a_day_us"]
@@ -46,7 +46,7 @@ class Adapt(Value):
     span: float | timedelta | None
     _least: tuple[int, int]
     _span_us: int | None
-    _given: Fall | None
+    _given: Refusal | None
     """Of a limit that was given another rate, or came in a message: what it comes to."""
 
     def __init__(self, floor: Rate, *, span: float | timedelta | None = None) -> None:
@@ -54,14 +54,14 @@ class Adapt(Value):
         self._set(floor=floor, span=span, _least=least, _span_us=within_a_day_us("span", span), _given=None)
 
     @classmethod
-    def _of(cls, given: Fall) -> Adapt:
+    def _of(cls, given: Refusal) -> Adapt:
         made = object.__new__(cls)
         made._set(floor="", span=None, _given=given)
         return made
 
-    def fall(self, amount: int, period_us: int, granted_us: int | None) -> Fall:
+    def refusal(self, amount: int, period_us: int, granted_us: int | None) -> Refusal:
         """
-        What a refusal means to a limit of that rate; see `Fall`.
+        What a refusal means to a limit of that rate; see `Refusal`.
 
         Raises:
             ConfigurationError: The floor is not below the rate, or below a thousandth of it.
@@ -75,15 +75,15 @@ class Adapt(Value):
                 f"the floor {safe_repr(self.floor)} must be less than the rate, and at least a thousandth of it"
             )
         span_us = self._span_us or max(period_us, _UNITS_OF_A_SPAN * period_us // amount)
-        return Fall(granted_us, min(max(span_us, _SHORTEST_SPAN_US), LONGEST_SPAN_US), part)
+        return Refusal(granted_us, min(max(span_us, _SHORTEST_SPAN_US), LONGEST_SPAN_US), part)
 
     def as_part(self, amount: int, period_us: int) -> Adapt:
         """For a limit of that rate that is given another one: the floor is the same part of it, the span stays."""
-        return self._of(self.fall(amount, period_us, None))
+        return self._of(self.refusal(amount, period_us, None))
 
     def plain(self, amount: int, period_us: int) -> list[int]:
         """As it stands in a message, for a limit of that rate; see `read`."""
-        return [*self.fall(amount, period_us, None)[1:]]
+        return [*self.refusal(amount, period_us, None)[1:]]
 
     @classmethod
     def read(cls, data: Any) -> Adapt | None:
@@ -100,7 +100,7 @@ class Adapt(Value):
             raise ValueError("adapt")
         if not 1 <= span_us <= LONGEST_SPAN_US or not _LEAST <= floor < ONE:
             raise ValueError("adapt")
-        return cls._of(Fall(None, span_us, floor))
+        return cls._of(Refusal(None, span_us, floor))
 
     def _identity(self) -> tuple[object, ...]:
         return type(self), self.floor, self.span, self._given
@@ -178,4 +178,4 @@ def check_adapt(limit: Any) -> None:
         raise ConfigurationError(f'{adapt!r} is for slots: for a rate write adapt=Adapt(floor="10/s")')
     if not isinstance(adapt, Adapt):
         raise ConfigurationError(f'adapt must be like Adapt(floor="10/s"), not {safe_repr(adapt)}')
-    adapt.fall(limit.amount, limit.period_us, None)
+    adapt.refusal(limit.amount, limit.period_us, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from throttlekit._core.job import Job
 from throttlekit._core.limit.options import Cost, Scope, Tier
-from throttlekit._core.limit.share import NO_STAKE, Share, Stake
+from throttlekit._core.limit.share import NO_TENANT_SHARE, Share, TenantShare
 from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text, plain, shown
 from throttlekit._core.storage_keys import workflow_name
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
@@ -80,17 +80,17 @@ class PerJob:
             )
         return plain(part)  # type: ignore[no-any-return]
 
-    def stake_of(self, job: Job | None) -> Stake:
+    def tenant_share_of(self, job: Job | None) -> TenantShare:
         """
         The part of *job* in a limit that is shared.
 
         Raises:
-            ConfigurationError: As `Share.stake_of` does.
+            ConfigurationError: As `Share.tenant_share_of` does.
         """
         if self.share is None:
-            return NO_STAKE
+            return NO_TENANT_SHARE
         with self._named():
-            return self.share.stake_of(job)
+            return self.share.tenant_share_of(job)
 
     def cost_of(self, job: Job | None) -> int:
         """

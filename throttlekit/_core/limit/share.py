@@ -11,21 +11,21 @@ from throttlekit._core.limit.template import Key, check_source, from_job, key_te
 from throttlekit._core.limit.value import Value
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["NO_STAKE", "GivenShare", "Share", "Stake", "Weight", "checked_weight", "is_weight"]
+__all__ = ["NO_TENANT_SHARE", "GivenShare", "Share", "TenantShare", "Weight", "checked_weight", "is_weight"]
 
 Weight: TypeAlias = "float | Mapping[str, float] | Callable[[Job], float]"
 
 _LEAST, _MOST = 0.001, 1_000_000.0
 
 
-class Stake(NamedTuple):
+class TenantShare(NamedTuple):
     """
-    One job's part in a shared limit.
+    How one job takes part in a limit with `share=`.
 
     Attributes:
-        tenant: Whose jobs it is counted with.
-        weight: Of the tenant, against the others.
-        lead: Its class of priority: see `StoreClaim.lead`.
+        tenant: The tenant that is charged for the job.
+        weight: The weight of that tenant.
+        lead: The priority class of the job: see `StoreClaim.lead`.
     """
 
     tenant: str = ""
@@ -33,36 +33,41 @@ class Stake(NamedTuple):
     lead: int = 0
 
     def step(self, units: int) -> int:
-        """How far *units* move the tenant's next job back in the order, rounded up."""
+        """By how much *units* increase the start tag of the tenant's next job, rounded up; see `waitlist.py`."""
         return max(1, -int(-units * UNIT // self.weight)) if units else 0
 
 
-NO_STAKE = Stake()
+NO_TENANT_SHARE = TenantShare()
 
 
 class Share(Value):
     """
-    How a limit is divided between tenants whose jobs wait for it. What one tenant leaves is the others'.
+    How a limit is divided between the tenants whose jobs wait for it. Units that one tenant does not use go to the
+    others, so a tenant that waits alone gets the whole limit.
 
-    Guarantee: while two tenants both wait, what they have got since differs by at most one job of each:
-    `|n / weight - m / other weight| <= cost / weight + cost / other weight`. A tenant alone has all of the limit.
-    It is a matter of order only: the limit's own bound holds whatever the shares are.
+    Guarantee: while two tenants both wait, the units n and m that they have got, divided by their weights, differ by
+    at most one job of each: `|n / weight - m / other weight| <= cost / weight + cost / other weight`.
+    A share only changes the order of jobs: the limit's own bound holds whatever the shares are.
+
+    Example: the tenants "free" and "pro" have the weights 1 and 5, and both have jobs that wait for a limit of
+    60/minute. "free" gets 10 units a minute, and "pro" gets 50.
 
     Args:
-        of: Whose job it is: a template over the job's arguments, "{queue}" for the job's queue, or a callable that
+        of: The tenant of a job: a template over the job's arguments, "{queue}" for the job's queue, or a callable that
             takes the job.
-        weight: How much a tenant gets, against the others: a number from 0.001 to a million for all, a callable that
-            takes the job, or a mapping from what *by* names. What the mapping does not have gets 1. Great weights are
-            rounded down: for jobs of cost 1, those about 10 000 by up to 1 %, and 600 000 to 500 000.
-        by: A template or a callable, as *of*: what the mapping's keys name. Default: the tenant itself.
-        strict: The weights are priorities: no job of a lower one passes while one of a higher one waits. Needs a
-            mapping, of at most 16 different weights with the 1 of what it does not have. The lower ones may wait for
-            ever.
+        weight: How much a tenant gets in relation to the others: a number from 0.001 to a million for all tenants, a
+            callable that takes the job, or a mapping whose keys are values of *by*. A key that the mapping does not
+            have gets 1. Large weights are rounded down: for jobs of cost 1, a weight of about 10 000 by up to 1 %, and
+            600 000 to 500 000.
+        by: A template or a callable, like *of*, that returns a key of the mapping. Default: the tenant itself.
+        strict: The weights are priorities: no job of a lower priority is admitted while a job of a higher one waits.
+            Needs a mapping of at most 16 different weights, including the 1 of keys that it does not have. Jobs of
+            lower priorities may wait without end.
 
-    A new weight counts for the jobs that come to wait from then on.
+    A changed weight applies to jobs that begin to wait after the change.
 
     Raises:
-        ConfigurationError: A value that can never work, as soon as the share is made.
+        ConfigurationError: A value is invalid. The constructor raises it.
     """
 
     __slots__ = ("by", "of", "strict", "weight", "weights")
@@ -97,30 +102,30 @@ class Share(Value):
             )
         self._set(of=of, weight=given, by=by, strict=strict, weights=weights)
 
-    def stake_of(self, job: Job | None) -> Stake:
+    def tenant_share_of(self, job: Job | None) -> TenantShare:
         """
-        The part of *job*; without a job, that of a tenant without a name.
+        Return the tenant, weight and priority class of *job*. Without a job, the tenant has no name and the weight 1.
 
         Raises:
-            ConfigurationError: The template names an argument that the job does not have, or a callable failed, or
-                returned what is not a weight.
+            ConfigurationError: The template names an argument that the job does not have, or a callable failed or
+                returned a value that is not a weight.
         """
         if job is None:
-            return NO_STAKE
+            return NO_TENANT_SHARE
         tenant = self._text(self.of, job)
         if self.weights is not None:
             weight = self.weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
             if self.strict:
                 number = self._classes(self.weights).index(weight)
-                return Stake(str(number), _MOST, number * CLASS)  # no cost moves a job into another class
-            return Stake(tenant, weight)
+                return TenantShare(str(number), _MOST, number * CLASS)  # no cost moves a job into another class
+            return TenantShare(tenant, weight)
         given: Any = self.weight
         weight = checked_weight(from_job("weight", given, job)) if callable(given) else given
-        return Stake(tenant, weight)
+        return TenantShare(tenant, weight)
 
     @staticmethod
     def _classes(weights: Mapping[str, float]) -> list[float]:
-        """The priorities, the lowest first. What the mapping does not have is of weight 1."""
+        """The priorities, lowest first. A key that the mapping does not have has the weight 1."""
         return sorted({1.0, *weights.values()})
 
     def _text(self, source: Key, job: Job) -> str:
@@ -141,35 +146,35 @@ class Share(Value):
 
 
 class GivenShare(Share):
-    """The share of a limit that came in a message: the job's own part, already worked out."""
+    """The share of a limit that was read from a message: it has the tenant, weight and class of one job."""
 
-    __slots__ = ("stake",)
+    __slots__ = ("share",)
 
-    stake: Stake
+    share: TenantShare
 
-    def __init__(self, stake: Stake) -> None:
-        self._set(of=None, weight=1.0, by=None, strict=False, weights=None, stake=stake)
+    def __init__(self, share: TenantShare) -> None:
+        self._set(of=None, weight=1.0, by=None, strict=False, weights=None, share=share)
 
-    def stake_of(self, job: Job | None) -> Stake:
-        return self.stake
+    def tenant_share_of(self, job: Job | None) -> TenantShare:
+        return self.share
 
     def _identity(self) -> tuple[object, ...]:
-        return (self.stake,)
+        return (self.share,)
 
     @classmethod
     def read(cls, data: Any) -> GivenShare | None:
         """
-        Read what `dump` wrote; None: the limit is not shared.
+        Read the value that `dump` wrote. None means that the limit has no share.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: `dump` did not write *data*.
         """
         if data is None:
             return None
         tenant, weight, lead = data
         if not isinstance(tenant, str) or type(lead) is not int or lead not in range(0, CLASSES * CLASS, CLASS):
             raise ValueError("share")
-        return cls(Stake(tenant, checked_weight(weight), lead))
+        return cls(TenantShare(tenant, checked_weight(weight), lead))
 
 
 def is_weight(weight: object) -> TypeGuard[float]:
@@ -179,10 +184,10 @@ def is_weight(weight: object) -> TypeGuard[float]:
 
 def checked_weight(weight: object) -> float:
     """
-    *weight* as a number.
+    Return *weight* as a number.
 
     Raises:
-        ConfigurationError: It is not a number that a tenant may have.
+        ConfigurationError: *weight* is not a number that a tenant may have.
     """
     if not is_weight(weight):
         raise ConfigurationError(f"a weight must be a number from {_LEAST} to {_MOST:.0f}, not {safe_repr(weight)}")
