@@ -31,7 +31,7 @@ from throttlekit_celery._running import RunningTasks
 from throttlekit_celery._waiting import HeldTasks
 from throttlekit_celery._worker import Settings, WorkerHost, longest_hold
 
-__all__ = ["DEFERRED_EVENT", "Gate"]
+__all__ = ["DEFERRED_EVENT", "Admission"]
 
 DEFERRED_EVENT = "throttlekit-deferred"
 """The Celery event that says until about when a task waits."""
@@ -42,8 +42,8 @@ _RETRY_COPY_AFTER = 1.0
 _GIVE_BACK_WITHIN = 5.0
 
 
-class Gate:
-    """Stands before the pool, for one app."""
+class Admission:
+    """Checks the limits of the tasks of one app before the pool gets them."""
 
     def __init__(self, app: Any, limiter: Limiter, limits: TaskLimits, settings: Settings) -> None:
         self._app = app

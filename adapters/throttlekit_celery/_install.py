@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, seconds_in
-from throttlekit_celery._admission import Gate
+from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import waits_in_place
 from throttlekit_celery._host import (
@@ -31,7 +31,7 @@ from throttlekit_celery._log import show_log
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._worker import Settings
 
-__all__ = ["gate_of", "install"]
+__all__ = ["admission_of", "install"]
 
 _DELAYED_DELIVERY = ("celery.worker.consumer.delayed_delivery:DelayedDelivery",) if has_delayed_delivery() else ()
 _STEPS_BEFORE = ("celery.worker.consumer.tasks:Tasks", *_DELAYED_DELIVERY)
@@ -89,11 +89,11 @@ def install(
         max_hold=None if max_hold is None else _hold(max_hold),
         max_held=_whole("max_held", max_held, 1),
     )
-    gate = Gate(app, limiter, limits, settings)
+    admission = Admission(app, limiter, limits, settings)
     if app.finalized:
-        gate.check()
+        admission.check()
     waits = waits_in_place(limiter, limits) if eager == "wait" else None
-    installed = Installed(gate, Bodies(gate.throttling, limits), limits, waits)
+    installed = Installed(admission, Bodies(admission.throttling, limits), limits, waits)
     app.task = _checking(app.task, limits)
     app.steps["consumer"].add(_step(installed))
     whenever_made(app, installed.listen)  # a process without a worker may never finalize the app
@@ -103,10 +103,10 @@ def install(
     show_log()
 
 
-def gate_of(app: Any) -> Gate | None:
-    """The gate of *app*; None if `install` was not called for it."""
+def admission_of(app: Any) -> Admission | None:
+    """The `Admission` of *app*; None if `install` was not called for it."""
     installed = installed_in(_app(app))
-    return installed.gate if installed is not None else None
+    return installed.admission if installed is not None else None
 
 
 def _app(app: Any) -> Any:
@@ -151,7 +151,7 @@ def _checking(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any
 
 
 def _step(installed: Installed) -> type[Any]:
-    gate = installed.gate
+    admission = installed.admission
 
     class ThrottlekitHeld(StartStopStep):  # type: ignore[misc]
         """Checks the limits of all tasks as the worker starts, and puts back what it holds as it stops."""
@@ -159,19 +159,19 @@ def _step(installed: Installed) -> type[Any]:
         requires = _STEPS_BEFORE
 
         def __init__(self, consumer: Any, **options: Any) -> None:
-            gate.check()
+            admission.check()
             super().__init__(consumer, **options)  # pyright: ignore[reportUnknownMemberType]
 
         def start(self, consumer: Any) -> None:
-            gate.start(consumer)
+            admission.start(consumer)
 
         def stop(self, consumer: Any) -> None:
             # Celery 5.7 may end because its connection is lost: then too nothing can be acknowledged any more, and a
             # copy would be one too many.
             if consumer.controller.blueprint.state == RUN or consumer.connection is None:
-                gate.disconnected(consumer)
+                admission.disconnected(consumer)
             else:
-                gate.stop(consumer)
+                admission.stop(consumer)
 
         terminate = stop
 

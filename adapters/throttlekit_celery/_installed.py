@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from throttlekit_celery._admission import Gate
+from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import Bodies, listens
 from throttlekit_celery._host import connect_on_app_finalize, has_copies, signals
 from throttlekit_celery._maps import refuse_maps
@@ -26,7 +26,7 @@ __all__ = ["Installed", "add", "installed_for", "installed_in"]
 class Installed:
     """What `install` made for one app."""
 
-    gate: Gate
+    admission: Admission
     bodies: Bodies
     limits: TaskLimits
     wait_in_place: Callable[..., None] | None
@@ -77,7 +77,7 @@ def installed_for(app: Any) -> Installed | None:
 
 def _received(sender: Any = None, request: Any = None, **_: Any) -> None:
     if installed := installed_in(sender.app):
-        installed.gate.receive(sender, request)
+        installed.admission.receive(sender, request)
 
 
 def _before(task: Any = None, **options: Any) -> None:
@@ -95,7 +95,7 @@ def _after(task: Any = None, **options: Any) -> None:
 def _close_all(**_: Any) -> None:
     for app in list(_apps):
         if installed := installed_in(app):
-            installed.gate.close()
+            installed.admission.close()
 
 
 def _finalizing(app: Any) -> None:

@@ -23,7 +23,7 @@ from throttlekit_celery._held_task import HeldTask, State
 __all__ = ["RunningTasks"]
 
 _CALLBACKS = ("on_accepted", "on_success", "on_failure", "on_timeout")
-_GATE = "execute_using_pool"
+_EXECUTE = "execute_using_pool"
 _CHECK_EVERY = 0.005
 _LONGEST_DEATH = 10.0
 
@@ -152,7 +152,7 @@ class RunningTasks:
             return
         held.becomes(State.ENDED)
         # It holds *held*, and so itself: only Python's collector would find them, message and arguments and all.
-        held.request.__dict__.pop(_GATE, None)
+        held.request.__dict__.pop(_EXECUTE, None)
         self._ended(held)
 
     def _release(self, slots: Decision | None) -> None:

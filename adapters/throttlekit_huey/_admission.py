@@ -19,7 +19,7 @@ from throttlekit_huey._options import ADMITTED, COPY, FIELD, Tasks, carried, car
 from throttlekit_huey._schedule import Schedule, Taken
 from throttlekit_huey._waiting import Item, WaitingTasks
 
-__all__ = ["Gate"]
+__all__ = ["Admission"]
 
 _TAKEN = "_throttlekit_taken"
 """The attribute of a task that is in this worker's hand: its message."""
@@ -39,7 +39,7 @@ def _end_run(outcome: Outcome) -> bool:
     raise _Ended(outcome)
 
 
-class Gate:
+class Admission:
     """
     What a huey does in place of its `dequeue`, `execute`, `read_schedule` and `flush`.
 

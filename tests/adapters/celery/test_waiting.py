@@ -134,7 +134,7 @@ def test_a_task_that_is_woken_before_it_is_held_is_taken_up_once(make: Any) -> N
 
 
 def test_what_was_woken_as_the_connection_broke_is_not_taken_up(make: Any) -> None:
-    """The broker delivers it again. What is acknowledged is no other worker's, and is held again by the gate."""
+    """The broker delivers it again. What is acknowledged is no other worker's, and is held again by this worker."""
     consumer = Consumer()
     tasks, held = make(consumer), received(consumer, 1)
     tasks.hold(held, 5.0)
