@@ -18,7 +18,7 @@ from throttlekit._engine.call import Call
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import WaitRules
 from throttlekit_celery._admission import Admission
-from throttlekit_celery._body import GoesBack
+from throttlekit_celery._body import RunAgain
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._worker import Settings
@@ -176,7 +176,7 @@ def test_a_task_that_no_queue_has_survives_a_lost_connection(
     limiter.pause(PARTNER, 3600)
     request, other = received(admission, consumer), received(admission, consumer, "3")
     request.acknowledged = True
-    admission.disconnected(consumer)
+    admission.on_disconnect(consumer)
     limiter.resume(PARTNER)
     admission.start(consumer)
     consumer.until(lambda: request.ran, "it has run")
@@ -191,7 +191,7 @@ def test_a_body_with_a_429_waits_once_more_and_runs_again(
     assert request.ran
     behind = received(admission, consumer, "3")
     request.ran = False
-    request.on_failure(SimpleNamespace(exception=GoesBack(0.0, True)))
+    request.on_failure(SimpleNamespace(exception=RunAgain(0.0, True)))
     consumer.turn()
     assert sorted(held_by(admission, consumer)) == ["2", "3"]
     limiter.resume(PARTNER)

@@ -98,10 +98,10 @@ def test_celery_counts_a_task_as_reserved_but_for_the_time_it_is_held(make: Any,
     consumer.turn()
     assert (held.state, set(reserved)) == (State.RESERVED, {held.request})
     assert consumer.taken_up == [held.request]
-    held.becomes(State.RUNNING)
-    held.becomes(State.GONE)
+    held.set_state(State.RUNNING)
+    held.set_state(State.GONE)
     assert set(reserved) == set()
-    held.becomes(State.ENDED)
+    held.set_state(State.ENDED)
     assert set(reserved) == set(), "what has ended is not reserved again"
 
 
