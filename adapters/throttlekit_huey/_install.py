@@ -1,4 +1,4 @@
-"""The one call: it checks tasks' options, and gives a huey workers that check the limits first."""
+"""`install`, the one call that users make: it checks the options of tasks, and makes workers check their limits."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def install(
     untyped: Any = huey
     if not issubclass(untyped.storage_class or RedisStorage, RedisStorage):
         raise ConfigurationError(
-            f"install(huey, …) needs a huey on Redis, like RedisHuey: {type(huey).__name__} has no schedule that a job "
-            "can go back to without the risk of losing it"
+            f"install(huey, …) needs a huey on Redis, like RedisHuey: {type(huey).__name__} cannot move a job back to "
+            "its schedule without the risk of losing it"
         )
     if hasattr(huey, _MARK):
         raise ConfigurationError("install(huey, …) was called before for this huey: each task would be charged twice")
@@ -77,9 +77,10 @@ def install(
 
         def stop_consumer(graceful: bool = False) -> None:
             consumer.stop_flag.set()
-            # An idle worker listens for up to a second. After `close` each would take one of the tasks that are handed
-            # to others, and end with it: then nobody has that task for ten seconds. So the idle workers end first.
-            # (A greenlet has no ident; that of a process is the ident of no thread.)
+            # Wait for the idle workers first. Each waits for a message for up to a second. After `waiting.close()` it
+            # could take a task that is meant for another process, and stop without running it: then no worker has that
+            # task for ten seconds.
+            # (A greenlet has no ident, and the ident of a process is not one of these threads.)
             workers, idle = [worker for _, worker in consumer.worker_threads], {None, *admission.waiting.idle}
             for worker in [each for each in workers if getattr(each, "ident", None) in idle]:
                 worker.join(2 * (untyped.storage.read_timeout or 1))
