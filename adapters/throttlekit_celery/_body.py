@@ -1,8 +1,8 @@
 """
-The body's side, in the pool: what `throttlekit.current()` returns there, its slots, and its `RateLimited`.
+What happens in the pool while a body runs: `throttlekit.current()`, the slots that it holds, and its `RateLimited`.
 
-The worker's main process admits a task and writes a receipt into its headers; the pool reads it here. A body that
-raises `RateLimited` goes back to the main process, as `GoesBack`.
+The worker's main process admits a task and writes a receipt into its headers; the pool reads the receipt here. If the
+body raises `RateLimited`, the main process gets a `RunAgain` instead, and lets the task wait again.
 """
 
 from __future__ import annotations
@@ -26,27 +26,29 @@ from throttlekit.adapter import (
 from throttlekit_celery._host import Ignore, job_of
 from throttlekit_celery._options import TaskLimits
 
-__all__ = ["LISTENER", "RECEIPT", "Bodies", "GoesBack", "listens", "receipt_of"]
+__all__ = ["LISTENER", "RECEIPT", "Bodies", "RunAgain", "catch_rate_limited", "receipt_of"]
 
 RECEIPT = "throttlekit_receipt"
-"""The header, between the main process and the pool only, with what a task has charged. A sender's is dropped."""
+"""
+The header with what a task has charged. The main process sets it for the pool; if a sender sets it, it is removed.
+"""
 
 LISTENER = "_throttlekit_on_429"
-"""The attribute of the request of a body that runs under limits: what is called with its `RateLimited`."""
+"""The attribute of a request whose body runs under limits: the function that handles its `RateLimited`."""
 
-_LISTENS = "_throttlekit_hears"
+_CATCHES = "_throttlekit_catches"
 
 _outer: ContextVar[tuple[Running, ...]] = ContextVar("throttlekit_celery_outer", default=())
-"""What was current before each task that runs here: a body may run others inside it, by `apply`."""
+"""The value of `current()` before each task that runs here. A body may run other tasks inside it with `apply`."""
 
 
-class GoesBack(Ignore):  # type: ignore[misc]
+class RunAgain(Ignore):  # type: ignore[misc]
     """
-    Raised in the pool in place of a `RateLimited`: to Celery the task has no outcome.
+    Raised in the pool in place of `RateLimited`. Celery then records no outcome for the task.
 
     Attributes:
-        retry_after: As the body's error says.
-        stored: Whether the pause of its limits is stored.
+        retry_after: Copied from the body's error.
+        stored: Whether the store has the pause of the task's limits.
     """
 
     def __init__(self, retry_after: float, stored: bool) -> None:
@@ -56,16 +58,16 @@ class GoesBack(Ignore):  # type: ignore[misc]
 
 
 def receipt_of(run: Run) -> dict[str, Any]:
-    """What the pool needs to know of a task that may run: what it charged."""
+    """The receipt that the pool needs of an admitted task: what it charged, and its queue."""
     charged: dict[str, Any] = {"charged": []} if run.decision is None else receipt(run.decision)
     return {**charged, "queue": run.job.queue}
 
 
-def listens(task: Any) -> None:
-    """Catch the `RateLimited` of *task*'s body before Celery does: within `autoretry_for`, which might count it."""
+def catch_rate_limited(task: Any) -> None:
+    """Catch the `RateLimited` of *task*'s body before Celery's `autoretry_for` can count it as a failure."""
     attribute = "_orig_run" if hasattr(task, "_orig_run") else "run"
     body = getattr(task, attribute)
-    if hasattr(body, _LISTENS):
+    if hasattr(body, _CATCHES):
         return
 
     @functools.wraps(body)
@@ -74,29 +76,29 @@ def listens(task: Any) -> None:
             try:
                 return body(*args, **kwargs)
             except RateLimited as error:
-                # A task that is called directly has a request of its own, without a listener.
+                # The request of a task that is called directly has no listener.
                 listener = task.request.__dict__.get(LISTENER)
                 if listener is None:
                     raise
                 listener(error)
 
-    setattr(run, _LISTENS, True)
+    setattr(run, _CATCHES, True)
     setattr(task, attribute, run)
 
 
 class Bodies:
-    """Both ends of the bodies of one app's tasks."""
+    """What happens before and after the body of each task of one app."""
 
     def __init__(self, throttling: Throttling[Any], limits: TaskLimits) -> None:
         self._throttling = throttling
         self._limits = limits
 
-    def before(self, task: Any = None, **_: Any) -> None:
+    def on_prerun(self, task: Any = None, **_: Any) -> None:
         """Celery's signal `task_prerun`."""
         if not self._limits.limited(task):
             return
         request = task.request
-        # Never from the headers: a sender may have written those.
+        # Not from the headers, which a sender may have set.
         receipt: Any = request.__dict__.pop(RECEIPT, None)
         if request.is_eager:
             _outer.set((*_outer.get(), current()))
@@ -113,7 +115,7 @@ class Bodies:
             if receipt["charged"]:
                 begin_from_receipt(self._throttling.limiter, receipt, job)
 
-    def after(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
+    def on_postrun(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
         """Celery's signal `task_postrun`. Celery drops the request right after it, with its listener."""
         if not self._limits.limited(task):
             return
@@ -134,4 +136,4 @@ class Bodies:
         stored = self._throttling.pause(run, error, release=partial(end, error))
         if isinstance(stored, Failed):
             raise stored.error
-        raise GoesBack(error.retry_after, stored) from None
+        raise RunAgain(error.retry_after, stored) from None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from throttlekit import ConfigurationError, Limit
 from throttlekit.adapter import JobOptions, check_function
 from throttlekit_celery._host import current_task
-from throttlekit_celery._installed import installed_for
+from throttlekit_celery._installation import installation_for
 from throttlekit_celery._options import DECLARED
 
 __all__ = ["throttled"]
@@ -52,9 +52,9 @@ def throttled(*limits: Limit, on_429: Limit | str | None = None) -> Callable[[_F
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             task = current_task()
-            if task is not None and not task.request.called_directly and installed_for(task.app) is None:
+            if task is not None and not task.request.called_directly and installation_for(task.app) is None:
                 raise ConfigurationError(
-                    f"task {task.name!r} has limits, and no worker keeps them: call install(app, limiter) "
+                    f"task {task.name!r} has limits, and no worker applies them: call install(app, limiter) "
                     "where the app is made"
                 )
             return function(*args, **kwargs)

@@ -15,14 +15,14 @@ from throttlekit_celery._body import LISTENER
 from throttlekit_celery._host import job_of
 from throttlekit_celery._options import TaskLimits
 
-__all__ = ["waits_in_place"]
+__all__ = ["make_eager_wait"]
 
 _log = logging.getLogger("throttlekit.celery")
 _LEAST = 0.01
 
 
-def waits_in_place(limiter: Limiter, limits: TaskLimits) -> Callable[..., None]:
-    """What Celery's signal `task_prerun` of one app's tasks is given to: it returns when an eager task may run."""
+def make_eager_wait(limiter: Limiter, limits: TaskLimits) -> Callable[..., None]:
+    """Return a receiver of Celery's signal `task_prerun`, which waits until an eager task of the app may run."""
     throttling = Throttling(limiter, _EagerHost(), rules=WaitRules(), log=_log, noun="Task")
 
     def receive(task: Any = None, **_: Any) -> None:
@@ -41,7 +41,7 @@ class _EagerTask:
         self.woken = threading.Event()
 
     def start(self, throttling: Throttling[_EagerTask]) -> None:
-        """Return when the body may begin."""
+        """Wait until the body may begin."""
         waits = Waiting(throttling.limiter.waker, self.woken.set)
         while not isinstance(outcome := throttling.admit(self, waits), Run):
             self._wait(outcome)
@@ -61,12 +61,12 @@ class _EagerTask:
         elif isinstance(outcome, Failed):
             if outcome.decision is None:
                 raise outcome.error
-            # A full queue gives no delay: the next try is when one more task may wait.
+            # A full queue gives no time to wait for: try again when its backlog may have become shorter.
             time.sleep(max(outcome.decision.retry_after, _LEAST))
 
 
 class _EagerHost:
-    """Eager tasks as `Throttling` reads them. They wait for any time."""
+    """Eager tasks as `Throttling` reads them. They wait without a deadline."""
 
     def options(self, message: _EagerTask) -> JobOptions:
         return message.options

@@ -19,9 +19,9 @@ class State(Enum):
     HELD = "HeldTasks: until it is woken"
     REQUEUEING = "HeldTasks: until the broker has confirmed the copy"
     RUNNING = "RunningTasks"
-    ABANDONED = "RunningTasks; the connection is lost: if it is unacknowledged, the broker delivers it again"
-    GONE = "the broker: a copy is in the queue, or it delivers the message again"
-    ENDED = "no part: its body has ended, or it ended without one"
+    ABANDONED = "RunningTasks; the connection is lost, so the broker delivers an unacknowledged task again"
+    GONE = "the broker: it has a copy in the queue, or delivers the message again"
+    ENDED = "no part: the task has ended, with or without running its body"
 
 
 _RELEASED = (State.HELD, State.REQUEUEING, State.GONE)
@@ -31,17 +31,18 @@ _RELEASED = (State.HELD, State.REQUEUEING, State.GONE)
 @dataclass(slots=True, eq=False)
 class HeldTask:
     """
-    One delivery of a throttled task, from its receipt until its body has ended, it ends without one, or it goes back.
+    One delivery of a throttled task, from its receipt until the task has ended or is put back into its queue.
 
     Attributes:
         execute: Celery's own way to give the request to the pool.
         received_at: By the monotonic clock.
-        queue: The queue it came from, if that is known: read at receipt, as the worker may stop to consume it.
-        asks_at: When it asks first, by the monotonic clock. A task whose body met a 429 was denied in another delivery.
-        apart: Its id on waitlists if the worker has two messages with its task's id; "": the task's id.
-        woken: Whether it was woken since it last asked.
-        raised: Whether the prefetch count is one higher for it.
-        stays_until: Until then it is not put back into its queue, since the last copy was in vain.
+        queue: The queue it was delivered from, if known. It is read at receipt: the worker may cancel its consumer.
+        separate_id: Its id on waitlists, if the worker has two messages with the same task id; "": the task id.
+        first_request_at: When it first requests its units, by the monotonic clock. It is later than the receipt for a
+            task that was put back after a 429.
+        woken: Whether it was woken since its last request.
+        raised: Whether the prefetch count is one higher because of it.
+        stays_until: It is not put back into its queue before this time, because the last copy failed.
     """
 
     consumer: Any
@@ -49,8 +50,8 @@ class HeldTask:
     execute: Any
     received_at: float
     queue: str | None = None
-    apart: str = ""
-    asks_at: float = 0.0
+    separate_id: str = ""
+    first_request_at: float = 0.0
     state: State = State.RESERVED
     woken: bool = False
     raised: bool = False
@@ -58,11 +59,11 @@ class HeldTask:
 
     @property
     def id(self) -> str:
-        """Its id on waitlists."""
-        return self.apart or str(self.request.id)
+        """The id of this task on waitlists."""
+        return self.separate_id or str(self.request.id)
 
-    def becomes(self, state: State) -> None:
-        """Change the state: the only place that does. Celery's list of reserved tasks follows."""
+    def set_state(self, state: State) -> None:
+        """Change the state, and update Celery's list of reserved tasks. Nothing else writes `state`."""
         before, self.state = self.state, state
         if state in _RELEASED:
             worker_state().task_ready(self.request)

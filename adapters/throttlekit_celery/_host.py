@@ -1,4 +1,4 @@
-"""Celery and kombu as this package uses them. They are untyped, so all is Any; only this module imports them."""
+"""What this package uses of Celery and kombu. They are untyped, so it is Any; only this module imports them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "Producer",
     "StartStopStep",
     "VirtualChannel",
-    "as_celery",
+    "attribute_to_celery",
     "connect_on_app_finalize",
     "consume_again",
     "current_task",
@@ -33,16 +33,16 @@ __all__ = [
     "has_copies",
     "has_delayed_delivery",
     "has_fixed_windows",
-    "in_pool_process",
+    "is_pool_process",
     "is_revoked",
     "job_of",
-    "keep_turning",
+    "keep_loop_running",
     "list_as_scheduled",
     "name_deliveries",
-    "queue_it_came_from",
+    "on_each_task",
     "real_app",
     "signals",
-    "whenever_made",
+    "source_queue",
     "worker_state",
 ]
 
@@ -51,7 +51,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _log = logging.getLogger("throttlekit.celery")
 
 _QUEUE = "_throttlekit_queue"
-"""The attribute of a message from Redis: the queue that it came from. Kombu records only where it was sent to."""
+"""The attribute of a message from Redis: the queue that delivered it. Kombu records only where it was sent to."""
 
 _REQUESTS = "_throttlekit_requests"
 """The attribute of a worker's consumer: returns the requests that `inspect scheduled` lists besides Celery's own."""
@@ -66,8 +66,8 @@ Producer: Any = importlib.import_module("kombu").Producer
 VirtualChannel: Any = importlib.import_module("kombu.transport.virtual").Channel
 signals: Any = importlib.import_module("celery.signals")
 connect_on_app_finalize: Any = importlib.import_module("celery._state").connect_on_app_finalize
+"""Registers a function that is called with each app of this process before the app binds its tasks."""
 current_task: Any = importlib.import_module("celery._state").get_current_task
-"""Calls what it is given with each app of this process that is about to bind its tasks."""
 
 
 @cache
@@ -86,7 +86,7 @@ def is_revoked(request: Any) -> bool:
 
 
 def list_as_scheduled(consumer: Any, requests: Callable[[], Iterable[Any]]) -> None:
-    """Let `celery inspect scheduled` list those *requests* of the worker too, which wait for no timer of its."""
+    """Let `celery inspect scheduled` also list these *requests* of the worker, for which it has no timer."""
     setattr(consumer, _REQUESTS, requests)
     panel: Any = importlib.import_module("celery.worker.control").Panel.data
     if hasattr(panel["scheduled"], "__wrapped__"):
@@ -103,7 +103,7 @@ def list_as_scheduled(consumer: Any, requests: Callable[[], Iterable[Any]]) -> N
 
 
 def expires_in(request: Any) -> float:
-    """In how many seconds *request* expires, as Celery reads its `expires`; never: infinity."""
+    """Seconds until *request* expires, as Celery reads its `expires`. Infinity: it never expires."""
     expires: datetime | None = request.expires
     if expires is None:
         return math.inf
@@ -119,13 +119,13 @@ def has_delayed_delivery() -> bool:
 
 def guard_close(consumer: Any) -> set[str]:
     """
-    Keep the worker of *consumer* alive when its Redis broker goes away. Call it for each connection.
+    Keep the worker of *consumer* alive when the connection to its Redis broker is lost. Call it for each connection.
 
-    As a lost connection is closed, kombu gives back over it what is unacknowledged. Kombu 5.7 no longer knows by then
-    which server that was, and its AttributeError ends the worker.
+    While kombu closes a lost connection, it tries to return the unacknowledged messages. Kombu 5.7 has already
+    forgotten which server that was, and its AttributeError ends the worker.
 
     Returns:
-        The delivery tags that kombu has given back, or may have; to read once the connection is closed.
+        The delivery tags that kombu has returned, or may have returned. Read them after the connection is closed.
     """
     tried: set[str] = set()
     qos = _on_redis(consumer)
@@ -133,27 +133,27 @@ def guard_close(consumer: Any) -> set[str]:
         return tried
     restore, by_tag = qos.restore_unacked_once, qos.restore_by_tag
 
-    def noted(tag: str, client: Any = None, **options: Any) -> None:
+    def restore_and_record(tag: str, client: Any = None, **options: Any) -> None:
         def transaction(change: Callable[[Any], None], *watched: str) -> None:
-            def noted_change(pipe: Any) -> None:
-                tried.discard(tag)  # it is called again after a transaction that was in vain
+            def change_and_record(pipe: Any) -> None:
+                tried.discard(tag)  # this is called again if the transaction was not executed
                 change(pipe)
-                tried.add(tag)  # an error from here on leaves it open: the broker may be done, and its answer lost
+                tried.add(tag)  # after a later error the broker may have done it: only its response is lost
 
-            connected.transaction(noted_change, *watched)
+            connected.transaction(change_and_record, *watched)
 
         with qos.channel.conn_or_acquire(client) as connected:
             by_tag(tag, SimpleNamespace(transaction=transaction), **options)
 
     @wraps(restore)
-    def guarded(*args: Any, **options: Any) -> None:
-        qos.restore_by_tag = noted
+    def restore_if_available(*args: Any, **options: Any) -> None:
+        qos.restore_by_tag = restore_and_record
         try:
             restore(*args, **options)
         except Exception as error:
             _log.info("Tasks cannot be put back while the broker is unavailable: %s", type(error).__name__)
 
-    qos.restore_unacked_once = guarded
+    qos.restore_unacked_once = restore_if_available
     return tried
 
 
@@ -162,14 +162,13 @@ def name_deliveries(consumer: Any) -> None:
     Give each copy of a message that *consumer* receives from Redis a delivery tag of its own: the tag of the message
     and the name of the queue. Call it for each connection.
 
-    Kombu records what is unacknowledged by a tag that it makes when a message is sent. An exchange that routes one
-    message to two queues puts copies with the same tag into them, so both copies share one record. If one copy is
-    acknowledged, the record of the other is removed, which is then lost if its worker is killed. If the
-    record is restored, both queues get a message. With a tag of its own each copy has a record of its own, which names
-    the one queue that the copy came from.
+    Kombu records unacknowledged messages by a tag that is set when a message is sent. If an exchange routes one
+    message to two queues, both copies have the same tag, and share one record. When a worker acknowledges one copy,
+    the record is removed, and the other copy is lost if its worker is killed. When the record is restored, both queues
+    get a message. With separate tags, each copy has its own record, which names the one queue that delivered the copy.
 
-    A copy that is delivered again keeps its tag: the worker that had it first may still acknowledge it, and with
-    another tag the record would stay, and be restored again after each visibility time-out.
+    A redelivered copy keeps its tag. The first worker may still acknowledge it, and with another tag the record would
+    remain, and be restored again after each visibility time-out.
     """
     qos = _on_redis(consumer)
     if qos is None:
@@ -186,7 +185,7 @@ def name_deliveries(consumer: Any) -> None:
         nonlocal source
         queue, source = source, ""
         if not queue:
-            append(message, tag)  # it was not delivered, but fetched by a call
+            append(message, tag)  # a program fetched it: no consumer received it
             return
         message.delivery_tag = f"{tag}.{queue}"
         setattr(message, _QUEUE, queue)
@@ -200,30 +199,30 @@ def name_deliveries(consumer: Any) -> None:
     transport._deliver, qos.append = deliver_from, append_by_own_tag
 
 
-def queue_it_came_from(message: Any) -> str | None:
-    """The queue that *message* came from, if `name_deliveries` has seen it."""
+def source_queue(message: Any) -> str | None:
+    """The queue that delivered *message*, if `name_deliveries` has recorded it."""
     name: str | None = getattr(message, _QUEUE, None)
     return name
 
 
 def forget(message: Any) -> None:
     """
-    Keep kombu from giving *message* back, whose connection is lost, when this process ends.
+    Prevent kombu from returning *message*, whose connection is lost, when this process ends.
 
-    Where kombu could not close the channel, it tries again at the end. The message may be another worker's by then, by
-    the same tag, and would run twice.
+    If kombu could not close the channel, it tries again when the process ends. Another worker may have the message by
+    then, with the same tag, and the task would run twice.
     """
     qos = _redis_qos(message.channel)
     if qos is not None:
         qos._delivered.pop(message.delivery_tag, None)
 
 
-def keep_turning(consumer: Any) -> None:
+def keep_loop_running(consumer: Any) -> None:
     """
-    Let the worker's loop go on at once while timers are due. Call it before the loop begins, for each connection.
+    Let the worker's loop continue at once while timers are due. Call it before the loop begins, for each connection.
 
-    Kombu's loop fires ten timers a turn. After ten it then sleeps for a second, or until a message comes, whatever else
-    is due: with some tens of timers a second it falls behind and never catches up.
+    Kombu's loop fires at most ten timers per iteration. After ten, it sleeps for a second or until a message arrives,
+    even if other timers are due: with some tens of timers per second it falls behind and never catches up.
     """
     hub = consumer.hub
     if hub is not None and "min_delay" in inspect.signature(hub.fire_timers).parameters:
@@ -238,28 +237,29 @@ def has_fixed_windows(consumer: Any) -> bool:
 
 def consume_again(consumer: Any, prefetch: int) -> None:
     """
-    End the consumers of a worker's queues, and begin others, which may fetch *prefetch* messages each besides those
-    that were fetched before. What was fetched stays with the worker.
+    Replace the consumers of a worker's queues. Each new one may fetch *prefetch* messages besides the messages that
+    the worker already has, which it keeps.
     """
     tasks: Any = consumer.task_consumer
     tasks.channel.basic_qos(0, prefetch, False)
     for queue in list(tasks.queues):
         tag = tasks._active_tags.get(queue.name)
         if tag is not None:
-            tasks.channel.basic_cancel(tag)  # until RabbitMQ confirms it, messages are delivered by that tag
+            tasks.channel.basic_cancel(tag)  # RabbitMQ delivers messages with this tag until it confirms
             tasks._active_tags.pop(queue.name, None)
             tasks._basic_consume(queue, no_ack=tasks.no_ack)
 
 
 def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
     """
-    Put messages back that came over a connection to Redis that is lost, the first of *tags* in front.
+    Put back the messages of a lost connection to Redis, with the first of *tags* at the front.
 
-    What is left over comes back after the visibility time-out, as what a killed worker held. A message keeps its tag
-    without end: one that may be back in its queue must not be among *tags*, or another worker's delivery goes back too.
+    Messages that remain are redelivered after the visibility time-out, like those of a killed worker. A message never
+    changes its tag. So *tags* must not contain a message that may be in its queue again: otherwise the delivery to
+    another worker would be put back too.
 
     Args:
-        until: By the monotonic clock: stop then.
+        until: When to stop, by the monotonic clock.
     """
     qos = _on_redis(consumer)
     if qos is None:
@@ -274,7 +274,7 @@ def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
 
 
 def _on_redis(consumer: Any) -> Any:
-    """Where kombu keeps the unacknowledged messages of *consumer*, if its broker is Redis."""
+    """The object with kombu's unacknowledged messages of *consumer*; None if its broker is not Redis."""
     return _redis_qos(getattr(consumer.task_consumer, "channel", None))
 
 
@@ -283,19 +283,19 @@ def _redis_qos(channel: Any) -> Any:
     return qos if hasattr(qos, "restore_by_tag") else None
 
 
-def in_pool_process() -> bool:
-    """Whether this is a process of a prefork pool that has its tasks already. No task is admitted in such a process."""
+def is_pool_process() -> bool:
+    """Whether this is a process of a prefork pool that already has its tasks. No task is admitted in such a process."""
     fresh = _was_spawned() and importlib.import_module("celery._state").get_current_task() is None
     return bool(_process().daemon and not fresh)
 
 
 def has_copies() -> bool:
-    """Whether this is a pool process that was spawned: it runs its tasks with a copy of the app, of the same name."""
+    """Whether this is a spawned pool process. It runs its tasks with a copy of the app, which has the same name."""
     return bool(_process().daemon and _was_spawned())
 
 
 def job_of(task: Any, request: Any, *, queue: str = "") -> Job:
-    """One *request* for *task*, as limits see it. Both of Celery's kinds of request will do."""
+    """The `Job` that limits read, for one *request* of *task*. Accepts both of Celery's request classes."""
     return Job(
         id=request.id,
         name=task.name,
@@ -307,19 +307,19 @@ def job_of(task: Any, request: Any, *, queue: str = "") -> Job:
 
 
 def real_app(app: Any) -> Any:
-    """The app itself, where *app* is a proxy such as `current_app`; None if it is not a Celery app."""
+    """The app itself, also if *app* is a proxy such as `current_app`. None if it is not a Celery app."""
     get = getattr(app, "_get_current_object", None)
     real = get() if callable(get) else app
-    kind: Any = getattr(real, "__class__", None)  # to read the `tasks` of an app itself binds them all
+    kind: Any = getattr(real, "__class__", None)  # reading `tasks` of the app itself would bind all its tasks
     return real if hasattr(real, "steps") and hasattr(kind, "tasks") else None
 
 
-def as_celery(function: _F) -> _F:
+def attribute_to_celery(function: _F) -> _F:
     """
-    *function*, with frames that Celery takes for its own.
+    A copy of *function* whose frames appear to be Celery's own.
 
-    Celery 5.7 gives its warnings about a task the line of the first frame that is outside of Celery, by the name of
-    the frame's module. That line has to be the user's.
+    Celery 5.7 warns about a task with the line of the first frame whose module is not Celery's. That has to be a line
+    of the user's code.
     """
     ours: Any = function
     seen_as = FunctionType(
@@ -328,18 +328,18 @@ def as_celery(function: _F) -> _F:
     return cast(_F, seen_as)
 
 
-def whenever_made(app: Any, call: Callable[[Any], None]) -> None:
+def on_each_task(app: Any, call: Callable[[Any], None]) -> None:
     """Call *call* with each task that *app* makes from a function from now on."""
     make = app._task_from_fun
 
     @wraps(make)
-    @as_celery
-    def made(*args: Any, **options: Any) -> Any:
+    @attribute_to_celery
+    def make_and_call(*args: Any, **options: Any) -> Any:
         task = make(*args, **options)
         call(task)
         return task
 
-    app._task_from_fun = made
+    app._task_from_fun = make_and_call
 
 
 def _process() -> Any:

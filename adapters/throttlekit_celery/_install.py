@@ -1,8 +1,8 @@
 """
-The one call: it checks options, finds the tasks, and makes workers put back the tasks that they hold.
+`install`, the one call that users make: it checks options, watches for tasks, and adds a step to the app's workers.
 
-It keeps the app lazy: it reads neither `app.tasks` nor `app.conf`, which would bind all tasks and evaluate the
-configuration before the user has completed it.
+The app stays lazy: `install` reads neither `app.tasks` nor `app.conf`. Reading them would bind all tasks, and evaluate
+the configuration before the user has completed it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, seconds_in
-from throttlekit_celery._admission import Gate
+from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import Bodies
-from throttlekit_celery._eager import waits_in_place
+from throttlekit_celery._eager import make_eager_wait
 from throttlekit_celery._host import (
     RUN,
     StartStopStep,
-    as_celery,
+    attribute_to_celery,
     has_delayed_delivery,
-    in_pool_process,
+    is_pool_process,
+    on_each_task,
     real_app,
-    whenever_made,
 )
-from throttlekit_celery._installed import Installed, add, installed_in
+from throttlekit_celery._installation import Installation, add, installation_of
 from throttlekit_celery._log import show_log
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._worker import Settings
 
-__all__ = ["gate_of", "install"]
+__all__ = ["admission_of", "install"]
 
 _DELAYED_DELIVERY = ("celery.worker.consumer.delayed_delivery:DelayedDelivery",) if has_delayed_delivery() else ()
 _STEPS_BEFORE = ("celery.worker.consumer.tasks:Tasks", *_DELAYED_DELIVERY)
@@ -53,8 +53,8 @@ def install(
     Apply limits in the workers of *app*, together with all workers whose limiter uses the same store.
 
     A denied task waits in the worker's main process, unacknowledged, and runs when it is its turn, with the same id,
-    arguments, options, retries, result, chain and chord. Call `install` once, where the app is made; tasks and settings
-    may come before or after it. A process that only sends tasks does not need it.
+    arguments, options, retries, result, chain and chord. Call `install` once, where the app is made, before or after
+    the tasks and settings are defined. A process that only sends tasks does not need it.
 
     Args:
         limiter: The limiter that decides. Make it at import; it connects on first use.
@@ -75,103 +75,105 @@ def install(
         ConfigurationError: An argument can never work, it was called before for this app, or this is a
             process of a worker's pool.
     """
-    app = _app(app)
+    app = _check_app(app)
     check_limiter(limiter, 'install takes a limiter: install(app, Limiter("redis://…"))')
-    if in_pool_process():
-        raise ConfigurationError("install(app, …) in a pool process comes too late: call it where the app is made")
-    if installed_in(app) is not None:
+    if is_pool_process():
+        raise ConfigurationError("install(app, …) in a pool process is too late: call it where the app is made")
+    if installation_of(app) is not None:
         raise ConfigurationError("install(app, …) was called before for this app: each task would be charged twice")
     if eager not in ("ignore", "wait"):
         raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
     limits = TaskLimits(limiter, throttle)
     settings = Settings(
         rules=WaitRules.read(max_wait, max_deferrals, on_waited_too_long),
-        max_hold=None if max_hold is None else _hold(max_hold),
-        max_held=_whole("max_held", max_held, 1),
+        max_hold=None if max_hold is None else _read_max_hold(max_hold),
+        max_held=_check_whole_number("max_held", max_held, 1),
     )
-    gate = Gate(app, limiter, limits, settings)
+    admission = Admission(app, limiter, limits, settings)
     if app.finalized:
-        gate.check()
-    waits = waits_in_place(limiter, limits) if eager == "wait" else None
-    installed = Installed(gate, Bodies(gate.throttling, limits), limits, waits)
-    app.task = _checking(app.task, limits)
-    app.steps["consumer"].add(_step(installed))
-    whenever_made(app, installed.listen)  # a process without a worker may never finalize the app
+        admission.check()
+    waits = make_eager_wait(limiter, limits) if eager == "wait" else None
+    installed = Installation(admission, Bodies(admission.throttling, limits), limits, waits)
+    app.task = _add_check(app.task, limits)
+    app.steps["consumer"].add(_make_step(installed))
+    on_each_task(app, installed.listen)  # a process without a worker may never finalize the app
     if app.finalized:
         installed.listen_all(app)
     add(app, installed)
     show_log()
 
 
-def gate_of(app: Any) -> Gate | None:
-    """The gate of *app*; None if `install` was not called for it."""
-    installed = installed_in(_app(app))
-    return installed.gate if installed is not None else None
+def admission_of(app: Any) -> Admission | None:
+    """The `Admission` of *app*; None if `install` was not called for it."""
+    installed = installation_of(_check_app(app))
+    return installed.admission if installed is not None else None
 
 
-def _app(app: Any) -> Any:
+def _check_app(app: Any) -> Any:
     real = real_app(app)
     if real is None:
         raise ConfigurationError(f"install takes a Celery app: install(app, limiter), not {app!r}")
     return real
 
 
-def _hold(value: float | timedelta) -> float:
+def _read_max_hold(value: float | timedelta) -> float:
     seconds = seconds_in("max_hold", value)
     if seconds < 1:
-        raise ConfigurationError(f"max_hold must be at least 1 s, not {value!r}: tasks would go round and round")
+        raise ConfigurationError(
+            f"max_hold must be at least 1 s, not {value!r}: the worker would put tasks back all the time"
+        )
     return seconds
 
 
-def _whole(option: str, value: object, least: int) -> int:
+def _check_whole_number(option: str, value: object, least: int) -> int:
     if type(value) is not int or value < least:
         raise ConfigurationError(f"{option} must be a whole number of at least {least}, not {value!r}")
     return value
 
 
-def _checking(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any]:
-    """`app.task`, with a check of our options: Celery itself reads them later, in the worker."""
+def _add_check(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any]:
+    """`app.task` with a check of throttlekit's options. Celery reads them later, in the worker."""
 
     @functools.wraps(task)
-    @as_celery
-    def checked(*args: Any, **options: Any) -> Any:
+    @attribute_to_celery
+    def task_with_check(*args: Any, **options: Any) -> Any:
         check_function = limits.check_declaration(options)
         declared = task(*args, **options)
         if args or check_function is None:
             return declared
 
-        @as_celery
+        @attribute_to_celery
         def declare(function: Callable[..., Any]) -> Any:
             check_function(function)
             return declared(function)
 
         return declare
 
-    return checked
+    return task_with_check
 
 
-def _step(installed: Installed) -> type[Any]:
-    gate = installed.gate
+def _make_step(installed: Installation) -> type[Any]:
+    admission = installed.admission
 
     class ThrottlekitHeld(StartStopStep):  # type: ignore[misc]
-        """Checks the limits of all tasks as the worker starts, and puts back what it holds as it stops."""
+        """Checks the limits of all tasks when the worker starts, and puts held tasks back when it stops."""
 
         requires = _STEPS_BEFORE
 
         def __init__(self, consumer: Any, **options: Any) -> None:
-            gate.check()
+            admission.check()
             super().__init__(consumer, **options)  # pyright: ignore[reportUnknownMemberType]
 
         def start(self, consumer: Any) -> None:
-            gate.start(consumer)
+            admission.start(consumer)
 
         def stop(self, consumer: Any) -> None:
-            # Celery 5.7 may end because its connection is lost: then too nothing can be acknowledged any more, and a
-            # copy would be one too many.
+            # Celery 5.7 may also stop because the connection is lost. Then the worker cannot acknowledge the original,
+            # so a copy would make the task run twice.
             if consumer.controller.blueprint.state == RUN or consumer.connection is None:
-                gate.disconnected(consumer)
+                admission.on_disconnect(consumer)
             else:
-                gate.stop(consumer)
+                admission.stop(consumer)
 
         terminate = stop
 

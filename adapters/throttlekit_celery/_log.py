@@ -1,4 +1,4 @@
-"""Show throttlekit's log lines in workers: Celery shows WARNING and above by default, and a waiting limit is INFO."""
+"""Show throttlekit's log lines in workers. By default, Celery shows WARNING and above; a limit that denies is INFO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["show_log"]
 
 
 def show_log() -> None:
-    """Have each worker log at INFO what limits do, where Celery's own level is the default and ours is not set."""
+    """Let workers show what limits do, at INFO, if neither Celery's level nor throttlekit's was set by the user."""
     signals.after_setup_logger.connect(_show, weak=False, dispatch_uid="throttlekit.log")
 
 

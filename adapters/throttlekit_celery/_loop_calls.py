@@ -16,10 +16,10 @@ _log = logging.getLogger("throttlekit.celery")
 
 class LoopCalls:
     """
-    Makes calls in the worker's own thread, in their order. `call` is for any thread and never blocks.
+    Makes calls in the worker's own thread, in order. `call` may be used in any thread and never blocks.
 
-    Kombu's `Hub.call_soon` does not wake the loop before kombu 5.7, so the loop reads a pipe of ours. A worker without
-    an event loop makes the calls by its timer, as it does with tasks that are due.
+    Before kombu 5.7, `Hub.call_soon` does not wake the loop, so the loop also reads a pipe, to which `call` writes. A
+    worker without an event loop makes the calls by its timer, in the same way as it runs tasks that are due.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -28,7 +28,7 @@ class LoopCalls:
         self._pipe: tuple[int, int] | None = None
 
     def start(self) -> None:
-        """The worker has connected: its hub has forgotten its readers."""
+        """Add the reader again after the worker has connected, because its hub has forgotten its readers."""
         hub = self._consumer.hub
         if hub is not None:
             if self._pipe is None:
@@ -40,12 +40,12 @@ class LoopCalls:
             self._wake()
 
     def call(self, call: Callable[[], object]) -> None:
-        """Make *call* in the worker's own thread, soon."""
+        """Schedule *call* in the worker's own thread."""
         self._calls.append(call)
         self._wake()
 
     def run(self) -> None:
-        """Make all calls that are due."""
+        """Make all calls that are scheduled now."""
         for _ in range(len(self._calls)):
             try:
                 call = self._calls.popleft()
@@ -57,7 +57,7 @@ class LoopCalls:
                 _log.exception("A call that was handed over to the worker's loop failed.")
 
     def close(self) -> None:
-        """The worker stops: calls are made by `run` only."""
+        """Stop listening, because the worker stops. After this, only `run` makes calls."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
             with contextlib.suppress(Exception):  # the hub may be closed already

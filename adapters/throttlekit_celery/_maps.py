@@ -1,9 +1,9 @@
 """
 `.map`, `.starmap` and `.chunks` of a task: one message whose body calls the task's function for each item of a list.
 
-They are refused for tasks with limits. The body would call the function unlimited, and its items cannot be charged
-together: more items than the burst would never be admitted, items may have different keys, and after a 429 of one item
-those before it would run again.
+They are refused for tasks with limits, because the body would call the function without limits. The items cannot be
+charged together either: a list longer than the burst would never be admitted, items may have different keys, and after
+a 429 of one item the items before it would run again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _METHODS = ("map", "starmap", "chunks")
 
 
 def refuse_maps(task: Any) -> None:
-    """Make the methods of *task* that map it raise an error, because it has limits."""
+    """Replace `.map`, `.starmap` and `.chunks` of *task* by functions that raise an error."""
     for method in _METHODS:
         setattr(task, method, partial(_refuse, task.name, method))
 
@@ -33,7 +33,7 @@ def _refuse(name: str, method: str, *_: Any, **__: Any) -> NoReturn:
 
 
 def refusal_of(request: Any, throttling: Throttling[Any], limits: TaskLimits) -> ConfigurationError | None:
-    """The error of *request* if it maps a task that has limits. Programs without `install` may send one."""
+    """The error for *request* if it maps a task with limits. A program without `install` can send such a request."""
     if request.task.name not in _MAPS:
         return None
     try:
@@ -41,7 +41,7 @@ def refusal_of(request: Any, throttling: Throttling[Any], limits: TaskLimits) ->
         options = limits.of(task)
         limited = throttling.concerns(options) and any(throttling.limits(options, job) for job in _items(request, task))
     except (LookupError, TypeError):
-        return None  # its body fails with a better error
+        return None  # Celery's own error for this request is clearer
     except ConfigurationError as error:
         return error
     return _error(task.name, request.task.name) if limited else None
@@ -55,6 +55,6 @@ def _items(request: Any, task: Any) -> Iterator[Job]:
 
 def _error(name: str, how: str) -> ConfigurationError:
     return ConfigurationError(
-        f"task {name!r} has limits, and {how} would run its function for each item past them: send a group of "
+        f"task {name!r} has limits, and {how} would run its function for each item without them: send a group of "
         f"{name!r}, or declare a task that takes the list, with a cost"
     )

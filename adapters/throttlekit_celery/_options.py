@@ -17,7 +17,7 @@ _STRATEGY = "celery.worker.strategy:default"
 
 class TaskLimits:
     """
-    Looks up options by task. Limits of *by_name* go before the task's own option `throttle`.
+    Looks up options by task. The limits of *by_name* replace the task's own option `throttle`.
 
     Raises:
         ConfigurationError: *by_name* is not a mapping of names to limits.
@@ -38,7 +38,7 @@ class TaskLimits:
 
     @property
     def names(self) -> set[str]:
-        """The tasks that have limits by name."""
+        """The names of the tasks in *by_name*."""
         return set(self._by_name)
 
     def of(self, task: Any) -> JobOptions:
@@ -69,8 +69,8 @@ class TaskLimits:
             )
             if options.limits and task.Strategy != _STRATEGY:
                 raise ConfigurationError(
-                    f"task {task.name!r}: its class has a Strategy of its own (celery-batches has), which gives tasks "
-                    "to the pool past their limits: remove the limits, and call the limiter in the body"
+                    f"task {task.name!r}: its class has its own Strategy (as in celery-batches), which does not check "
+                    "limits: remove the limits, and call the limiter in the body"
                 )
             self._known[task.name] = options
         return options
@@ -87,15 +87,15 @@ class TaskLimits:
         Check the *options* of a task that is being declared.
 
         Returns:
-            A check of the task's function, which is known later. None: the options name no limits.
+            A check for the task's function, which is not known yet. None: the options name no limits.
 
         Raises:
-            ConfigurationError: They can never work. The check raises it too.
+            ConfigurationError: The options can never work. The returned check raises it too.
         """
         check_spelling("a task", options)
         limits = JobOptions.read(
             options.get(THROTTLE),
-            on_429=options.get(ON_429) if THROTTLE in options else None,  # limits may come by name
+            on_429=options.get(ON_429) if THROTTLE in options else None,  # install(throttle=…) may set the limits
             max_wait=options.get(MAX_WAIT),
             limiter=self._limiter,
         ).limits

@@ -1,4 +1,4 @@
-"""How a task ends that never ran: as failed or as dropped, by Celery's own means, in the worker's main process."""
+"""End a task whose body never ran, as failed or as dropped, with Celery's own functions, in the main process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from throttlekit.adapter import Dropped, Failed
 from throttlekit_celery._host import ExceptionInfo
 
-__all__ = ["end_unrun"]
+__all__ = ["end_without_body"]
 
 _log = logging.getLogger("throttlekit.celery")
 
 
-def end_unrun(request: Any, outcome: Failed | Dropped) -> None:
+def end_without_body(request: Any, outcome: Failed | Dropped) -> None:
     """
-    End *request*: `Failed` as FAILURE, `Dropped` as REVOKED, as Celery ends a task that has expired.
+    End *request*: `Failed` as FAILURE, and `Dropped` as REVOKED, like a task that has expired.
 
-    A failed task is ended as Celery ends one past its hard time limit: result, errbacks, chord, `on_failure`, signals,
-    events; no retry. Late acknowledgement and its settings are honoured.
+    A failed task ends like one that exceeds its hard time limit: with result, errbacks, chord, `on_failure`, signals
+    and events, and without a retry. Late acknowledgement and its settings are respected.
     """
     if isinstance(outcome, Dropped):
         request._announce_revoked(outcome.reason, False, None, False)
@@ -37,8 +37,8 @@ def end_unrun(request: Any, outcome: Failed | Dropped) -> None:
 
 def _info_of(error: Exception) -> Any:
     """
-    What Celery logs and stores of *error*, without frames: no body of a task has run, and ours would hide the message.
-    Where a callable of the user's has failed, that is the cause, with its frames.
+    What Celery logs and stores of *error*. It has no frames, because no user code of the task has run, and frames of
+    throttlekit would hide the message. If a callable of the user's has failed, it is the cause, with its frames.
     """
     try:
         raise error.with_traceback(None)

@@ -1,9 +1,9 @@
 """
 Tasks whose pool has no free slot.
 
-A prefork pool takes a task when a process is free for it. A pool of threads or greenlets takes any number at once and
-queues them inside: a grant would then be given long before its body begins, and many granted tasks would begin
-together.
+A prefork pool accepts a task only when a process is free for it. A pool of threads or greenlets accepts any number of
+tasks, and queues them internally. Without this module, such a task would be granted long before its body begins, and
+many granted tasks would begin together.
 """
 
 from __future__ import annotations
@@ -29,34 +29,33 @@ class PoolCapacity:
         self._checking = False
         self._admitted: HeldTask | None = None
 
-    def receive(self, consumer: Any, request: Any) -> None:
+    def record_received(self, consumer: Any, request: Any) -> None:
         """Record that *consumer* has received a task, with or without limits. Other workers may share the process."""
         self._received.setdefault(consumer, WeakSet()).add(request)
 
-    def admits(self, held: HeldTask, pool: Any) -> bool:
-        """Whether *held* may try to run now. If not, Celery gets it again when a slot is free."""
+    def admit_or_queue(self, held: HeldTask, pool: Any) -> bool:
+        """Return whether *held* may request its units now. If not, it waits here until the pool has a free slot."""
         if held is self._admitted:
             return True
         if getattr(pool, "uses_semaphore", False) or (not self._waiting and self._is_free(held, pool)):
             return True
-        held.becomes(State.WAITING_FOR_POOL)
+        held.set_state(State.WAITING_FOR_POOL)
         self._waiting.append((held, pool))
         if not self._checking:
             self._check_later(held.consumer)
         return False
 
-    def freed(self, consumer: Any) -> None:
-        """A slot of the pool is free. Called in a thread of the pool; the worker's own thread checks, at once."""
+    def on_slot_freed(self, consumer: Any) -> None:
+        """Check for waiting tasks in the worker's own thread, at once. Called in a thread of the pool."""
         if self._waiting and consumer.hub is not None:
             consumer.hub.call_soon(self._fill)
 
-    def free(self, consumer: Any, coming: int) -> int:
+    def count_free(self, consumer: Any, woken: int) -> int:
         """
-        How many slots of the worker's pool are free for tasks that are woken, besides *coming* tasks that were woken
-        and are on their way. In any thread.
+        Count the free slots of the worker's pool, minus *woken* tasks that have not reached the pool. In any thread.
 
-        If other tasks queue for slots there is never a free one. One woken task at a time queues with them then, so
-        that tasks without limits cannot keep it from running.
+        If other tasks wait for slots, no slot is ever free. Then one woken task at a time waits among them, so that
+        tasks without limits cannot prevent it from running.
         """
         pool, semaphore = consumer.pool, getattr(consumer.controller, "semaphore", None)
         if getattr(pool, "uses_semaphore", False) and semaphore is not None:
@@ -65,21 +64,21 @@ class PoolCapacity:
             received = self._received.get(consumer, ())
             queued = len(self._waiting)
             slots = max(1, pool.limit or 0) - (sum(request in received for request in _reserved()) - queued)
-        return max(0, (slots or (1 if queued else 0)) - coming)
+        return max(0, (slots or (1 if queued else 0)) - woken)
 
     def take_all(self) -> list[HeldTask]:
         """Remove and return all tasks that wait."""
         waiting = [held for held, _ in self._waiting]
         self._waiting.clear()
-        self._checking = False  # a worker that loses its connection forgets its timers
+        self._checking = False  # a worker that loses its connection drops its timers
         return waiting
 
     def _is_free(self, held: HeldTask, pool: Any) -> bool:
         """
-        Whether *pool* has a slot for *held*, which does not wait here.
+        Whether *pool* has a slot for *held*, which is not among the waiting tasks.
 
-        Celery's list of reserved requests is one for the whole process. The requests in it of one worker are the tasks
-        in the pool, those that wait here, and *held*.
+        All workers of a process share Celery's list of reserved requests. The requests of one worker in it are the
+        tasks in the pool, the waiting tasks, and *held*.
         """
         received = self._received.get(held.consumer, ())
         own = sum(request in received for request in _reserved())
@@ -102,7 +101,7 @@ class PoolCapacity:
                     self._check_later(first.consumer)
                 return
             self._admitted = first
-            first.becomes(State.RESERVED)
+            first.set_state(State.RESERVED)
             try:
                 first.consumer.on_task_request(first.request)
             finally:

@@ -1,4 +1,4 @@
-"""Put a denied task back: a copy of its message is in its queue before the original is gone."""
+"""Put a denied task back: a copy of its message is in its queue before the original is acknowledged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from throttlekit_celery._host import (
     Producer,
     VirtualChannel,
     expires_in,
-    queue_it_came_from,
+    source_queue,
 )
 
-__all__ = ["ASKS_AT", "Copies", "asks_in", "queue_of"]
+__all__ = ["ASKS_AT", "Copies", "first_request_delay", "queue_of"]
 
 ASKS_AT = "throttlekit_asks_at"
 """
-The header of a task that was put back after a 429 of its body: the Unix time at which it asks. It waits in the store
-since the 429, so a question before that would count as another denial.
+The header of a task that was put back after a 429 of its body: the Unix time of its next request. The task is on a
+waitlist since the 429, so an earlier request would count as another denial.
 """
 
 _CONFIRMED_WITHIN = 10.0
@@ -53,13 +53,13 @@ _OF_THE_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-co
 
 class Copies:
     """
-    Puts tasks back into their queues, over a connection of its own.
+    Puts tasks back into their queues, over a separate connection.
 
-    The connection has the server, the login, the virtual host and the TLS of the user's connection. Its options that
-    change how a connection behaves are its own.
+    The connection has the server, login, virtual host and TLS of the user's connection, but not its options for
+    time-outs, heartbeats and retries.
 
-    RabbitMQ confirms a message when it is on disk, which may take a quarter of a second, and many at a time. So the
-    worker does not wait for a confirmation, and checks for them every so often.
+    RabbitMQ confirms a message when it is on disk, which may take a quarter of a second, and confirms many together.
+    So the worker does not wait for each confirmation: a timer checks for them every 20 ms.
     """
 
     def __init__(self, app: Any) -> None:
@@ -68,15 +68,16 @@ class Copies:
         self._producer: Any = None
         self._number = 0
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
-        # One at a time: to publish reads confirmations too, so each of many copies may find no other unconfirmed.
+        # Only one check is scheduled at a time. Publishing also reads confirmations, so each of many copies in a row
+        # may find that no other copy is unconfirmed.
         self._next_check: object = None
         self._lock = threading.RLock()
 
     def start(self, consumer: Any) -> None:
-        """The worker is connected, for the first time or again: it may have forgotten its timers."""
+        """Prepare for a new connection of the worker, which may have dropped its timers."""
         self._next_check = None
         self._worker = consumer.connection
-        if self._producer is not None and _server(self._connection()) != _server(self._producer.connection):
+        if self._producer is not None and _server(self._make_connection()) != _server(self._producer.connection):
             self.close()
         if self._unconfirmed:
             self._check_later(consumer)
@@ -86,13 +87,13 @@ class Copies:
         Publish a copy of *held*'s message to its queue.
 
         Args:
-            done: Called, now or later, with True when the copy is safe, and with False when it may not be there.
+            done: Called, now or later, with True when the broker has the copy, and with False when it may not.
 
         Returns:
-            False if the queue is not known; then nothing was done.
+            False if the queue is unknown; then nothing was done.
 
         Raises:
-            Exception: An error of the broker's client. The copy may be there, or not.
+            Exception: An error of the broker's client. The broker may have the copy, or not.
         """
         target = _target(held)
         if target is None:
@@ -101,11 +102,11 @@ class Copies:
         expiry = expires_in(held.request)
         headers = {name: value for name, value in message.headers.items() if not name.startswith(_OF_THE_DELIVERY)}
         headers.pop(ASKS_AT, None)
-        if (rest := held.asks_at - time.monotonic()) > 0:
+        if (rest := held.first_request_at - time.monotonic()) > 0:
             headers[ASKS_AT] = time.time() + rest
         with self._lock:
             try:
-                producer = self._connected()
+                producer = self._open_producer()
                 producer.publish(
                     message.body,
                     content_type=message.content_type,
@@ -132,8 +133,8 @@ class Copies:
         done(True)
         return True
 
-    def settle(self, until: float) -> None:
-        """Wait for all confirmations, but not past *until*, by the monotonic clock."""
+    def wait_for_confirmations(self, until: float) -> None:
+        """Wait for all confirmations, at most until the monotonic clock shows *until*."""
         while self._unconfirmed and time.monotonic() < until:
             self._read(0.05)
 
@@ -154,7 +155,7 @@ class Copies:
         consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer, self._next_check))
 
     def _read(self, timeout: float) -> None:
-        """Read the confirmations that have come. If one is overdue, all copies that are unconfirmed count as lost."""
+        """Read the confirmations that have arrived. If one is overdue, all unconfirmed copies count as lost."""
         with self._lock:
             try:
                 while self._producer is not None and self._unconfirmed:
@@ -166,19 +167,19 @@ class Copies:
             except Exception:
                 self._disconnect()
 
-    def _connected(self) -> Any:
+    def _open_producer(self) -> Any:
         if self._producer is None:
-            connection = self._connection()
+            connection = self._make_connection()
             channel = connection.default_channel
             if connection.transport.driver_type == "amqp":
                 channel.confirm_select()
-                channel.events["basic_ack"].add(partial(self._confirmed, True))
-                channel.events["basic_nack"].add(partial(self._confirmed, False))
-                channel.events["basic_return"].add(self._returned)
+                channel.events["basic_ack"].add(partial(self._on_confirmation, True))
+                channel.events["basic_nack"].add(partial(self._on_confirmation, False))
+                channel.events["basic_return"].add(self._on_return)
             self._producer, self._number = Producer(channel, auto_declare=False), 0
         return self._producer
 
-    def _connection(self) -> Any:
+    def _make_connection(self) -> Any:
         """Return a connection, not open yet, to the server from which the worker receives its tasks."""
         known, conf, others = self._worker, self._app.conf, 0
         if known is None or conf.broker_read_url != conf.broker_write_url:
@@ -195,15 +196,15 @@ class Copies:
         }
         return known.clone(transport_options=options, connect_timeout=_TIMEOUT, heartbeat=0)
 
-    def _confirmed(self, stored: bool, number: int, multiple: bool) -> None:
-        """The broker has, or has not, *stored* the copy with this *number*; if *multiple*, and all before it."""
+    def _on_confirmation(self, stored: bool, number: int, multiple: bool) -> None:
+        """Record whether the broker has *stored* copy *number*, and if *multiple*, all copies before it as well."""
         numbers = [known for known in self._unconfirmed if known <= number] if multiple else [number]
         for known in numbers:
             if known in self._unconfirmed:
                 self._unconfirmed.pop(known)[2](stored)
 
-    def _returned(self, _: Any, __: str, routing_key: str, ___: Any) -> None:
-        """There is no such queue any more. Other copies that were sent to it are lost too."""
+    def _on_return(self, _: Any, __: str, routing_key: str, ___: Any) -> None:
+        """Record that a queue no longer exists: all copies that were sent to it are lost."""
         for known in [number for number, (_, key, _) in self._unconfirmed.items() if key == routing_key]:
             self._unconfirmed.pop(known)[2](False)
 
@@ -225,16 +226,16 @@ def _confirms(producer: Any) -> bool:
     return bool(producer.connection.transport.driver_type == "amqp")
 
 
-def asks_in(message: Any) -> float:
-    """In how many seconds the task of *message* is to ask first; 0: now."""
+def first_request_delay(message: Any) -> float:
+    """Seconds until the task of *message* may first request its units. 0: now."""
     headers: dict[str, Any] = message.headers or {}
     at = headers.get(ASKS_AT)
     return max(0.0, at - time.time()) if isinstance(at, (int, float)) else 0.0
 
 
 def queue_of(consumer: Any, request: Any) -> str | None:
-    """The name of the queue that *request* was delivered from; None if it is not known."""
-    if (known := queue_it_came_from(request.message)) is not None:
+    """The name of the queue that delivered *request*; None if it is unknown."""
+    if (known := source_queue(request.message)) is not None:
         return known
     info: dict[str, Any] = request.message.delivery_info or {}
     tag = info.get("consumer_tag")
@@ -259,7 +260,7 @@ def queue_of(consumer: Any, request: Any) -> str | None:
 
 
 def _target(held: HeldTask) -> dict[str, Any] | None:
-    """Where to publish the copy: straight to the queue, so that no other queue of the exchange gets it too."""
+    """Where to publish the copy: directly to the queue, so that no other queue of the exchange gets a copy."""
     queue = _queue(held.consumer, held.queue)
     exchange = getattr(queue, "exchange", None)
     on_fanout = exchange is not None and exchange.type == "fanout"

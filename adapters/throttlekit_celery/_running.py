@@ -1,9 +1,9 @@
 """
-The tasks that were admitted, as the worker's main process sees them: from the grant until the body has ended.
+The admitted tasks of a worker, in its main process: from the grant until the body has ended.
 
-The body's own process renews and releases its leases. This process renews them until the body begins, and releases
-them if the other cannot: it was killed, or the body never began. Slots that are counted in this process alone stay its
-own: no other process knows of them.
+The pool process that runs the body renews and releases its leases. The main process renews them until the body begins.
+It also releases them if the pool process cannot: because it was killed, or because the body never began. Slots of a
+limit that is kept in memory stay with the main process, because no other process has that memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 from throttlekit import Decision, Limiter
 from throttlekit.adapter import Run
-from throttlekit_celery._body import GoesBack
+from throttlekit_celery._body import RunAgain
 from throttlekit_celery._held_task import HeldTask, State
 
 __all__ = ["RunningTasks"]
 
 _CALLBACKS = ("on_accepted", "on_success", "on_failure", "on_timeout")
-_GATE = "execute_using_pool"
+_EXECUTE = "execute_using_pool"
 _CHECK_EVERY = 0.005
 _LONGEST_DEATH = 10.0
 
@@ -35,7 +35,7 @@ class _Grant:
 
     Attributes:
         slots: The decision, if it holds slots of concurrency limits.
-        ours: Of those, what this process releases when the body has ended.
+        ours: The slots among them that this process releases when the body has ended.
     """
 
     slots: Decision | None
@@ -47,30 +47,30 @@ class RunningTasks:
     Follows tasks to the end of their bodies.
 
     Args:
-        ended: Called with a task whose body has ended, in any thread.
-        come_back: Called with a task whose body has raised `RateLimited`, in any thread.
+        on_end: Called with a task whose body has ended, in any thread.
+        on_rate_limited: Called with a task whose body has raised `RateLimited`, in any thread.
     """
 
     def __init__(
         self,
         limiter: Limiter,
-        ended: Callable[[HeldTask], None],
-        come_back: Callable[[HeldTask, GoesBack], None],
+        on_end: Callable[[HeldTask], None],
+        on_rate_limited: Callable[[HeldTask, RunAgain], None],
     ) -> None:
         self._limiter = limiter
-        self._ended = ended
-        self._come_back = come_back
+        self._on_end = on_end
+        self._on_rate_limited = on_rate_limited
         self._grants: dict[HeldTask, _Grant] = {}
 
     def execute(self, held: HeldTask, run: Run, pool: Any, **options: Any) -> Any:
         """Give *held* to the pool."""
         request = held.request
-        request.on_accepted = partial(self._accepted, held, request.on_accepted)
-        request.on_success = partial(self._succeeded, held, request.on_success)
-        request.on_failure = partial(self._failed, held, request.on_failure)
-        request.on_timeout = partial(self._timed_out, held, request.on_timeout)
+        request.on_accepted = partial(self._on_accepted, held, request.on_accepted)
+        request.on_success = partial(self._on_success, held, request.on_success)
+        request.on_failure = partial(self._on_failure, held, request.on_failure)
+        request.on_timeout = partial(self._on_timeout, held, request.on_timeout)
         slots = run.decision if run.decision is not None and run.decision.leases else None
-        held.becomes(State.RUNNING)
+        held.set_state(State.RUNNING)
         self._grants[held] = _Grant(slots, slots)
         if slots is not None:
             self._limiter.keep(slots, _ignore_loss)
@@ -81,66 +81,66 @@ class RunningTasks:
             self._end(held)
             raise
 
-    def disconnected(self) -> None:
-        """The connection is lost: the broker delivers again what was not acknowledged."""
+    def on_disconnect(self) -> None:
+        """Mark all tasks after a lost connection: the broker delivers those that are unacknowledged again."""
         for held in list(self._grants):
-            held.becomes(State.ABANDONED)
+            held.set_state(State.ABANDONED)
 
     def close(self) -> None:
-        """The pool has ended: release what its processes held."""
+        """Release the slots of the pool's processes. The pool has ended."""
         for held, grant in list(self._grants.items()):
-            if held.request.worker_pid != os.getpid():  # a thread may still run, and will release its own
+            if held.request.worker_pid != os.getpid():  # a thread may still run, and releases its own slots
                 self._release(grant.slots)
                 self._end(held)
 
-    # What Celery's pools report, some in threads of their own
+    # Callbacks of Celery's pools, some in other threads
 
-    def _accepted(self, held: HeldTask, original: Any, pid: int, *args: Any, **options: Any) -> None:
-        """The body begins, in process *pid*."""
+    def _on_accepted(self, held: HeldTask, original: Any, pid: int, *args: Any, **options: Any) -> None:
+        """Give the slots to process *pid*, in which the body begins."""
         grant = self._grants.get(held)
         if grant is not None and grant.ours is not None:
             grant.ours = self._limiter.hand_over(grant.ours, pid)
         original(pid, *args, **options)
 
-    def _succeeded(self, held: HeldTask, original: Any, *args: Any, **options: Any) -> None:
-        """The body has ended, well or badly, and has released what it held."""
+    def _on_success(self, held: HeldTask, original: Any, *args: Any, **options: Any) -> None:
+        """End *held*. Its body has returned or raised an error, and its process has released the slots."""
         try:
             original(*args, **options)
         finally:
             self._end(held)
 
-    def _failed(self, held: HeldTask, original: Any, info: Any, *args: Any, **options: Any) -> None:
+    def _on_failure(self, held: HeldTask, original: Any, info: Any, *args: Any, **options: Any) -> None:
         error = getattr(info.exception, "exc", None) or info.exception  # pickled, it is wrapped
-        if isinstance(error, GoesBack) and held in self._grants:
+        if isinstance(error, RunAgain) and held in self._grants:
             self._end(held, error)
             return
         try:
             original(info, *args, **options)
         finally:
             if not options.get("return_ok"):
-                self._killed(held, time.monotonic() + _LONGEST_DEATH)
+                self._end_after_death(held, time.monotonic() + _LONGEST_DEATH)
 
-    def _timed_out(self, held: HeldTask, original: Any, soft: bool, timeout: float) -> None:
+    def _on_timeout(self, held: HeldTask, original: Any, soft: bool, timeout: float) -> None:
         try:
             original(soft, timeout)
         finally:
             if not soft:
-                self._killed(held, time.monotonic() + _LONGEST_DEATH)
+                self._end_after_death(held, time.monotonic() + _LONGEST_DEATH)
 
     # The end of a task
 
-    def _killed(self, held: HeldTask, until: float) -> None:
-        """The body's process dies, now or in a moment: as long as it lives its body may be at work."""
+    def _end_after_death(self, held: HeldTask, until: float) -> None:
+        """End *held* when its process is dead, or at *until*. While the process lives, the body may be running."""
         grant = self._grants.get(held)
         if grant is None:
             return
-        if grant.slots is not None and _lives(held.request.worker_pid) and time.monotonic() < until:
-            held.consumer.timer.call_after(_CHECK_EVERY, self._killed, (held, until))
+        if grant.slots is not None and _is_alive(held.request.worker_pid) and time.monotonic() < until:
+            held.consumer.timer.call_after(_CHECK_EVERY, self._end_after_death, (held, until))
             return
         self._release(grant.slots)
         self._end(held)
 
-    def _end(self, held: HeldTask, back: GoesBack | None = None) -> None:
+    def _end(self, held: HeldTask, back: RunAgain | None = None) -> None:
         grant = self._grants.pop(held, None)
         if grant is None:
             return
@@ -148,12 +148,12 @@ class RunningTasks:
             held.request.__dict__.pop(name, None)
         self._release(grant.ours)
         if back is not None:
-            self._come_back(held, back)
+            self._on_rate_limited(held, back)
             return
-        held.becomes(State.ENDED)
-        # It holds *held*, and so itself: only Python's collector would find them, message and arguments and all.
-        held.request.__dict__.pop(_GATE, None)
-        self._ended(held)
+        held.set_state(State.ENDED)
+        # Break a reference cycle: otherwise message and arguments stay in memory until Python's collector runs.
+        held.request.__dict__.pop(_EXECUTE, None)
+        self._on_end(held)
 
     def _release(self, slots: Decision | None) -> None:
         if slots is not None:
@@ -161,10 +161,10 @@ class RunningTasks:
 
 
 def _ignore_loss() -> None:
-    """A lease is lost before the body begins: no body is there yet that `lost` could warn."""
+    """Do nothing: if a lease is lost before the body begins, there is no body that could be warned."""
 
 
-def _lives(pid: int | None) -> bool:
+def _is_alive(pid: int | None) -> bool:
     if pid is None or pid == os.getpid():
         return False
     try:

@@ -1,8 +1,9 @@
 """
 The tasks that a worker holds: delivered, denied, and waiting in its memory until the store wakes them.
 
-A held task stays unacknowledged, so a killed worker loses no task. The worker's prefetch count is one higher for each,
-so that other tasks are fetched past them, however many they are.
+A held task stays unacknowledged, so a killed worker loses no task. Each held task raises the worker's prefetch count
+by one, so that the worker can still fetch other tasks. Example: with a prefetch count of 4 and 100 held tasks, it is
+104.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ __all__ = ["HeldTasks"]
 _log = logging.getLogger("throttlekit.celery")
 
 _CHECK_EVERY, _FREED_WITHIN = 0.5, 0.01
-"""Seconds between checks of what is held, and between checks of a pool that was full."""
+"""Seconds between checks of held tasks, and between checks of a pool that was full."""
 _MOST_AT_ONCE = 100
-"""Tasks that one check ends or puts back, as the worker's loop waits meanwhile. The others follow at once."""
+"""Tasks that one check may end or put back, because it blocks the worker's loop. The next check follows at once."""
 
-_UNLIMITED = 65_535  # kombu takes a higher prefetch count for no limit at all
+_UNLIMITED = 65_535  # kombu treats a higher prefetch count as unlimited
 
 
 class HeldTasks:
     """
-    Holds the denied tasks of one worker until the store wakes them, and then lets Celery take them up again.
+    Holds the denied tasks of one worker until the store wakes them, and then gives them to Celery again.
 
     Args:
-        max_held: With more than this many held, the prefetch count rises no further: the worker fetches nothing new
-            until some have run.
-        check: Called with each held task now and then, in the worker's own thread. Returns whether it did something.
+        max_held: With more held tasks than this, the prefetch count is not raised further: the worker fetches no new
+            tasks until some have run.
+        check: Called with each held task every 0.5 s, in the worker's own thread. Returns whether it did something.
     """
 
     def __init__(
@@ -51,16 +52,16 @@ class HeldTasks:
     ) -> None:
         self.consumer = consumer
         self.loop = LoopCalls(consumer)
-        self.waker: Waker[HeldTask] = limiter.make_waker(self._free, self._start, give_back=self._given_back)
+        self.waker: Waker[HeldTask] = limiter.make_waker(self._free, self._start, give_back=self._on_given_back)
         self._capacity, self._max_held, self._check = capacity, max_held, check
         self._tasks: set[HeldTask] = set()
-        self._coming: set[HeldTask] = set()  # woken, and not at the pool yet
+        self._woken: set[HeldTask] = set()  # woken tasks that have not reached the pool
         self._was_full = False
-        self._turn: object = None
+        self._next_check: object = None
         self._checked_at = 0.0
         self._window, self._widens_at = 0, 0
-        """The prefetch count of each consumer, if that is fixed, and with how many held tasks it is to be greater."""
-        self._lock = threading.Lock()  # the waker has a thread of its own
+        """The prefetch count of each consumer, if it is fixed, and the number of held tasks at which it is raised."""
+        self._lock = threading.Lock()  # the waker calls from another thread
         self.is_closed = False
 
     def __iter__(self) -> Iterator[HeldTask]:
@@ -71,111 +72,111 @@ class HeldTasks:
         return len(self._tasks)
 
     def start(self) -> None:
-        """The worker has connected: it may have forgotten its timers."""
+        """Prepare for a new connection of the worker, which may have dropped its timers."""
         self.loop.start()
-        self._turn, self._window, self._widens_at = None, 0, 0
+        self._next_check, self._window, self._widens_at = None, 0, 0
         least = self.consumer.initial_prefetch_count
         if least and has_fixed_windows(self.consumer):
             self._window, self._widens_at = least, max(1, least // 2)
         if self._tasks:
             self._check_later()
 
-    def waits(self, held: HeldTask) -> Waiting:
-        """How *held* waits if it is denied."""
+    def waiting_of(self, held: HeldTask) -> Waiting:
+        """Return how *held* waits if it is denied."""
         return Waiting(self.waker, held, held.id)
 
     def requests(self) -> list[Any]:
-        """Celery's requests of what is held."""
+        """Celery's requests of the held tasks."""
         return [held.request for held in self]
 
     def close(self) -> list[HeldTask]:
-        """The worker stops. Returns what it held, or was about to take up."""
+        """Stop holding tasks. Return those that were held, or woken and not at the pool."""
         self.is_closed = True
         waiting = self.waker.close()
         with self._lock:
-            coming, self._coming = self._coming, set()
+            woken, self._woken = self._woken, set()
             self._tasks.clear()
         self.loop.close()
-        return [*waiting, *(held for held in coming if held not in waiting)]
+        return [*waiting, *(held for held in woken if held not in waiting)]
 
     # Called in the worker's own thread
 
     def hold(self, held: HeldTask, delay: float) -> None:
-        """*held* was denied, and its waker has it. `inspect scheduled` lists it, with *delay* as a guess of its ETA."""
+        """Hold *held*, which was denied and is with the waker. `inspect scheduled` estimates its ETA from *delay*."""
         with self._lock:
             if held.woken:
-                return  # meanwhile: it is about to be taken up
-            self._keep(held, State.HELD)
+                return  # it was woken in the meantime, and starts soon
+            self._add(held, State.HELD)
         held.request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(held.request)
-        if self._turn is None:
+        if self._next_check is None:
             self._check_later()
 
     def requeue(self, held: HeldTask) -> bool:
-        """Take *held* from its waker; False: it was woken meanwhile. It stays here until `forget`."""
+        """Remove *held* from its waker, but keep it here until `forget`. False: it was woken in the meantime."""
         if self.waker.pass_on(held.id) is not held:
             return False
         with self._lock:
-            self._keep(held, State.REQUEUEING)
+            self._add(held, State.REQUEUEING)
         return True
 
     def hold_again(self, held: HeldTask, delay: float) -> None:
-        """Let *held*, which its waker does not have, ask in *delay* seconds."""
+        """Let *held*, which is not with the waker, request its units in *delay* seconds."""
         with self._lock:
             held.woken = False
-            self._coming.discard(held)
-            self._keep(held, State.HELD)
+            self._woken.discard(held)
+            self._add(held, State.HELD)
         self.waker.hold(held.id, held, round(delay * 1_000_000))
 
-    def arrived(self, held: HeldTask) -> None:
-        """*held* has come to the pool, and asks now, or waits there until it can."""
+    def on_arrival(self, held: HeldTask) -> None:
+        """Record that *held* has reached the pool."""
         held.woken = False
         with self._lock:
-            self._coming.discard(held)
+            self._woken.discard(held)
 
     def forget(self, held: HeldTask) -> None:
-        """*held* is held here no longer."""
+        """Stop holding *held*."""
         with self._lock:
             self._tasks.discard(held)
-            self._coming.discard(held)
+            self._woken.discard(held)
             raised, held.raised = held.raised, False
         if raised:
             self.consumer.qos.decrement_eventually()
 
     def take_all(self) -> list[HeldTask]:
-        """The connection is lost: forget all tasks, and return them; the waker keeps those that are acknowledged."""
+        """Remove and return all tasks after a lost connection. The waker keeps the acknowledged ones."""
         with self._lock:
-            taken = [*self._tasks, *(held for held in self._coming if held not in self._tasks)]
+            taken = [*self._tasks, *(held for held in self._woken if held not in self._tasks)]
             self._tasks.clear()
-            self._coming.clear()
-        taken.sort(key=lambda held: held.received_at)  # sets know no order
+            self._woken.clear()
+        taken.sort(key=lambda held: held.received_at)  # sets have no order
         for held in taken:
-            held.raised = False  # the next connection has a prefetch count of its own
+            held.raised = False  # the next connection begins with the initial prefetch count
             if not held.request.acknowledged:
                 self.waker.pass_on(held.id)
         return taken
 
-    def _fetches_on(self) -> bool:
-        """Whether the prefetch count rises with one more task that is held: up to `worker_eta_task_limit`."""
+    def _can_fetch_more(self) -> bool:
+        """Whether one more held task may raise the prefetch count, up to `worker_eta_task_limit`."""
         qos = self.consumer.qos
         most = min(getattr(qos, "max_prefetch", None) or _UNLIMITED, _UNLIMITED)
         return not self._window and len(self._tasks) < self._max_held and bool(qos.value < most)
 
-    def _keep(self, held: HeldTask, state: State) -> None:
+    def _add(self, held: HeldTask, state: State) -> None:
         if held not in self._tasks:
-            held.raised = self._fetches_on() and self.consumer.qos.value > 0
+            held.raised = self._can_fetch_more() and self.consumer.qos.value > 0
             self._tasks.add(held)
             if held.raised:
                 self.consumer.qos.increment_eventually()
             if len(self._tasks) == self._widens_at:
                 self.loop.call(self._fit_window)
-        held.becomes(state)
+        held.set_state(state)
 
     def _fit_window(self) -> None:
         """
-        Where RabbitMQ does not change the prefetch count of a consumer, begin to consume again, so that other tasks are
-        fetched past those that are held.
+        Start new consumers with a higher prefetch count, so that the worker can fetch tasks besides the held ones. Only
+        for queues for which RabbitMQ cannot change the prefetch count of a consumer.
         """
         held, least = len(self._tasks), self.consumer.initial_prefetch_count
         window = min(least + held, max(least, self._max_held - held), _UNLIMITED)
@@ -184,30 +185,30 @@ class HeldTasks:
 
     def _take_up(self, held: HeldTask) -> None:
         with self._lock:
-            if held not in self._coming:
+            if held not in self._woken:
                 return  # the connection was lost meanwhile
             self._tasks.discard(held)
             raised, held.raised = held.raised, False
-            held.becomes(State.RESERVED)
+            held.set_state(State.RESERVED)
         try:
             self.consumer.on_task_request(held.request)
         except Exception:
             _log.exception("Task %s could not be started again; the broker keeps it.", held.request.id)
-            self.arrived(held)
+            self.on_arrival(held)
             if held.state is State.RESERVED:
-                held.becomes(State.GONE)
+                held.set_state(State.GONE)
         if raised:
             self.consumer.qos.decrement_eventually()
 
     def _check_later(self) -> None:
-        self._turn = turn = object()
+        self._next_check = turn = object()
         delay = _CHECK_EVERY if self._checked_at and not self._was_full else _FREED_WITHIN
         self.consumer.timer.call_after(delay, self._check_all, (turn,))
 
     def _check_all(self, turn: object) -> None:
-        if turn is not self._turn:
+        if turn is not self._next_check:
             return
-        self._turn = None
+        self._next_check = None
         try:
             if self._was_full and self._free():
                 self._was_full = False
@@ -226,29 +227,29 @@ class HeldTasks:
     # Called in any thread
 
     def _free(self) -> int:
-        free = self._capacity.free(self.consumer, len(self._coming))
+        free = self._capacity.count_free(self.consumer, len(self._woken))
         self._was_full = self._was_full or not free
         return free
 
     def _start(self, _: str, held: HeldTask) -> None:
-        """The waker has woken *held*."""
+        """Give *held*, which the waker has woken, to Celery again."""
         with self._lock:
             held.woken = True
-            self._coming.add(held)
+            self._woken.add(held)
         self.loop.call(partial(self._take_up, held))
 
-    def _given_back(self, held: HeldTask) -> None:
-        """The waker does not hold *held* any longer: it holds another message with the same id, or the worker stops."""
-        self.loop.call(partial(self._ask_apart, held))
+    def _on_given_back(self, held: HeldTask) -> None:
+        """Handle *held*, which the waker returns: it holds another message with the same id, or the worker stops."""
+        self.loop.call(partial(self._wait_separately, held))
 
-    def _ask_apart(self, held: HeldTask) -> None:
-        """Let *held* wait with an id of its own, unless the broker has delivered the same message once more."""
+    def _wait_separately(self, held: HeldTask) -> None:
+        """Let *held* wait with a separate id, unless it is a second delivery of the same message."""
         tag = held.request.message.delivery_tag
         if any(
             other.id == held.id and other.request.message.delivery_tag == tag for other in self if other is not held
         ):
             self.forget(held)
-            held.becomes(State.GONE)
+            held.set_state(State.GONE)
             return
-        held.apart = f"{held.id}:{uuid4().hex}"
+        held.separate_id = f"{held.id}:{uuid4().hex}"
         self._start(held.id, held)

@@ -1,4 +1,4 @@
-"""What throttlekit.adapter needs to know about a Celery worker: its tasks, and how long they may wait."""
+"""What throttlekit.adapter needs from a Celery worker: its tasks, and how long they may wait."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from throttlekit_celery._options import TaskLimits
 
 __all__ = ["Settings", "WorkerHost", "longest_hold"]
 
-_LONGEST_HOLD = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes: this leaves time for the body
+_LONGEST_HOLD = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes; the body needs time too
 _SHARE = 1 / 3
-"""Of the time that a broker leaves a message unacknowledged, the share that may be spent on waiting."""
+"""The part of the broker's time-out for unacknowledged messages that a task may spend on waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class WorkerHost:
         return job_of(message.request.task, message.request, queue=message.queue or "")
 
     def delivery(self, message: HeldTask, max_wait: float | None) -> Delivery:
-        """How *message* waits."""
+        """Return how long *message* may wait, and until when."""
         name = message.request.task.name
         delivery = self._deliveries.get(name)
         if delivery is None:
@@ -54,7 +54,7 @@ class WorkerHost:
 
 
 def longest_hold(consumer: Any, wanted: float | None) -> float:
-    """How long a task may be held: well within the time that the broker leaves a message unacknowledged."""
+    """How long a task may be held, in seconds: a third of the broker's time-out for unacknowledged messages."""
     if wanted is not None:
         return wanted
     allowed = [_LONGEST_HOLD / _SHARE]

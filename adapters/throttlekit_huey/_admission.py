@@ -15,38 +15,45 @@ from huey.utils import SKIPPED  # type: ignore[import-untyped]
 from throttlekit import Delivery, Limiter
 from throttlekit.adapter import THROTTLE, Admitted, Deferred, Dropped, Outcome, Run, Throttling, Waiting, WaitRules
 from throttlekit_huey._host import end_without_body, run
-from throttlekit_huey._options import ADMITTED, COPY, FIELD, Tasks, carried, carry
-from throttlekit_huey._schedule import Schedule, Taken
+from throttlekit_huey._options import ADMITTED, COPY, FIELD, Tasks, read_field, write_field
+from throttlekit_huey._schedule import Schedule, TakenMessage
 from throttlekit_huey._waiting import Item, WaitingTasks
 
-__all__ = ["Gate"]
+__all__ = ["Admission"]
 
 _TAKEN = "_throttlekit_taken"
-"""The attribute of a task that is in this worker's hand: its message."""
+"""The attribute of a task that this worker has taken: its message."""
 _log = logging.getLogger("throttlekit.huey")
 _LONGEST_S, _GRACE_S = 600.0, 10.0
-"""A denied task that nobody wakes comes back so long after its turn, and at the latest so long after its denial."""
+"""
+If the store does not wake a denied task, huey's schedule returns it 10 s after its estimated turn, and at the latest
+610 s after its denial.
+"""
 
 
-class _Ended(BaseException):
-    """A body's 429, its context, has ended its run: huey would report an error, and run the task again."""
+class _RunEnded(BaseException):
+    """
+    Ends a run whose body raised `RateLimited`, which is this error's context.
+
+    It is not an `Exception`: for that, huey would report an error and retry the task.
+    """
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
 
 
 def _end_run(outcome: Outcome) -> bool:
-    raise _Ended(outcome)
+    raise _RunEnded(outcome)
 
 
-class Gate:
+class Admission:
     """
-    What a huey does in place of its `dequeue`, `execute`, `read_schedule` and `flush`.
+    Replaces the methods `dequeue`, `execute`, `read_schedule` and `flush` of a huey.
 
-    While the huey is `immediate`, all four are its own.
+    While the huey is `immediate`, each of them calls the original.
 
     Args:
-        texts: As for `Schedule`.
+        texts: See `Schedule`.
     """
 
     def __init__(self, huey: Any, limiter: Limiter, tasks: Tasks, rules: WaitRules, texts: Any) -> None:
@@ -60,7 +67,7 @@ class Gate:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule in huey's storage, which is another object after each change of `huey.immediate`."""
+        """The schedule in huey's storage. Each change of `huey.immediate` replaces the storage object."""
         schedule, storage = self._schedule_in_use, self._huey.storage
         if schedule is None or schedule.storage is not storage:
             schedule = self._schedule_in_use = Schedule(storage, self._texts)
@@ -72,42 +79,42 @@ class Gate:
             left = (message.expires_resolved - self._huey._get_timestamp()).total_seconds()
         return self._rules.delivery(Delivery(), max_wait, expires_in=left)
 
-    # In place of huey's methods
+    # Replacements of huey's methods
 
     def dequeue(self) -> Any:
         if self._huey.immediate:
             return self._dequeue()
-        self.waiting.is_idle()
+        self.waiting.mark_idle()
         taken = self.schedule.next(float(self._huey.storage.read_timeout or 1))
         if taken is None:
             return None
-        self.waiting.is_busy()
+        self.waiting.mark_busy()
         try:
             task = self._huey.deserialize_task(taken.message)
             limited = self._is_limited(task)
-        except Exception:  # as of a task that this worker does not know
-            self.schedule.let_go(taken)
-            if not self._leave(taken.message):
+        except Exception:  # for example, this worker does not know the task
+            self.schedule.release(taken)
+            if not self._leave_waitlists(taken.message):
                 raise
-            # Huey's worker sleeps after an error, for up to 10 s: too long for the jobs behind this one.
-            _log.exception("A task that waited cannot be read. It is dropped, as huey does.")
+            # Do not raise it: after an error, huey's worker sleeps for up to 10 s, which delays the next jobs.
+            _log.exception("A waiting task cannot be read. It is dropped, as huey drops every unreadable task.")
             return None
         if not limited:
-            self.schedule.let_go(taken)
+            self.schedule.release(taken)
         setattr(task, _TAKEN, taken)
         return task
 
     def execute(self, task: Any, timestamp: Any = None) -> Any:
         if self._huey.immediate:
             return self._execute(task, timestamp)
-        taken: Taken | None = task.__dict__.pop(_TAKEN, None)
+        taken: TakenMessage | None = task.__dict__.pop(_TAKEN, None)
         try:
             if not self._is_limited(task):
                 return self._execute(task, timestamp)
             now = self._huey._get_timestamp() if timestamp is None else timestamp
-            return self._decide(task, taken or Taken(self._huey.serialize_task(task)), now)
+            return self._decide(task, taken or TakenMessage(self._huey.serialize_task(task)), now)
         finally:
-            self.waiting.is_idle()
+            self.waiting.mark_idle()
 
     def read_schedule(self, timestamp: Any = None) -> Any:
         now = self._huey._get_timestamp() if timestamp is None else timestamp
@@ -120,71 +127,73 @@ class Gate:
             self.schedule.flush()
         self._flush()
 
-    # The way of one task
+    # From the check of the limits to the end of a task
 
-    def _decide(self, task: Any, taken: Taken, now: Any) -> Any:
+    def _decide(self, task: Any, taken: TakenMessage, now: Any) -> Any:
         item = Item(task.priority or 0)
         try:
             if end_without_body(self._huey, task, now):
-                self._leave(taken.message)
-                self.schedule.let_go(taken)
+                self._leave_waitlists(taken.message)
+                self.schedule.release(taken)
                 return None
-            waits = Waiting(self.waiting.waker, item, denied=COPY in carried(task))
+            waits = Waiting(self.waiting.waker, item, denied=COPY in read_field(task))
             outcome = self.throttling.admit(task, waits)
             if not isinstance(outcome, Run):
                 return self._follow(task, outcome, taken, item)
             admitted = Admitted(self.throttling, outcome, _end_run)
             try:
-                return self._run(task, admitted, now, taken, item) if self.schedule.let_go(taken) else None
+                return self._run(task, admitted, now, taken, item) if self.schedule.release(taken) else None
             finally:
-                if (cancel := admitted.cancel()) is not None:  # it is another worker's, or a hook has cancelled it
+                if (cancel := admitted.cancel()) is not None:  # another worker has the task, or a hook cancelled it
                     cancel()
         finally:
             if not item.message:
-                self.waiting.has_ended(task.id)
+                self.waiting.finish(task.id)
 
-    def _run(self, task: Any, admitted: Admitted, now: Any, taken: Taken, item: Item) -> Any:
-        carry(task)
+    def _run(self, task: Any, admitted: Admitted, now: Any, taken: TakenMessage, item: Item) -> Any:
+        write_field(task)
         setattr(task, ADMITTED, admitted)
         try:
             return run(self._huey, task, now)
-        except _Ended as ended:
+        except _RunEnded as ended:
             self._huey._run_post_execute(task, None, ended.__context__)
-            # As it came: its body may have changed its arguments.
-            return self._follow(self._huey.deserialize_task(taken.message), ended.outcome, Taken(taken.message), item)
+            # Read the message again: the body may have changed the arguments of *task*.
+            return self._follow(
+                self._huey.deserialize_task(taken.message), ended.outcome, TakenMessage(taken.message), item
+            )
 
-    def _follow(self, task: Any, outcome: Outcome, taken: Taken, item: Item) -> None:
+    def _follow(self, task: Any, outcome: Outcome, taken: TakenMessage, item: Item) -> None:
         if isinstance(outcome, Deferred):
             self._defer(task, outcome.delay, taken, item)
-        elif self.schedule.let_go(taken):
-            if isinstance(outcome, Dropped):  # it ends as one does that a hook has cancelled
+        elif self.schedule.release(taken):
+            if isinstance(outcome, Dropped):  # end it like a task that a hook has cancelled
                 _log.info("Task %s is dropped: %s", task.id, outcome.reason)
                 self._huey._emit(SIGNAL_CANCELED, task)
                 self._huey._abort_chord_member(task, SKIPPED)
-            else:  # as one whose body has raised an error, and that has no retries left
+            else:  # end it like a task whose body has raised an error and that has no retries left
                 setattr(task, ADMITTED, Admitted(self.throttling, outcome, _end_run))
                 task.retries = 0
                 self._huey._execute(task, self._huey._get_timestamp())
 
-    def _defer(self, task: Any, delay: float, taken: Taken, item: Item) -> None:
-        # Huey's schedule is a set of messages: if two are equal, one is lost.
-        carry(task, **{COPY: os.urandom(8).hex()})
+    def _defer(self, task: Any, delay: float, taken: TakenMessage, item: Item) -> None:
+        # Huey's schedule is a set of messages. Make each one unique: of two equal messages, one would be lost.
+        write_field(task, **{COPY: os.urandom(8).hex()})
         message = self._huey.serialize_task(task)
         due = self._huey._get_timestamp() + timedelta(seconds=min(delay, _LONGEST_S) + _GRACE_S)
         if self.schedule.defer(taken, message, due):
-            self.waiting.is_stored(task.id, item, message)
+            self.waiting.on_stored(task.id, item, message)
 
     def _is_limited(self, task: Any) -> bool:
-        return THROTTLE in carried(task) or self.throttling.concerns(self._tasks.declared(task))
+        return THROTTLE in read_field(task) or self.throttling.concerns(self._tasks.declared_options(task))
 
     def _read(self, data: bytes) -> Any:
-        """A message of huey's, if it is a denied task's; None: it is not, or it cannot be read, which huey logs."""
+        """Read a message of huey's. None: it is not a denied task's, or it cannot be read, which huey logs."""
         with suppress(Exception):
             message = self._huey.serializer.deserialize(data)
             return message if COPY in message.kwargs.get(FIELD, ()) else None
 
-    def _leave(self, data: bytes) -> bool:
-        """A task ends that may have waited, and that huey may know no longer. Returns whether it has."""
+    def _leave_waitlists(self, data: bytes) -> bool:
+        """Remove a task from the waitlists, if it was denied before. Return whether it was. Huey may not know it."""
         message = self._read(data)
         task = message and self._tasks.read(message)
         if task is not None:

@@ -1,4 +1,4 @@
-"""Huey's own parts that it gives no public name, and its log."""
+"""Parts of huey's `execute` that have no public name, with its log lines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _log = logging.getLogger("huey")
 
 def end_without_body(huey: Any, task: Any, now: Any) -> bool:
     """
-    End *task* as huey's `execute` does if its body must not run now: it is scheduled for later, revoked or expired.
+    End *task* in the way of huey's `execute` if its body must not run now: it is scheduled, revoked or expired.
 
-    One round trip if it may run. A revocation that is for one run, or that has ended, is deleted, so call it once for
-    each time that a task is taken from the queue.
+    If the body may run, this takes one round trip. It deletes a revocation that is for one run or that has ended, so
+    call it only once each time that a task is taken from the queue.
 
     Returns:
         Whether the task has ended; False: its body may run.
@@ -39,7 +39,7 @@ def end_without_body(huey: Any, task: Any, now: Any) -> bool:
 
 
 def run(huey: Any, task: Any, now: Any) -> Any:
-    """As huey's `execute` goes on with a task that it has found no reason not to run."""
+    """Run a task like the second part of huey's `execute`, after its checks."""
     _log.info("Executing %s", task)
     huey._emit(signals.SIGNAL_EXECUTING, task)
     return huey._execute(task, now)

@@ -1,4 +1,4 @@
-"""The one call: it checks tasks' options, and gives a huey workers that check the limits first."""
+"""`install`, the one call that users make: it checks the options of tasks, and makes workers check their limits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from huey.storage import RedisStorage  # type: ignore[import-untyped]
 
 from throttlekit import ConfigurationError, Limiter
 from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, show_log
-from throttlekit_huey._admission import Gate
+from throttlekit_huey._admission import Admission
 from throttlekit_huey._options import FIELD, Tasks, throttled_wrapper
 
 __all__ = ["install", "limiter_of"]
 
-_MARK = "_throttlekit_gate"
+_MARK = "_throttlekit_admission"
 
 
 def install(
@@ -52,8 +52,8 @@ def install(
     untyped: Any = huey
     if not issubclass(untyped.storage_class or RedisStorage, RedisStorage):
         raise ConfigurationError(
-            f"install(huey, …) needs a huey on Redis, like RedisHuey: {type(huey).__name__} has no schedule that a job "
-            "can go back to without the risk of losing it"
+            f"install(huey, …) needs a huey on Redis, like RedisHuey: {type(huey).__name__} cannot move a job back to "
+            "its schedule without the risk of losing it"
         )
     if hasattr(huey, _MARK):
         raise ConfigurationError("install(huey, …) was called before for this huey: each task would be charged twice")
@@ -65,25 +65,26 @@ def install(
     def texts() -> list[str]:
         return [FIELD, *tasks.names] if plain and not limiter.events.configures_limits else [""]
 
-    gate = Gate(huey, limiter, tasks, WaitRules.read(max_wait, max_deferrals, on_waited_too_long), texts)
+    admission = Admission(huey, limiter, tasks, WaitRules.read(max_wait, max_deferrals, on_waited_too_long), texts)
     make_consumer = untyped.create_consumer
 
     def create_consumer(**options: Any) -> Any:
         show_log("huey")
-        gate.throttling.warn_in_memory()
-        gate.waiting.begin()
+        admission.throttling.warn_in_memory()
+        admission.waiting.begin()
         consumer = make_consumer(**options)
         stop = consumer.stop
 
         def stop_consumer(graceful: bool = False) -> None:
             consumer.stop_flag.set()
-            # An idle worker listens for up to a second. After `close` each would take one of the tasks that are handed
-            # to others, and end with it: then nobody has that task for ten seconds. So the idle workers end first.
-            # (A greenlet has no ident; that of a process is the ident of no thread.)
-            workers, idle = [worker for _, worker in consumer.worker_threads], {None, *gate.waiting.idle}
+            # Wait for the idle workers first. Each waits for a message for up to a second. After `waiting.close()` it
+            # could take a task that is meant for another process, and stop without running it: then no worker has that
+            # task for ten seconds.
+            # (A greenlet has no ident, and the ident of a process is not one of these threads.)
+            workers, idle = [worker for _, worker in consumer.worker_threads], {None, *admission.waiting.idle}
             for worker in [each for each in workers if getattr(each, "ident", None) in idle]:
                 worker.join(2 * (untyped.storage.read_timeout or 1))
-            gate.waiting.close()
+            admission.waiting.close()
             stop(graceful)
 
         consumer.stop = stop_consumer
@@ -91,13 +92,13 @@ def install(
 
     untyped.task_wrapper_class = throttled_wrapper(untyped.task_wrapper_class, tasks)
     untyped.create_consumer = create_consumer
-    untyped.on_shutdown("throttlekit")(gate.waiting.close_child)
+    untyped.on_shutdown("throttlekit")(admission.waiting.close_child)
     for name in ("dequeue", "execute", "read_schedule", "flush"):
-        setattr(untyped, name, getattr(gate, name))
-    setattr(untyped, _MARK, gate)
+        setattr(untyped, name, getattr(admission, name))
+    setattr(untyped, _MARK, admission)
 
 
 def limiter_of(huey: Any) -> Limiter | None:
     """The limiter of *huey*; None if `install` was not called for it."""
-    gate: Gate | None = getattr(huey, _MARK, None)
-    return None if gate is None else gate.throttling.limiter
+    admission: Admission | None = getattr(huey, _MARK, None)
+    return None if admission is None else admission.throttling.limiter

@@ -15,28 +15,28 @@ from huey.api import TaskWrapper  # type: ignore[import-untyped]
 from throttlekit import Job, Limiter
 from throttlekit.adapter import OPTIONS, JobOptions, check_spelling
 
-__all__ = ["ADMITTED", "COPY", "FIELD", "Tasks", "carried", "carry", "throttled_wrapper"]
+__all__ = ["ADMITTED", "COPY", "FIELD", "Tasks", "read_field", "throttled_wrapper", "write_field"]
 
 ADMITTED = "_throttlekit_admitted"
 """The attribute of a task whose body may begin: its `Admitted`."""
 
 FIELD = "throttlekit.huey"
-"""The keyword argument in which a message carries options of its own, and `COPY`. The body never gets it."""
+"""The keyword argument of a message with its own throttle options, and `COPY`. The body never gets it."""
 COPY = "copy"
 """The key in `FIELD` of a random text, which makes the message of a denied task unique."""
 _HUEYS = {"delay", "eta", "expires", "id", "priority", "retries", "retry_backoff", "retry_delay", "timeout"}
-"""What huey takes off the keyword arguments of a call."""
+"""The keyword arguments of a call that huey itself reads and removes."""
 _TASK_WRAPPER: Any = TaskWrapper
 
 
-def carried(task: Any) -> Mapping[str, Any]:
-    """What the message of *task* carries for us."""
+def read_field(task: Any) -> Mapping[str, Any]:
+    """The value of `FIELD` in the message of *task*: its own throttle options, and `COPY`."""
     return task.kwargs.get(FIELD) or {}
 
 
-def carry(task: Any, **more: str) -> None:
-    """Let the message of *task* carry its own options and *more*, and nothing that another version wrote."""
-    field = {name: value for name, value in carried(task).items() if name in OPTIONS} | more
+def write_field(task: Any, **more: str) -> None:
+    """Set `FIELD` in the message of *task* to its own throttle options and *more*. Other keys in it are removed."""
+    field = {name: value for name, value in read_field(task).items() if name in OPTIONS} | more
     own = {name: value for name, value in task.kwargs.items() if name != FIELD}
     task.kwargs = {**own, FIELD: field} if field else own
 
@@ -46,7 +46,7 @@ class Tasks:
     The tasks of one huey, as limits see them.
 
     Attributes:
-        names: Those that have limits, by their names in messages.
+        names: The names, as messages have them, of the tasks with limits.
     """
 
     def __init__(self, huey: Any, limiter: Limiter) -> None:
@@ -72,7 +72,7 @@ class Tasks:
 
     def write(self, made: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> None:
         """
-        Take ours out of the *options* of one call, and add to its *kwargs* what travels of them: limits by value.
+        Move throttlekit's options of one call from *options* to *kwargs*, in the form that a message carries.
 
         Raises:
             ConfigurationError: They can never work.
@@ -82,25 +82,25 @@ class Tasks:
             own = {name: value for name, value in kwargs.items() if name not in _HUEYS}
             kwargs[FIELD] = self._of(made)[0].travelling(given, self._job(made, args, own))
 
-    def declared(self, message: Any) -> JobOptions:
-        """What all messages of a task are held to that bring nothing of their own."""
+    def declared_options(self, message: Any) -> JobOptions:
+        """The options of a task's declaration, which apply to each message without its own options."""
         return self._of(type(message))[0]
 
     def options(self, message: Any) -> JobOptions:
         """
-        What a task is held to.
+        The options that apply to one message.
 
         Raises:
-            ConfigurationError: Its message carries what throttlekit did not write.
+            ConfigurationError: The message carries options that throttlekit did not write.
         """
-        return self.declared(message).with_message(carried(message))
+        return self.declared_options(message).with_message(read_field(message))
 
     def job(self, message: Any) -> Job:
-        """A task as limits see it."""
+        """The `Job` that limits read."""
         return replace(self._job(type(message), tuple(message.args), message.kwargs), id=message.id)
 
     def read(self, message: Any) -> Any:
-        """The task of a message as its serializer gives it, also of one that huey knows no longer; None: unknown."""
+        """Make the task of a deserialized message, even if huey no longer has it in its registry. None: unknown."""
         made = next((each for each in self._declared if _name(each) == message.name), None)
         return made and made(message.args, message.kwargs, message.id)
 
@@ -116,7 +116,7 @@ class Tasks:
 
 
 def _execute(task: Any, execute: Callable[[Any], Any]) -> Any:
-    """The body of *task*, as an admitted job if it is one; what its message carries for us is hidden from it."""
+    """Run the body of *task*, as an admitted job if it was admitted. The body does not see `FIELD`."""
     field, admitted = task.kwargs.pop(FIELD, None), task.__dict__.pop(ADMITTED, None)
     try:
         with nullcontext() if admitted is None else admitted.around():
@@ -127,21 +127,21 @@ def _execute(task: Any, execute: Callable[[Any], Any]) -> Any:
 
 
 def _name(made: type) -> str:
-    return f"{made.__module__}.{made.__name__}"  # as huey's registry does
+    return f"{made.__module__}.{made.__name__}"  # the name in huey's registry
 
 
 def _positional(args: Any) -> Any:
-    return () if isinstance(args, (int, float, date, timedelta)) else args or ()  # huey takes a delay here as well
+    return () if isinstance(args, (int, float, date, timedelta)) else args or ()  # huey also accepts a delay here
 
 
 def throttled_wrapper(base: Any, tasks: Tasks) -> Any:
-    """The class of what `@huey.task` returns: *base*, which checks our options, and takes them with a call too."""
+    """A subclass of *base*, huey's class of decorated tasks, that checks throttle options, also those of a call."""
 
     class ThrottledTaskWrapper(base):  # type: ignore[misc]
         task_class: Any
 
         def __init__(self, huey: Any, func: Any, *args: Any, **settings: Any) -> None:
-            # A task of another huey: huey itself recognizes only those of this class.
+            # *func* may be a task of another huey. Huey itself recognizes only tasks of this class.
             is_task = isinstance(func, _TASK_WRAPPER)
             base.__init__(self, huey, func.func if is_task else func, *args, **settings)
 

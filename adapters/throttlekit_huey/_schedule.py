@@ -1,4 +1,9 @@
-"""Where a job is in Redis: in huey's queue, in a worker's hand, or in huey's schedule."""
+"""
+Where a job is in Redis: in huey's queue, in a worker's hand, or in huey's schedule.
+
+A job is "in hand" after a worker has taken it from the queue and before its limits are decided. The job is then a
+member of a sorted set, so a killed worker loses no job: after `TAKEOVER_AFTER_S`, another worker takes it.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +19,28 @@ from huey.storage import ConnectionError, TimeoutError  # type: ignore[import-un
 
 import throttlekit_lua
 
-__all__ = ["ANOTHERS_AFTER_S", "PREFIX", "Schedule", "Taken"]
+__all__ = ["PREFIX", "TAKEOVER_AFTER_S", "Schedule", "TakenMessage"]
 
 PREFIX = "throttlekit:huey:"
-"""What our keys beside huey's begin with; the huey's name in Redis follows."""
+"""The prefix of throttlekit's keys in huey's Redis. The name of the huey follows it."""
 
-ANOTHERS_AFTER_S = 10
-"""Seconds after which a job that is in a worker's hand is another worker's."""
-_INSIST_S, _ASK_AGAIN_S = 8.0, 0.1
-"""For how long, once a job is in hand, a lost connection is waited for: less than until the job is another's."""
+TAKEOVER_AFTER_S = 10
+"""Seconds after which another worker may take a job that is in a worker's hand."""
+_RETRY_FOR_S, _RETRY_EVERY_S = 8.0, 0.1
+"""How long, and how often, a worker with a job in hand retries after a connection error. Less than the takeover."""
 _PIECE = 100
 """How many jobs one script moves."""
 _TAKE, _DEFER, _WAKE = (throttlekit_lua.script(f"huey_{name}") for name in ("take", "defer", "wake"))
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenMessage:
     """
     A message that a worker has taken.
 
     Attributes:
-        hand: Tells it from messages that are equal byte for byte while it is in hand; "": it is not.
-        since: When it was asked for, by the monotonic clock; it came later.
+        hand: A random text that distinguishes equal messages in hand; "": this one is not in hand.
+        since: When the worker requested it, by the monotonic clock. It received it later.
     """
 
     message: bytes
@@ -44,45 +49,45 @@ class Taken:
 
     @property
     def in_hand(self) -> bytes:
-        """Its member of the jobs in workers' hands; empty: it is not there."""
+        """Its member in the set of jobs in hand; empty: it is not in hand."""
         return f"{self.hand} ".encode() + self.message if self.hand else b""
 
 
 class Schedule:
     """
-    One huey's queue and schedule in Redis. A job that may be held to limits stays there until it is decided on.
+    One huey's queue and schedule in Redis. A job that may have limits stays in Redis until its limits are decided.
 
     Args:
-        storage: Huey's.
-        texts: Returns what to look for in a message of the queue: with none of them in it, no limit holds it.
+        storage: Huey's storage.
+        texts: Returns texts to search for in a message of the queue. A message that contains none has no limits.
     """
 
     def __init__(self, storage: Any, texts: Callable[[], Sequence[str]]) -> None:
         self.storage, self._texts, self._conn = storage, texts, storage.conn
         self._sorted = bool(storage.priority)
         prefix = f"{PREFIX}{storage.name}"
-        # A list and a sorted set have different names: the class of a huey may change while jobs are there.
+        # A list and a sorted set need different names: the class of a huey may change while Redis has jobs.
         woken = "woken-by-priority" if self._sorted else "woken"
         self._in_hand, self._woken = f"{prefix}:in-hand", f"{prefix}:{woken}"
         self._take, self._defer, self._wake = map(self._conn.register_script, (_TAKE, _DEFER, _WAKE))
-        self._listened: deque[tuple[bytes, str]] = deque()  # a message, and the hand in which it was taken
+        self._popped: deque[tuple[bytes, str]] = deque()  # messages that are in no list of Redis, and their `hand`
 
-    def next(self, seconds: float) -> Taken | None:
-        """The next message; None: there was none for so many *seconds*."""
+    def next(self, seconds: float) -> TakenMessage | None:
+        """Take the next message. None: no message arrived within this many *seconds*."""
         keys = [self.storage.queue_key, self._in_hand, self._woken]
         end, got, hand, texts = time.monotonic() + seconds, b"", os.urandom(8).hex(), self._texts()
         with suppress(IndexError):
-            got, hand = self._listened.popleft()
+            got, hand = self._popped.popleft()
         while True:
-            args, since = [int(self._sorted), ANOTHERS_AFTER_S * 1_000_000, hand, got, *texts], time.monotonic()
+            args, since = [int(self._sorted), TAKEOVER_AFTER_S * 1_000_000, hand, got, *texts], time.monotonic()
             try:
                 found = self._take(keys=keys, args=args)
             except BaseException:
-                if got:  # it is in no list of Redis
-                    self._listened.append((got, hand))
+                if got:  # Redis no longer has it: keep it
+                    self._popped.append((got, hand))
                 raise
             if found is not None:
-                return Taken(found[0], found[1].decode(), since)
+                return TakenMessage(found[0], found[1].decode(), since)
             left = end - time.monotonic()
             if left <= 0 or not self.storage.blocking:
                 return None
@@ -91,31 +96,33 @@ class Schedule:
                 return taken
             got = taken.message
 
-    def let_go(self, taken: Taken) -> bool:
-        """Huey's own from here on; False: it is another worker's, because this one stood still for too long."""
+    def release(self, taken: TakenMessage) -> bool:
+        """Remove *taken* from the jobs in hand. False: another worker has it, because this one was too slow."""
         if not taken.hand:
             return True
-        until = taken.since + _INSIST_S
-        gone, again = self._insist(lambda: self._conn.zrem(self._in_hand, taken.in_hand), until)
-        return bool(gone) or (again and time.monotonic() < until)  # then it was let go, and the answer was lost
+        until = taken.since + _RETRY_FOR_S
+        gone, again = self._retry(lambda: self._conn.zrem(self._in_hand, taken.in_hand), until)
+        return bool(gone) or (again and time.monotonic() < until)  # after a retry: only the first answer was lost
 
-    def defer(self, taken: Taken, message: bytes, due: Any) -> bool:
+    def defer(self, taken: TakenMessage, message: bytes, due: Any) -> bool:
         """
-        Put a denied job into huey's schedule; return False, and do nothing, if it is another worker's by now.
+        Put a denied job into huey's schedule. Return False, and do nothing, if another worker has taken it over.
 
         Args:
-            taken: As it was taken; in no hand if its body has begun.
-            message: What comes back, which is unique.
-            due: When it comes back if nobody wakes it, by huey's own clock.
+            taken: The message that the worker has taken. It is not in hand if its body has begun.
+            message: The message for the schedule, which is unique.
+            due: When huey returns it to the queue if the store does not wake it, by huey's own clock.
         """
-        keys, until = [self._in_hand, self.storage.schedule_key], (taken.since or time.monotonic()) + _INSIST_S
+        keys, until = [self._in_hand, self.storage.schedule_key], (taken.since or time.monotonic()) + _RETRY_FOR_S
         args = [taken.in_hand, message, self.storage.convert_ts(due)]
-        return bool(self._insist(lambda: self._defer(keys=keys, args=args), until)[0])
+        return bool(self._retry(lambda: self._defer(keys=keys, args=args), until)[0])
 
     def wake(self, jobs: Sequence[tuple[float, bytes]]) -> int:
         """
-        Hand *jobs*, of a priority and a message each, to whichever workers are idle, in their order. Returns how many
-        are in a hand now; the others were flushed, or decided on.
+        Move *jobs* from the schedule to where idle workers take them, in order. Each is a priority and a message.
+
+        Returns:
+            How many are in hand now. The others were flushed, or another worker has decided them.
         """
         keys, found = [self.storage.schedule_key, self._in_hand, self._woken], 0
         for start in range(0, len(jobs), _PIECE):
@@ -125,11 +132,13 @@ class Schedule:
 
     def wake_due(self, now: Any, read: Callable[[bytes], Any]) -> None:
         """
-        Wake all denied jobs that are due *now*, by huey's clock. Huey's own scheduler would take all of them at once,
-        and put one after the other into the queue: a kill in between loses the rest.
+        Wake all denied jobs that are due *now*, by huey's clock.
+
+        Huey's own scheduler would remove all of them at once, and then enqueue one after the other: if it is killed in
+        between, the rest is lost.
 
         Args:
-            read: Returns what a denied job's message contains; None: it is the user's own.
+            read: Returns the content of a denied job's message; None if the user scheduled the message.
         """
         until, users = self.storage.convert_ts(now), 0
         while True:
@@ -141,23 +150,23 @@ class Schedule:
                 return
 
     def flush(self) -> None:
-        """Remove what is stored of jobs beside huey's own keys. A worker that has one in hand does not run it."""
+        """Remove the jobs in throttlekit's keys. A worker that has one of them in hand does not run it."""
         self._conn.unlink(self._in_hand, self._woken)
 
-    def _insist(self, ask: Callable[[], Any], until: float) -> tuple[Any, bool]:
-        """What Redis answers to *ask*, and whether it was asked again, as no answer came. After *until* it raises."""
+    def _retry(self, call: Callable[[], Any], until: float) -> tuple[Any, bool]:
+        """Return the result of *call*, and whether it was repeated after connection errors, at most until *until*."""
         again = False
         while True:
             try:
-                return ask(), again
+                return call(), again
             except (ConnectionError, TimeoutError):
                 if time.monotonic() > until:
                     raise
                 again = True
-                time.sleep(_ASK_AGAIN_S)
+                time.sleep(_RETRY_EVERY_S)
 
-    def _listen(self, seconds: float) -> Taken | None:
-        """Wait for a job that was woken, or for a message of the queue, which is in no list of Redis from then on."""
+    def _listen(self, seconds: float) -> TakenMessage | None:
+        """Wait for a woken job, or for a message of the queue. The latter is in no list of Redis afterwards."""
         pop, since = self._conn.bzpopmin if self._sorted else self._conn.brpop, time.monotonic()
         found = None
         with suppress(TimeoutError):
@@ -165,5 +174,5 @@ class Schedule:
         if found is None:
             return None
         if found[0] == self._woken.encode():
-            return Taken(found[1][34:], found[1][17:33].decode(), since)
-        return Taken(found[1][8:] if self._sorted else found[1])
+            return TakenMessage(found[1][34:], found[1][17:33].decode(), since)
+        return TakenMessage(found[1][8:] if self._sorted else found[1])

@@ -1,4 +1,4 @@
-"""The denied tasks of one process: the store wakes them, and the process hands them to whichever worker is idle."""
+"""The denied tasks of one process. When the store wakes a task, the process moves it to where idle workers take it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from throttlekit_huey._schedule import Schedule
 __all__ = ["Item", "WaitingTasks"]
 
 _RETRY_US = 500_000
-"""After how long a task is woken again if huey's Redis did not answer."""
+"""Microseconds until a task is woken again, if huey's Redis did not answer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -26,7 +26,7 @@ class Item:
     A task that may wait.
 
     Attributes:
-        message: What is in huey's schedule; empty: it is not there yet.
+        message: Its message in huey's schedule; empty until it is stored there.
         woken: Whether it was woken.
     """
 
@@ -37,13 +37,13 @@ class Item:
 
 class WaitingTasks:
     """
-    Counts the idle workers of this process, and wakes its denied tasks. A forked child begins with nothing.
+    Counts the idle workers of this process, and wakes its denied tasks. A forked child begins without tasks.
 
     Args:
-        schedule: Returns where tasks wait.
+        schedule: Returns the schedule in which tasks wait.
 
     Attributes:
-        idle: The threads that wait for a task.
+        idle: The idents of the threads that wait for a task.
     """
 
     def __init__(self, limiter: Limiter, schedule: Callable[[], Schedule]) -> None:
@@ -52,42 +52,42 @@ class WaitingTasks:
         self.begin()
 
     def begin(self) -> None:
-        """A consumer is made."""
+        """Start waking tasks. Called when a consumer is made."""
         self._pid = os.getpid()
         self.waker: Waker[Item] = self._limiter.make_waker(
             self._free, self._start, give_back=self._give_back, roams=True
         )
 
     def close(self) -> None:
-        """The workers of this process stop: its tasks ask in other processes."""
+        """Wake all tasks, so that other processes take them: the workers of this process stop."""
         for item in (items := self.waker.close()):
             item.woken = True
-        with suppress(ConnectionError, TimeoutError):  # then they come back when due
+        with suppress(ConnectionError, TimeoutError):  # huey returns the tasks to the queue when they are due
             self._schedule().wake([(item.priority, item.message) for item in items if item.message])
 
     def close_child(self) -> None:
-        """A worker stops. If it is all of this process, the process does."""
+        """Call `close` when a worker stops that is a child process of the consumer."""
         if os.getpid() != self._pid:
             self.close()
 
-    def is_idle(self) -> None:
-        """This thread waits for a task."""
+    def mark_idle(self) -> None:
+        """Record that this thread waits for a task."""
         if threading.get_ident() not in self.idle:
             self.idle.add(threading.get_ident())
             self.waker.freed()
 
-    def is_busy(self) -> None:
-        """This thread has a task, or does not look for one."""
+    def mark_busy(self) -> None:
+        """Record that this thread has a task."""
         self.idle.discard(threading.get_ident())
 
-    def has_ended(self, id: str) -> None:
-        """This thread has ended a task, which does not wait, and is about to be idle."""
+    def finish(self, id: str) -> None:
+        """Record that this thread has ended a task, and will be idle. The task does not wait."""
         self.idle.add(threading.get_ident())
         self.waker.pass_on(id)
         self.waker.done(id)
 
-    def is_stored(self, id: str, item: Item, message: bytes) -> None:
-        """A denied task is in huey's schedule, as *message*."""
+    def on_stored(self, id: str, item: Item, message: bytes) -> None:
+        """Record that a denied task is in huey's schedule, as *message*. If it was woken before that, start it."""
         item.message = message
         if item.woken:
             self._start(id, item)
@@ -96,10 +96,10 @@ class WaitingTasks:
         return len(self.idle)
 
     def _start(self, id: str, item: Item) -> bool:
-        """The waker has woken a task. Returns whether it is in the schedule, or in a worker's hand."""
+        """Move a woken task to the workers. Return whether Redis still has it, in the schedule or in hand."""
         item.woken = True
         if not item.message:
-            return True  # `is_stored` goes on
+            return True  # `on_stored` continues
         self.waker.pass_on(id, asks=True)
         try:
             return self._schedule().wake([(item.priority, item.message)]) > 0
@@ -108,5 +108,5 @@ class WaitingTasks:
             return True
 
     def _give_back(self, item: Item) -> None:
-        """This process stops. Or the waker holds another message of the same id, and this one comes back when due."""
+        """Handle an item that the waker returns: the process stops, or it holds another message with the same id."""
         item.woken = True

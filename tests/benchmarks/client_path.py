@@ -34,7 +34,7 @@ from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import AsyncLimiter, Job, Limiter, TokenBucket
 from throttlekit.adapter.options import WaitRules
-from throttlekit_celery._admission import Gate
+from throttlekit_celery._admission import Admission
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._worker import Settings
 from throttlekit_dramatiq import Throttle
@@ -133,13 +133,15 @@ def without_limits(limiter: Limiter) -> dict[str, Callable[[], object]]:
     app = celery.Celery("bench", broker="memory://")
     app.conf.task_always_eager = False
     task = app.task(_body, name="bench.body")
-    gate = Gate(app, limiter, TaskLimits(limiter, None), Settings(rules=WaitRules(), max_hold=None, max_held=1))
+    admission = Admission(
+        app, limiter, TaskLimits(limiter, None), Settings(rules=WaitRules(), max_hold=None, max_held=1)
+    )
     sender, request = _Thing(app=app), _Thing(request_dict={}, task=task)
     job: Any = SimpleNamespace(func=_body, func_name="body", instance=None)
     return {
         "a call of an empty function": _body,
         "Dramatiq: three hooks of a message": of_dramatiq,
-        "Celery: one signal of a task": lambda: gate.receive(sender, request),
+        "Celery: one signal of a task": lambda: admission.receive(sender, request),
         "RQ: one look at a job": lambda: options_of(job),
     }
 

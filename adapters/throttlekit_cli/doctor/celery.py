@@ -10,7 +10,7 @@ from typing import Any
 from celery.app.utils import find_app  # type: ignore[import-untyped]
 
 from throttlekit.adapter import misspelt
-from throttlekit_celery._install import gate_of
+from throttlekit_celery._install import admission_of
 from throttlekit_celery._options import DECLARED
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
@@ -44,15 +44,15 @@ def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
             yield _fault(
                 f"{name} has the option {option!r}, which Celery ignores: it has no limit by that.", f"write {meant}=…"
             )
-    gate = gate_of(app)
-    if gate is None:
+    admission = admission_of(app)
+    if admission is None:
         yield _fault(
             f"throttlekit is not installed in this app; {len(limited)} of its tasks name limits.",
             "call install(app, limiter) where the app is made",
         )
         return
     yield Finding("ok", "celery", f"install(app, …) was called; {len(limited)} tasks name limits themselves.")
-    yield from compare_stores(gate.limiter, url, "celery", _broker(app))
+    yield from compare_stores(admission.limiter, url, "celery", _broker(app))
     if app.conf.task_always_eager:
         yield _warning(
             "task_always_eager is on: tasks run where they are called, and limits are ignored unless install has "
@@ -65,7 +65,7 @@ def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
         yield from _lost_broker()
     elif transport in ("amqp", "pyamqp", "amqps", "librabbitmq", "py-amqp"):
         yield _publisher_confirms(app)
-        yield _consumer_timeout(gate)
+        yield _consumer_timeout(admission)
     for name in limited:
         if getattr(app.tasks[name], "rate_limit", None):
             yield Finding("note", "celery", f"{name} also has a rate_limit, which each worker counts by itself.")
@@ -123,9 +123,9 @@ def _publisher_confirms(app: Any) -> Finding:
     )
 
 
-def _consumer_timeout(gate: Any) -> Finding:
-    if gate.max_hold is not None:
-        return Finding("ok", "celery", f"A worker holds a task for at most {gate.max_hold:g} s (max_hold=).")
+def _consumer_timeout(admission: Any) -> Finding:
+    if admission.max_hold is not None:
+        return Finding("ok", "celery", f"A worker holds a task for at most {admission.max_hold:g} s (max_hold=).")
     return Finding(
         "note",
         "celery",

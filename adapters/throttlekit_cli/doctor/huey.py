@@ -13,7 +13,7 @@ from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores
 from throttlekit_huey._install import limiter_of
-from throttlekit_huey._schedule import ANOTHERS_AFTER_S, PREFIX
+from throttlekit_huey._schedule import PREFIX, TAKEOVER_AFTER_S
 
 __all__ = ["examine_huey"]
 
@@ -82,5 +82,5 @@ def _overdue_s(huey: Any) -> float:
     due = conn.zrange(storage.schedule_key, 0, 0, withscores=True)
     seconds, _ = conn.time()
     in_hand = conn.zrange(f"{PREFIX}{storage.name}:in-hand", 0, 0, withscores=True)
-    late = [now - at for _, at in due] + [seconds - at / 1e6 - ANOTHERS_AFTER_S for _, at in in_hand]
+    late = [now - at for _, at in due] + [seconds - at / 1e6 - TAKEOVER_AFTER_S for _, at in in_hand]
     return float(max(late, default=0.0))

@@ -104,17 +104,17 @@ def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Itera
 
 def _is_same(limiter: Limiter, url: str) -> bool:
     """Whether both are one store: what is paused in one is paused in the other, whatever the names of its server."""
-    probe = TokenBucket(f"throttlekit-doctor-{secrets.token_hex(4)}", "1000/s", burst=1000)
+    test_limit = TokenBucket(f"throttlekit-doctor-{secrets.token_hex(4)}", "1000/s", burst=1000)
     other = Limiter(url)
     try:
-        other.pause(probe, 60)
-        return not limiter.peek(probe).allowed
+        other.pause(test_limit, 60)
+        return not limiter.peek(test_limit).allowed
     except StoreUnavailable:
         # The names are all that is known: the application's server may not be reachable from here.
         return not limiter.store_address or limiter.counts_at(address_of_url(url))
     finally:
         with contextlib.suppress(StoreUnavailable):
-            other.reset(probe)
+            other.reset(test_limit)
         other.close()
         limiter.close()
 

@@ -26,7 +26,7 @@ _MAX_ROUND_TRIP_MS = 5.0
 _MAX_CLOCK_DIFFERENCE_S = 1.0
 _MAX_SHARE = 0.8  # of memory and of connections
 _PINGS = 20
-_PROBE = TokenBucket("throttlekit-doctor", "1000/s", burst=1000)
+_TEST_LIMIT = TokenBucket("throttlekit-doctor", "1000/s", burst=1000)
 _fault = partial(Finding, "fault", "store")
 _warning = partial(Finding, "warning", "store")
 
@@ -48,9 +48,9 @@ def examine_store(url: str) -> Iterator[Finding]:
         return
     limiter = Limiter(url)
     try:
-        limiter.peek(_PROBE)
-        limiter.pause(_PROBE, 0.001)
-        limiter.reset(_PROBE)
+        limiter.peek(_TEST_LIMIT)
+        limiter.pause(_TEST_LIMIT, 0.001)
+        limiter.reset(_TEST_LIMIT)
     except StoreUnavailable as error:
         yield _unavailable(error)
         return

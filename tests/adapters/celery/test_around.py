@@ -142,7 +142,7 @@ def test_a_pool_that_spawns_its_processes(redis_base: str) -> None:
 
 
 def test_install_in_a_body_is_refused(redis_base: str) -> None:
-    """In a process of the pool, forked or spawned, no gate would ever stand."""
+    """In a process of the pool, forked or spawned, `install` could not check any task."""
     with celery_site("redis", redis_base, redis_base) as site:
         site.start(*(["--pool-start-method", "spawn"] if VERSION >= (5, 7) else []), name="spawned")
         for name in ("spawned", "forked"):

@@ -53,7 +53,7 @@ def test_a_copy_is_confirmed_with_and_without_confirm_publish(rabbitmq_url: str,
         try:
             for _ in range(3):
                 assert copies.put_back(held(app, queue), stored.append)
-            copies.settle(time.monotonic() + WITHIN)
+            copies.wait_for_confirmations(time.monotonic() + WITHIN)
             assert stored == [True, True, True]
             assert connection.default_channel.queue_declare(queue, passive=True).message_count == 3
         finally:

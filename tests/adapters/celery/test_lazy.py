@@ -18,7 +18,7 @@ from celery.local import PromiseProxy
 
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_celery import install
-from throttlekit_celery._install import gate_of
+from throttlekit_celery._install import admission_of
 
 PARTNER = TokenBucket("partner", "100/s")
 Install = Callable[[Celery], None]
@@ -286,7 +286,7 @@ def test_an_installed_app_is_collected() -> None:
         app = _app()
         if with_install:
             install(app, Limiter(), eager="wait")
-            found.append(weakref.ref(gate_of(app)))
+            found.append(weakref.ref(admission_of(app)))
         app.task(name="one", shared=False)(job)
         app.finalize()
         found.append(weakref.ref(app))

@@ -13,7 +13,7 @@ import pytest
 from kombu.asynchronous import Hub
 
 from throttlekit_celery._held_task import HeldTask
-from throttlekit_celery._host import keep_turning
+from throttlekit_celery._host import keep_loop_running
 from throttlekit_celery._requeue import Copies
 
 
@@ -38,7 +38,7 @@ def test_the_loop_does_not_rest_while_timers_are_due(pipe: int) -> None:
         )
         hub.add_reader(pipe, fired.append)
         for _ in range(2):
-            keep_turning(SimpleNamespace(hub=hub))
+            keep_loop_running(SimpleNamespace(hub=hub))
         for number in range(25):
             hub.timer.call_after(-1, fired.append, (number,))
         hub.timer.call_after(3600, fired.append, (25,))
@@ -51,9 +51,9 @@ def test_the_loop_does_not_rest_while_timers_are_due(pipe: int) -> None:
 
 def test_a_worker_without_a_loop_has_none_to_keep_turning() -> None:
     """Greenlets fire their timers themselves; and a loop that is made otherwise is left as it is."""
-    keep_turning(SimpleNamespace(hub=None))
+    keep_loop_running(SimpleNamespace(hub=None))
     hub = SimpleNamespace(fire_timers=lambda propagate: 1)
-    keep_turning(SimpleNamespace(hub=hub))
+    keep_loop_running(SimpleNamespace(hub=hub))
     assert hub.fire_timers(()) == 1
 
 

@@ -18,7 +18,7 @@ from support.servers.processes import free_port, patient, rabbitmq_server, redis
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Control, Job, Limiter, TokenBucket
 from throttlekit.adapter import Failed
-from throttlekit_celery._outcomes import end_unrun
+from throttlekit_celery._outcomes import end_without_body
 
 pytestmark = [
     pytest.mark.workers,
@@ -94,7 +94,7 @@ def test_a_task_that_fails_unrun_is_one_line_in_the_log() -> None:
             task=SimpleNamespace(on_failure=lambda *told: None), id="1", args=(), kwargs={}, acknowledged=True,
             on_failure=lambda info, return_ok, told=told: told.append(info),
         )  # fmt: skip
-        end_unrun(request, Failed(raised.value))
+        end_without_body(request, Failed(raised.value))
         (info,) = told
         assert info.exc_info == (type(raised.value), raised.value, None)
         assert raised.value.__traceback__ is None

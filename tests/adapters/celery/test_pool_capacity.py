@@ -31,14 +31,14 @@ class Consumer:
         self.later.append(call)
 
     def on_task_request(self, request: Any) -> None:
-        if self.capacity.admits(request.held, self.pool):
+        if self.capacity.admit_or_queue(request.held, self.pool):
             self.ran.append(request)
 
     def receive(self) -> Any:
         """Another task, which Celery counts as reserved."""
         request: Any = _Request()
         request.held = HeldTask(self, request, _nothing, 0.0)
-        self.capacity.receive(self, request)
+        self.capacity.record_received(self, request)
         worker_state().reserved_requests.add(request)
         self.on_task_request(request)
         return request
@@ -70,11 +70,11 @@ def test_who_waits_is_taken_as_soon_as_a_thread_is_free(consumer: Consumer) -> N
     assert consumer.ran == [first]
     assert len(consumer.later) == 1
     worker_state().reserved_requests.discard(first)
-    consumer.capacity.freed(consumer)
+    consumer.capacity.on_slot_freed(consumer)
     consumer.soon.pop()()
     assert consumer.ran == [first, second]
     worker_state().reserved_requests.discard(second)
-    consumer.capacity.freed(consumer)
+    consumer.capacity.on_slot_freed(consumer)
     consumer.soon.pop()()
     assert consumer.ran == [first, second, third]
     assert len(consumer.later) == 1, "one look by the clock is on its way, and no second is asked for"
@@ -85,7 +85,7 @@ def test_who_waits_is_taken_as_soon_as_a_thread_is_free(consumer: Consumer) -> N
 def test_nobody_is_called_where_nobody_waits(consumer: Consumer) -> None:
     """A worker that keeps up pays nothing for it."""
     consumer.receive()
-    consumer.capacity.freed(consumer)
+    consumer.capacity.on_slot_freed(consumer)
     assert not consumer.soon
 
 

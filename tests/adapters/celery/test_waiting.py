@@ -98,10 +98,10 @@ def test_celery_counts_a_task_as_reserved_but_for_the_time_it_is_held(make: Any,
     consumer.turn()
     assert (held.state, set(reserved)) == (State.RESERVED, {held.request})
     assert consumer.taken_up == [held.request]
-    held.becomes(State.RUNNING)
-    held.becomes(State.GONE)
+    held.set_state(State.RUNNING)
+    held.set_state(State.GONE)
     assert set(reserved) == set()
-    held.becomes(State.ENDED)
+    held.set_state(State.ENDED)
     assert set(reserved) == set(), "what has ended is not reserved again"
 
 
@@ -134,7 +134,7 @@ def test_a_task_that_is_woken_before_it_is_held_is_taken_up_once(make: Any) -> N
 
 
 def test_what_was_woken_as_the_connection_broke_is_not_taken_up(make: Any) -> None:
-    """The broker delivers it again. What is acknowledged is no other worker's, and is held again by the gate."""
+    """The broker delivers it again. What is acknowledged is no other worker's, and is held again by this worker."""
     consumer = Consumer()
     tasks, held = make(consumer), received(consumer, 1)
     tasks.hold(held, 5.0)

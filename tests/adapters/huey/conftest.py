@@ -33,6 +33,6 @@ def _hand(kind: Any, url: str) -> Iterator[Hand]:
     install(huey, limiter)
     hand = Hand(huey, limiter)
     yield hand
-    hand.gate.waiting.close()
+    hand.admission.waiting.close()
     limiter.close()
     huey.storage.pool.disconnect()

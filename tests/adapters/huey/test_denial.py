@@ -91,7 +91,7 @@ def test_a_woken_job_stands_among_the_priorities(hand: Hand) -> None:
     free("same", priority=5)
     free("low", priority=1)
     free("high", priority=9)
-    hand.gate.waiting._free = lambda: 2
+    hand.admission.waiting._free = lambda: 2
     wait_until(lambda: hand.in_hand == 2, description="both are woken")
     assert hand.until(5) == ["high", "first", "second", "same", "low"]
 
@@ -148,7 +148,7 @@ def test_a_task_object_that_is_enqueued_twice_waits_twice_for_a_store(redis_url:
     assert hand.until(1) == ["x"]
     huey.read_schedule(huey._get_timestamp() + datetime.timedelta(minutes=1))  # of two, one waits until it is due
     assert hand.until(2) == ["x", "x"]
-    hand.gate.waiting.close()
+    hand.admission.waiting.close()
     limiter.close()
     huey.storage.pool.disconnect()
 
@@ -195,10 +195,10 @@ def test_a_lost_answer_loses_no_granted_job(hand: Hand) -> None:
     """The worker finds that the job is in no worker's hand, as it has let it go itself a moment ago: it runs it."""
     hand.task()("x")
     task = hand.huey.dequeue()
-    hand.gate.schedule._conn = _Breaking(hand.redis, "zrem")
+    hand.admission.schedule._conn = _Breaking(hand.redis, "zrem")
     hand.huey.execute(task)
     assert hand.ran == ["x"]
-    assert (hand.gate.schedule._conn.lost, hand.in_hand) == (2, 0)
+    assert (hand.admission.schedule._conn.lost, hand.in_hand) == (2, 0)
 
 
 def test_a_lost_answer_loses_no_job_that_heard_a_429(hand: Hand) -> None:
@@ -212,7 +212,7 @@ def test_a_lost_answer_loses_no_job_that_heard_a_429(hand: Hand) -> None:
 
     angry()
     task = hand.huey.dequeue()
-    hand.gate.schedule._defer = _Breaking(hand.gate.schedule._defer, "")
+    hand.admission.schedule._defer = _Breaking(hand.admission.schedule._defer, "")
     hand.huey.execute(task)
     assert hand.huey.scheduled_count() == 1
     assert hand.until(2) == ["ran", "ran"]
@@ -221,7 +221,7 @@ def test_a_lost_answer_loses_no_job_that_heard_a_429(hand: Hand) -> None:
 def test_a_lost_connection_loses_no_job_that_came_while_a_worker_listened(hand: Hand) -> None:
     """It is in no list of Redis as the worker asks to have it in hand: the worker keeps it, and asks again."""
     task, sender = hand.task(), threading.Timer(0.05, lambda: task("x"))
-    hand.gate.schedule._take = take = _Breaking(hand.gate.schedule._take, "", done=False)
+    hand.admission.schedule._take = take = _Breaking(hand.admission.schedule._take, "", done=False)
     take.lost = -1  # the first call finds nothing, and the worker listens
     sender.start()
     with pytest.raises(RedisConnectionError):
@@ -255,13 +255,13 @@ def test_a_job_that_comes_to_an_idle_worker(hand: Hand, limited: bool) -> None:
     """A worker that listens takes it at once; one that may be limited is in its hand, and any other is not."""
     task = hand.task(throttle=RATE if limited else None)
     listening = threading.Event()
-    listen = hand.gate.schedule._listen
+    listen = hand.admission.schedule._listen
 
     def listened(seconds: float) -> bytes:
         listening.set()
         return listen(seconds)
 
-    hand.gate.schedule._listen = listened
+    hand.admission.schedule._listen = listened
     taken: list[Any] = []
     worker = threading.Thread(target=lambda: taken.append(hand.huey.dequeue()))
     worker.start()
@@ -300,7 +300,7 @@ def test_a_job_that_nobody_wakes_comes_back(hand: Hand) -> None:
     hand.deny(0.5)
     task("waiting")
     hand.step()
-    hand.gate.waiting.waker.close()  # as if it was killed
+    hand.admission.waiting.waker.close()  # as if it was killed
     task.schedule(("scheduled",), delay=60)
     hand.step()
     now = hand.huey._get_timestamp()
@@ -309,8 +309,8 @@ def test_a_job_that_nobody_wakes_comes_back(hand: Hand) -> None:
     assert hand.huey.read_schedule(now + datetime.timedelta(seconds=11)) == []
     assert (hand.in_hand, hand.huey.scheduled_count()) == (1, 1)
     wait_until(lambda: hand.limiter.peek(RATE).reason != "paused", description="the pause is over")
-    hand.gate.waiting.close()
-    hand.gate.waiting.begin()  # another process
+    hand.admission.waiting.close()
+    hand.admission.waiting.begin()  # another process
     assert hand.until(1) == ["waiting"]
 
 
@@ -337,7 +337,7 @@ def test_without_workers_of_ours_huey_brings_a_job_back(plain: Hand) -> None:
     stock: Any = RedisHuey(plain.huey.name, connection_pool=plain.huey.storage.pool)
     later = stock._get_timestamp() + datetime.timedelta(seconds=11)
     assert len(stock.storage.read_schedule(later)) == 1
-    wait_until(lambda: not len(plain.gate.waiting.waker), description="it is woken, and found to be gone")
+    wait_until(lambda: not len(plain.admission.waiting.waker), description="it is woken, and found to be gone")
     assert plain.ran == []
 
 
@@ -349,7 +349,7 @@ def test_a_process_that_stops_gives_its_jobs_to_others(hand: Hand) -> None:
         task(n)
     for _ in range(249):
         hand.step()
-    hand.gate.waiting.close()
+    hand.admission.waiting.close()
     assert (hand.in_hand, hand.huey.scheduled_count()) == (249, 0)
     taken = [hand.huey.dequeue() for _ in range(249)]
     assert [each.args[0] for each in taken] == list(range(249))
@@ -641,13 +641,13 @@ def test_a_huey_may_get_priorities_while_jobs_wait(redis_url: str) -> None:
         before.step()
     wait_until(lambda: before.in_hand, description="one is woken")
     assert before.redis.type(before.key("woken")) == b"list"
-    before.gate.waiting.close()
+    before.admission.waiting.close()
     for n in range(3, 6):
         free(n)
     after.until(3)
     _age(after)
     assert sorted(after.until(6)) == list(range(6))
-    after.gate.waiting.close()
+    after.admission.waiting.close()
     for each in (before, after):
         each.huey.storage.pool.disconnect()
 
@@ -690,7 +690,7 @@ def test_a_lost_answer_at_a_wake_loses_no_position(hand: Hand) -> None:
     for n in range(2):
         task(n)
         hand.step()
-    hand.gate.schedule._wake = wake = _Breaking(hand.gate.schedule._wake, "")
+    hand.admission.schedule._wake = wake = _Breaking(hand.admission.schedule._wake, "")
     hand.limiter.settle(held, actual=0)
     wait_until(lambda: wake.lost == 2, description="it was woken twice")
     assert hand.in_hand == 1
@@ -718,6 +718,6 @@ def test_jobs_that_end_in_another_process_leave_the_waitlist(redis_url: str) -> 
     assert [name for name, _ in two.signals].count("revoked") == 5
     assert not [key for key in one.redis.keys("tk1:{slow:}*") if b"entries" in key]
     for each in (one, two):
-        each.gate.waiting.close()
+        each.admission.waiting.close()
         each.huey.storage.pool.disconnect()
     limiter.close()

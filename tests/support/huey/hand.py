@@ -69,9 +69,9 @@ class Hand:
         return f"throttlekit:huey:{self.huey.storage.name}:{name}"
 
     @property
-    def gate(self) -> Any:
+    def admission(self) -> Any:
         """What the huey does in place of its own methods."""
-        return self.huey._throttlekit_gate
+        return self.huey._throttlekit_admission
 
     @property
     def redis(self) -> Any:

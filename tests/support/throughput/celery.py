@@ -14,7 +14,7 @@ app.conf.update(task_default_queue=_told["queue"], task_ignore_result=True, work
 if _told["variant"] not in WITHOUT_THROTTLEKIT:
     install(app, Limiter(_told["store"]))
 elif _told["variant"] == AN_INCR:
-    signals.task_received.connect(lambda **_: ask(), weak=False)  # in the main process, where the gate asks
+    signals.task_received.connect(lambda **_: ask(), weak=False)  # in the main process, where limits are checked
 _options = {"throttle": [LIMIT]} if _told["variant"] == "limit" else {}
 
 

@@ -17,8 +17,8 @@ from throttlekit import Job, Limiter, TokenBucket
 from throttlekit._engine.call import Call
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter import WaitRules
-from throttlekit_celery._admission import Gate
-from throttlekit_celery._body import GoesBack
+from throttlekit_celery._admission import Admission
+from throttlekit_celery._body import RunAgain
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._worker import Settings
@@ -98,15 +98,15 @@ def limiter() -> Iterator[Limiter]:
 
 
 @pytest.fixture
-def gate(limiter: Limiter, reserved: Any) -> Iterator[Gate]:
-    app: Any = celery.Celery("gate", set_as_current=False)
+def admission(limiter: Limiter, reserved: Any) -> Iterator[Admission]:
+    app: Any = celery.Celery("admission", set_as_current=False)
     app.task(_nothing, name="call")
     app.finalize()
-    gate = Gate(
+    admission = Admission(
         app, limiter, TaskLimits(limiter, {"call": PARTNER}), Settings(rules=WaitRules(), max_hold=None, max_held=100)
     )
-    yield gate
-    for tasks in gate._held.values():
+    yield admission
+    for tasks in admission._held.values():
         tasks.close()
     app.close()
 
@@ -115,22 +115,22 @@ def _nothing() -> None: ...
 
 
 @pytest.fixture
-def consumer(gate: Gate) -> Consumer:
-    consumer = Consumer(gate._app)
-    gate.start(consumer)
+def consumer(admission: Admission) -> Consumer:
+    consumer = Consumer(admission._app)
+    admission.start(consumer)
     return consumer
 
 
-def received(gate: Gate, consumer: Consumer, id: str = "2") -> Request:
-    request = Request(gate._app.tasks["call"], id)
-    gate.receive(sender=consumer, request=request)
+def received(admission: Admission, consumer: Consumer, id: str = "2") -> Request:
+    request = Request(admission._app.tasks["call"], id)
+    admission.receive(sender=consumer, request=request)
     worker_state().task_reserved(request)
     consumer.on_task_request(request)
     return request
 
 
-def held_by(gate: Gate, consumer: Consumer) -> list[str]:
-    return [held.request.id for held in gate._tasks_of(consumer)]
+def held_by(admission: Admission, consumer: Consumer) -> list[str]:
+    return [held.request.id for held in admission._tasks_of(consumer)]
 
 
 def waiting(limiter: Limiter) -> list[str]:
@@ -139,29 +139,29 @@ def waiting(limiter: Limiter) -> list[str]:
     return [id for _, id in wiring_of(limiter).stores.shared.list_waiting(claim.claim, 20).first]
 
 
-def test_a_denied_task_runs_when_it_is_woken(gate: Gate, limiter: Limiter, consumer: Consumer) -> None:
+def test_a_denied_task_runs_when_it_is_woken(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:
     """Until then it is held; at the end of a pause the store wakes it."""
     limiter.pause(PARTNER, 3600)
-    request = received(gate, consumer)
-    assert held_by(gate, consumer) == ["2"]
+    request = received(admission, consumer)
+    assert held_by(admission, consumer) == ["2"]
     assert not request.ran
     limiter.resume(PARTNER)
     consumer.until(lambda: request.ran, "it has run")
-    assert held_by(gate, consumer) == []
+    assert held_by(admission, consumer) == []
 
 
 def test_a_revoked_task_leaves_its_waitlist_at_once(
-    gate: Gate, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+    admission: Admission, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is found among the held ones. The next one runs as if it had not been."""
     monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
     limiter.pause(PARTNER, 3600)
-    request = received(gate, consumer)
-    behind = received(gate, consumer, "3")
+    request = received(admission, consumer)
+    behind = received(admission, consumer, "3")
     assert waiting(limiter) == ["2", "3"]
     request.is_revoked = True
     request.expires = datetime.now()
-    consumer.until(lambda: held_by(gate, consumer) == ["3"], "it has left")
+    consumer.until(lambda: held_by(admission, consumer) == ["3"], "it has left")
     assert waiting(limiter) == ["3"]
     limiter.resume(PARTNER)
     consumer.until(lambda: behind.ran, "the next has run")
@@ -169,82 +169,88 @@ def test_a_revoked_task_leaves_its_waitlist_at_once(
 
 
 def test_a_task_that_no_queue_has_survives_a_lost_connection(
-    gate: Gate, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+    admission: Admission, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Acknowledged as its body began, which met a 429, and not put back since: the broker does not deliver it again."""
-    monkeypatch.setattr(gate._copies, "put_back", lambda *_: False)
+    monkeypatch.setattr(admission._copies, "put_back", lambda *_: False)
     limiter.pause(PARTNER, 3600)
-    request, other = received(gate, consumer), received(gate, consumer, "3")
+    request, other = received(admission, consumer), received(admission, consumer, "3")
     request.acknowledged = True
-    gate.disconnected(consumer)
+    admission.on_disconnect(consumer)
     limiter.resume(PARTNER)
-    gate.start(consumer)
+    admission.start(consumer)
     consumer.until(lambda: request.ran, "it has run")
     assert not other.ran, "the broker delivers it again"
 
 
-def test_a_body_with_a_429_waits_once_more_and_runs_again(gate: Gate, limiter: Limiter, consumer: Consumer) -> None:
+def test_a_body_with_a_429_waits_once_more_and_runs_again(
+    admission: Admission, limiter: Limiter, consumer: Consumer
+) -> None:
     """It is the first of those that wait, and its own error does not end it."""
-    request: Any = received(gate, consumer)
+    request: Any = received(admission, consumer)
     assert request.ran
-    behind = received(gate, consumer, "3")
+    behind = received(admission, consumer, "3")
     request.ran = False
-    request.on_failure(SimpleNamespace(exception=GoesBack(0.0, True)))
+    request.on_failure(SimpleNamespace(exception=RunAgain(0.0, True)))
     consumer.turn()
-    assert sorted(held_by(gate, consumer)) == ["2", "3"]
+    assert sorted(held_by(admission, consumer)) == ["2", "3"]
     limiter.resume(PARTNER)
     consumer.until(lambda: request.ran, "it has run again")
     assert not behind.ran
 
 
-def test_two_messages_with_one_id_both_run(gate: Gate, limiter: Limiter, consumer: Consumer) -> None:
+def test_two_messages_with_one_id_both_run(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:
     """A sender chooses ids: the first is not lost when the second is denied."""
     limiter.pause(PARTNER, 3600)
-    first = received(gate, consumer)
-    second = Request(gate._app.tasks["call"], "2")
+    first = received(admission, consumer)
+    second = Request(admission._app.tasks["call"], "2")
     second.message.delivery_tag = "another"
-    gate.receive(sender=consumer, request=second)
+    admission.receive(sender=consumer, request=second)
     consumer.on_task_request(second)
-    consumer.until(lambda: len(held_by(gate, consumer)) == 2, "both are held")
+    consumer.until(lambda: len(held_by(admission, consumer)) == 2, "both are held")
     limiter.resume(PARTNER)
     consumer.until(lambda: first.ran and second.ran, "both have run")
 
 
-def test_a_message_that_is_delivered_twice_runs_once(gate: Gate, limiter: Limiter, consumer: Consumer) -> None:
+def test_a_message_that_is_delivered_twice_runs_once(
+    admission: Admission, limiter: Limiter, consumer: Consumer
+) -> None:
     """Redis delivers what is unacknowledged for too long again, with the same tag: the later copy stands for both."""
     limiter.pause(PARTNER, 3600)
-    first, second = received(gate, consumer), received(gate, consumer)
-    consumer.until(lambda: len(held_by(gate, consumer)) == 1, "one is held")
+    first, second = received(admission, consumer), received(admission, consumer)
+    consumer.until(lambda: len(held_by(admission, consumer)) == 1, "one is held")
     limiter.resume(PARTNER)
     consumer.until(lambda: second.ran, "it has run")
     assert not first.ran
 
 
 def test_what_is_held_for_too_long_goes_back(
-    gate: Gate, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+    admission: Admission, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its original is acknowledged once the copy is safe. A copy that is not safe is tried again, and it runs here."""
     monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
-    monkeypatch.setattr(gate, "_longest", 0.0)
+    monkeypatch.setattr(admission, "_longest", 0.0)
     copies: list[Callable[[bool], None]] = []
-    monkeypatch.setattr(gate._copies, "put_back", lambda held, done: not copies.append(done))
+    monkeypatch.setattr(admission._copies, "put_back", lambda held, done: not copies.append(done))
     limiter.pause(PARTNER, 3600)
-    request: Any = received(gate, consumer)
+    request: Any = received(admission, consumer)
     acknowledged: list[int] = []
     request.message.ack_log_error = lambda *_: acknowledged.append(1)
     consumer.until(lambda: copies, "a copy was sent")
     copies.pop()(False)
     consumer.until(lambda: copies, "another copy was sent")
-    assert (acknowledged, held_by(gate, consumer)) == ([], ["2"])
+    assert (acknowledged, held_by(admission, consumer)) == ([], ["2"])
     copies.pop()(True)
-    assert (acknowledged, held_by(gate, consumer)) == ([1], [])
+    assert (acknowledged, held_by(admission, consumer)) == ([1], [])
     assert waiting(limiter) == ["2"], "it keeps its position"
 
 
-def test_a_task_that_has_ended_is_gone(gate: Gate, consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_has_ended_is_gone(
+    admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With its message and its arguments, at once: it leaves nothing for Python's collector to look for."""
     monkeypatch.setattr(Request, "on_success", lambda *_: None)
-    request = received(gate, consumer)
+    request = received(admission, consumer)
     assert request.ran
     gone = weakref.ref(request)
     ended: Any = request.on_success

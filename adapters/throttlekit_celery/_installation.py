@@ -1,0 +1,109 @@
+"""
+The apps for which `install` was called, and this process's receivers of Celery's signals.
+
+One receiver of each signal serves all apps. It has no reference to an app, so an app that nothing else uses is
+garbage-collected, and each `install` costs the same. An `Installation` lives as long as its app.
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from throttlekit_celery._admission import Admission
+from throttlekit_celery._body import Bodies, catch_rate_limited
+from throttlekit_celery._host import connect_on_app_finalize, has_copies, signals
+from throttlekit_celery._maps import refuse_maps
+from throttlekit_celery._options import TaskLimits
+
+__all__ = ["Installation", "add", "installation_for", "installation_of"]
+
+
+@dataclass(eq=False)
+class Installation:
+    """The objects that `install` makes for one app."""
+
+    admission: Admission
+    bodies: Bodies
+    limits: TaskLimits
+    wait_in_place: Callable[..., None] | None
+
+    def listen(self, task: Any) -> None:
+        """If *task* has limits: catch the `RateLimited` of its body, and refuse `.map` and its like."""
+        if self.limits.limited(task):
+            catch_rate_limited(task)
+            if self.limits.of(task).limits:
+                refuse_maps(task)
+
+    def listen_all(self, app: Any) -> None:
+        for task in list(app.tasks.values()):
+            if task.app is app:
+                self.listen(task)
+
+
+_apps: weakref.WeakKeyDictionary[Any, weakref.ref[Installation]] = weakref.WeakKeyDictionary()
+_at_exit: list[Callable[[], None]] = []
+
+
+def add(app: Any, installed: Installation) -> None:
+    """Call *installed* for the signals of *app*. The app has to keep it alive: here is only a weak reference."""
+    _apps[app] = weakref.ref(installed)
+    # Connecting the same receiver a second time has no effect.
+    signals.task_received.connect(_on_task_received, weak=False)
+    signals.worker_shutdown.connect(_close_all, weak=False)
+    signals.task_prerun.connect(_on_prerun, weak=False)
+    signals.task_postrun.connect(_on_postrun, weak=False)
+    connect_on_app_finalize(_on_finalize)
+    if not _at_exit:
+        _at_exit.append(atexit.register(_close_all))  # a cold shutdown does not send the signal
+
+
+def installation_of(app: Any) -> Installation | None:
+    """The `Installation` of *app* itself; None if `install` was not called for it."""
+    found = _apps.get(app)
+    return found() if found is not None else None
+
+
+def installation_for(app: Any) -> Installation | None:
+    """Like `installation_of`, but in a pool process *app* may also be a copy of the app with the `Installation`."""
+    found = installation_of(app)
+    if found is None and has_copies():
+        found = next((installation_of(each) for each in list(_apps) if each.main == app.main), None)
+    return found
+
+
+def _on_task_received(sender: Any = None, request: Any = None, **_: Any) -> None:
+    if installed := installation_of(sender.app):
+        installed.admission.receive(sender, request)
+
+
+def _on_prerun(task: Any = None, **options: Any) -> None:
+    if installed := installation_for(task.app):
+        installed.bodies.on_prerun(task, **options)
+        if installed.wait_in_place is not None and installed is installation_of(task.app):
+            installed.wait_in_place(task, **options)
+
+
+def _on_postrun(task: Any = None, **options: Any) -> None:
+    if installed := installation_for(task.app):
+        installed.bodies.on_postrun(task, **options)
+
+
+def _close_all(**_: Any) -> None:
+    for app in list(_apps):
+        if installed := installation_of(app):
+            installed.admission.close()
+
+
+def _on_finalize(app: Any) -> None:
+    """Watch the tasks of *app*, which is about to bind them. It may be a spawned pool process's copy of an app."""
+    if installation_for(app) is not None:
+        app.on_after_finalize.connect(_on_finalized, weak=False)
+
+
+def _on_finalized(sender: Any = None, **_: Any) -> None:
+    if installed := installation_for(sender):
+        installed.listen_all(sender)
