@@ -161,7 +161,7 @@ answer = operator.get(PAGE)
 assert b"<title>throttlekit</title>" in answer.content
 assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
 (row,) = operator.get(PAGE + "api/limits", {"order": "name"}).json()["limits"]
-assert (row["name"], row["allowed"], row["denials"]) == ("search", 1, 1)
+assert (row["limit"], row["last_minute"]["allowed"], row["last_minute"]["denials"]) == ("search", 1, 1)
 assert "production" in operator.get(PAGE + "api/about").json()["store"]
 assert operator.get(PAGE + "nothing").status_code == 404
 assert operator.get(PAGE[:-1]).status_code == 301
