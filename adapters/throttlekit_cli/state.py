@@ -1,7 +1,7 @@
 """
 The state of the fleet as plain data: the one form that `top`, `explain`, the web page and their JSON share.
 
-Rule 1: each thing has one name; docs/top.md lists them. The name of a number ends with its unit.
+Rule 1: each thing has one name, and the name of a number ends with its unit. docs/top.md explains each name.
 Rule 2: durations are in seconds, points in time are seconds since 1970 by the store's clock. None means not known, or
 that the name does not apply.
 Rule 3: keys and tenants are digests unless the operator or the limit shows them.
@@ -38,16 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastMinute:
-    """
-    What was decided in the last minute.
-
-    Attributes:
-        allowed: Decisions that let a job pass; None of a key.
-        units: Units that were used, as far as `settle` has corrected them.
-        rate_used_ratio: The units as a share of what the rate allows in a minute. None also if the rate changed.
-        denied: Denials by reason, and `denials`, their sum.
-        longest_wait_seconds: The longest wait of a job that was decided.
-    """
+    """What was decided in the last minute."""
 
     allowed: int | None
     units: int
@@ -59,7 +50,7 @@ class LastMinute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowed:
-    """How a key is slowed down: by "adapt" or by "headers"; and the same as text."""
+    """How a key is slowed down, and the same as text."""
 
     units_per_second: float
     by: str
@@ -69,20 +60,7 @@ class Slowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """
-    What is counted now, under one key or for a whole limit.
-
-    Attributes:
-        used, capacity: Units or slots that count now, and the most that can.
-        waiting_jobs, waiting_units: How many jobs wait, and about how many units they take.
-        owners: How many worker processes have these jobs.
-        oldest_wait_seconds: The longest wait of a job that was decided in the last minute, or that is first now.
-        last_starts_in_seconds: When the last job that waits will start.
-        paused_for_seconds: For how much longer no job is admitted.
-        mean_hold_seconds, last_slot_ago_seconds, oldest_hold_seconds: Of a concurrency limit: how long a slot is held,
-            how long ago the last was given, and how long the oldest holder has had its slot.
-        last_minute: None if no process reported in the last minute.
-    """
+    """What is counted now, under one key or for a whole limit. `last_minute`: None if no process reported in it."""
 
     used: int | None = None
     capacity: int | None = None
@@ -126,13 +104,7 @@ class KeyState(Counts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
-    """
-    A rule of live control, as in `Rule`.
-
-    Attributes:
-        limit: The limit's name; of "scale" also a pattern.
-        text: The rule in words.
-    """
+    """A rule of live control, as in `Rule`; `limit` is the name of its limit, or a pattern."""
 
     id: str
     what: str
@@ -150,12 +122,7 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantState:
-    """
-    What a tenant of a shared limit got in the last minute.
-
-    Attributes:
-        units_ratio: Its part of the units of all tenants.
-    """
+    """What a tenant of a shared limit got in the last minute."""
 
     tenant: str
     weight: float
@@ -169,19 +136,6 @@ class LimitState(Counts):
     """
     One definition that is in use. Of several keys, `used` and `capacity` are those of the fullest, `waiting_jobs`,
     `waiting_units` and `owners` are sums, and each duration is the longest. Only the most pressing keys are included.
-
-    Attributes:
-        id: Names the definition.
-        has_keys: Whether it counts several keys separately.
-        has_digests: Whether digests replace its keys or tenants here.
-        is_concurrency: Whether it has slots, and no rate.
-        is_comparable: Whether the units of a minute can be compared with its rate.
-        is_idle: Nothing was decided in the last minute, and nothing is used or waits.
-        downstream_429: 429s from the partner that paused the limit in the last 15 minutes.
-        outlook: Whether fewer jobs wait from minute to minute; None: no job waits.
-        rules: Changes by an operator that are in force for it.
-        warnings: A rule that workers do not follow, or two definitions of one name.
-        tenants: The heaviest first.
     """
 
     limit: str
@@ -202,13 +156,7 @@ class LimitState(Counts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetState:
-    """
-    The limits of the whole fleet.
-
-    Attributes:
-        store_latency_seconds: What the store takes for a report, by the median of the processes.
-        frameworks: How many processes of each framework reported in the last 15 seconds; "-": of none.
-    """
+    """The limits of the whole fleet."""
 
     now: float
     store_latency_seconds: float | None
@@ -219,19 +167,7 @@ class FleetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState(Counts):
-    """
-    Why one job waits, with the counts of the key that it waits for.
-
-    Attributes:
-        state: "waiting", "woken", "kept", "allowed", "left" or "unknown"; `throttlekit explain --help` explains them.
-        limit, id, definition, key: What it waits for; `limit` alone is known of a limit that no worker reported.
-        since, decided_at, starts_at: Its first denial, its last decision, and the estimated time of its turn.
-        reason: That of its last decision.
-        jobs_before: How many jobs wait before it.
-        owner: The worker process that has its message.
-        owner_answers: Whether the owner listens. If not, jobs of others pass before it.
-        searched_all: Whether every waitlist was searched.
-    """
+    """Why one job waits, with the counts of the key that it waits for; of an unreported limit only `limit` is known."""
 
     job: str
     now: float

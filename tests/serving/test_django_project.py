@@ -194,6 +194,7 @@ assert change({**own, "Origin": "http://evil.example"}).status_code == 403
 assert change({"Origin": "http://testserver", "Host": "testserver"}).status_code == 401
 effect = change(own).json()["confirm"]
 assert change(own, confirm="something else").status_code == 409
+assert change(own, confirm=" " * 10_000).status_code == 413
 assert change(own, confirm=effect).status_code == 200
 from throttlekit import Control
 assert [(rule.what, rule.by) for rule in Control(get_limiter()).rules()] == [("pause", "ann (web)")]
