@@ -110,8 +110,8 @@ def print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, f
 
 def _is_known(control: Control, name: str, tier: str | None) -> bool:
     """Whether the fleet has used the limit *name*, and its *tier*, lately. If not, a warning is printed."""
-    import difflib
 
+    from throttlekit._util.spelling import similar_names
     from throttlekit.fleet.rules import Rule
     from throttlekit_cli.formatting import printable
 
@@ -126,8 +126,7 @@ def _is_known(control: Control, name: str, tier: str | None) -> bool:
         click.echo(printable(f"It has used {', '.join(tiers)}."), err=True)
         return False
     click.echo(printable(f"warning: the fleet has not used a limit named {name!r} in the last hour."), err=True)
-    near = difflib.get_close_matches(name, names, n=3)
-    if near:
+    if near := similar_names(name, names, most=3):
         click.echo(printable(f"Did you mean {' or '.join(near)}?"), err=True)
     elif names:
         more = f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""

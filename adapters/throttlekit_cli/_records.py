@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import click
@@ -38,12 +39,13 @@ def history(name: str | None, most: int, as_json: bool, url: str | None) -> None
       throttlekit history
       throttlekit history partner-api --json
     """
-    from throttlekit_cli.formatting import format_change, to_json
+    from throttlekit_cli.formatting import format_change
+    from throttlekit_cli.state import change_state, to_data
 
     with open_control(url) as control:
         changes = control.history(name)[:most]
         if as_json:
-            click.echo(to_json(changes))
+            click.echo(json.dumps(to_data([change_state(each, clear=True) for each in changes]), indent=2))
         elif not changes:
             click.echo("There were no changes.", err=True)
         for change in () if as_json else changes:
@@ -70,12 +72,13 @@ def rules(as_json: bool, url: str | None) -> None:
       throttlekit rules
       throttlekit rules --json
     """
-    from throttlekit_cli.formatting import format_rule, to_json
+    from throttlekit_cli.formatting import format_rule
+    from throttlekit_cli.state import rule_state, to_data
 
     with open_control(url) as control:
         found = control.rules()
         if as_json:
-            click.echo(to_json(found))
+            click.echo(json.dumps(to_data([rule_state(each, clear=True) for each in found]), indent=2))
         elif not found:
             click.echo("Every limit is as declared.", err=True)
         for rule in () if as_json else found:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
 from urllib.parse import unquote
 
 from throttlekit import Limit
@@ -19,6 +16,7 @@ __all__ = [
     "format_change",
     "format_date",
     "format_duration",
+    "format_effect",
     "format_key",
     "format_limit",
     "format_pace",
@@ -26,7 +24,6 @@ __all__ = [
     "format_slowed",
     "format_time",
     "printable",
-    "to_json",
 ]
 
 _PARTS = {"set": "tier", "unset": "tier", "weight": "tenant"}
@@ -107,8 +104,8 @@ def format_key(key: str, part: str | None, *, clear: bool) -> str:
     return text if part is None else f"{unquote(part)} {text}".rstrip()
 
 
-def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
-    """A rule that is in force, as a note below its limit: what, by whom, for how much longer."""
+def format_active_rule(rule: Rule, now: float | None, *, clear: bool) -> str:
+    """A rule that is in force, as a note below its limit: what, by whom, and for how much longer than *now*."""
     part = ""
     if rule.part is not None:
         shown = rule.part if rule.what == "set" else _shown_key(rule.part, clear=clear)
@@ -118,7 +115,7 @@ def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
     new = {"weight": rule.weight, "scale": rule.factor}.get(rule.what, rule.rate)
     rate = f" to {new:g}" if isinstance(new, float) else f" to {new}" if new is not None else ""
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
-    left = f", for another {format_duration(rule.until_us / 1e6 - now)}" if rule.until_us else ""
+    left = f", for another {format_duration(rule.until_us / 1e6 - now)}" if rule.until_us and now else ""
     word = {"set": "set", "pause": "paused", "shadow": "shadow mode", "weight": "weight", "scale": "scaled"}[rule.what]
     return f"{word}{part}{rate}{burst} by {rule.by}{left}"
 
@@ -126,28 +123,26 @@ def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
 def format_rule(rule: Rule) -> str:
     """A rule that is in force, as one line."""
     name = _format_name(rule.name, rule.part, _PARTS.get(rule.what, "key"))
-    return printable(f"{name}: {_format_effect(rule)}, since {format_date(rule.since_us / 1_000_000)}, by {rule.by}")
+    return printable(f"{name}: {_format_rule(rule)}, since {format_date(rule.since_us / 1_000_000)}, by {rule.by}")
 
 
 def format_change(change: Change, *, when: bool = False) -> str:
     """A change as one line: from what to what; with *when*, also when and by whom."""
     name = _format_name(change.name, change.part, _PARTS.get(change.verb, "key"))
-    if change.verb == "reset":
-        what = f"reset: {change.forgotten} stored values deleted"
-    elif change.verb == "clear-line":
-        what = f"clear-line: {change.forgotten} waitlists emptied"
-    else:
-        what = f"{_format_effect(change.before)} -> {_format_effect(change.after)}"
     begin = f"{format_date(change.at)}  {change.by}  " if when else ""
-    return printable(f"{begin}{name}: {what}")
+    return printable(f"{begin}{name}: {format_effect(change)}")
 
 
-def to_json(items: Sequence[Change] | Sequence[Rule]) -> str:
-    """*items* as a list of objects. Times of a rule in µs, of a change in seconds, since 1970."""
-    return json.dumps([asdict(each) for each in items], indent=2)
+def format_effect(change: Change) -> str:
+    """What *change* did: from what to what."""
+    if change.verb == "reset":
+        return f"reset: {change.forgotten} stored values deleted"
+    if change.verb == "clear-line":
+        return f"clear-line: {change.forgotten} waitlists emptied"
+    return f"{_format_rule(change.before)} -> {_format_rule(change.after)}"
 
 
-def _format_effect(rule: Rule | None) -> str:
+def _format_rule(rule: Rule | None) -> str:
     if rule is None:
         return "as declared"
     until = f" until {format_date(rule.until_us / 1_000_000)}" if rule.until_us else ""

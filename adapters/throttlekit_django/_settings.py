@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from django.conf import settings  # type: ignore[import-untyped]
 from django.utils.module_loading import import_string  # type: ignore[import-untyped]
 
 from throttlekit import ConfigurationError, Limiter
+from throttlekit._util.spelling import hint
 
 __all__ = ["PAGE_OPTIONS", "find_faults", "forget_limiter", "get_limiter", "read_options"]
 
@@ -71,9 +71,8 @@ def find_faults() -> Iterator[str]:
         return
     names: list[Any] = [*options]
     for name in (name for name in names if name not in _OPTIONS):
-        near = difflib.get_close_matches(str(name).lower(), _OPTIONS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(_OPTIONS)}"
-        yield f"settings.THROTTLEKIT has an option {name!r}, which is not known: {hint}"
+        what = hint(str(name).lower(), _OPTIONS) or f": the options are {', '.join(_OPTIONS)}"
+        yield f"settings.THROTTLEKIT has an option {name!r}, which is not known{what}"
 
 
 def _imported(value: object) -> object:

@@ -16,6 +16,7 @@ from throttlekit import ConfigurationError
 from throttlekit_django._settings import PAGE_OPTIONS, get_limiter, read_options
 from throttlekit_django.models import Limits
 from throttlekit_web import Request, Site
+from throttlekit_web._http import MAX_BODY
 
 __all__ = ["LimitsAdmin"]
 
@@ -43,7 +44,8 @@ def _page(request: Any, below: str = "") -> HttpResponse:
         raise PermissionDenied
     headers = {name.lower(): value for name, value in request.headers.items()}
     root = request.path.removesuffix(below).rstrip("/")
-    asked = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, request.body, root)
+    body = request.read(MAX_BODY + 1)
+    asked = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, body, root)
     try:
         answer = _site().handle(asked)
     except ConfigurationError as error:  # of the setting; the system checks name most of them earlier

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -12,6 +11,7 @@ from rq.job import Job as RqJob
 from rq.queue import EnqueueData, Queue
 
 from throttlekit import ConfigurationError, Job, Limit, Limiter
+from throttlekit._util.spelling import hint
 from throttlekit.adapter import (
     MAX_WAIT,
     ON_429,
@@ -183,9 +183,8 @@ def _check_options(made: type, options: Iterable[str]) -> None:
         )
     for name in options:
         if name not in known:
-            near = "on_429" if name == ON_429 else next(iter(get_close_matches(name, known, n=1)), None)
-            hint = f": did you mean {near!r}?" if near else ""
-            raise ConfigurationError(f"a queue has no option {name!r}{hint}")
+            meant = ": did you mean 'on_429'?" if name == ON_429 else hint(name, known)
+            raise ConfigurationError(f"a queue has no option {name!r}{meant}")
 
 
 def _with_options(function: Any, keywords: dict[str, Any]) -> Any:

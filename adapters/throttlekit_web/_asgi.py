@@ -8,7 +8,7 @@ from typing import Any
 
 from throttlekit import Limiter
 from throttlekit.stores.base import Store
-from throttlekit_web._http import MAX_BODY, Request, Response, refusal
+from throttlekit_web._http import MAX_BODY, Request, Response
 from throttlekit_web._site import Site
 
 __all__ = ["asgi_app"]
@@ -37,12 +37,8 @@ def asgi_app(
         if scope["type"] == "lifespan":
             await _live(receive, send)
         elif scope["type"] == "http":
-            body = await _body(receive)
-            if body is None:
-                response = refusal(413, "the body is too long")
-            else:
-                response = await asyncio.to_thread(site.handle, _request(scope, body))
-            await _answer(scope, response, send)
+            request = _request(scope, await _body(receive))
+            await _answer(scope, await asyncio.to_thread(site.handle, request), send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
@@ -58,15 +54,13 @@ async def _live(receive: _Receive, send: _Send) -> None:
             return
 
 
-async def _body(receive: _Receive) -> bytes | None:
-    """None: it is too long."""
+async def _body(receive: _Receive) -> bytes:
+    """The body. Of one that is too long, the begin."""
     body, more = b"", True
-    while more:
+    while more and len(body) <= MAX_BODY:
         event = await receive()
         body += event.get("body", b"")
         more = event.get("more_body", False)
-        if len(body) > MAX_BODY:
-            return None
     return body
 
 

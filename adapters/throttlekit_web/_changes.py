@@ -13,7 +13,8 @@ from throttlekit.fleet.definitions import definition_of, why_ignored
 from throttlekit.fleet.rules import Rule, checked_factor, thousandths
 from throttlekit.fleet.snapshot import FleetStore, Known
 from throttlekit_cli.formatting import format_duration, format_limit
-from throttlekit_web._data import rule_id, shown_part
+from throttlekit_cli.state import rule_id, shown_part
+from throttlekit_web._data import require_known
 from throttlekit_web._http import Refused
 
 __all__ = ["Plan", "plan_change", "text_in"]
@@ -50,7 +51,7 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
     verb = form.get("verb")
     if verb == "end":
         return _end(control, text_in(form, "rule", "the rule to end"), by, show_keys=show_keys)
-    known = _known(store, text_in(form, "limit", "the id of a limit"))
+    known = require_known(definition_of(store, text_in(form, "limit", "the id of a limit")))
     limit = known.limit
     key = form.get("key") or None
     if key is not None and not isinstance(key, str):
@@ -125,8 +126,7 @@ def _end(control: Control, id: str, by: str, *, show_keys: bool) -> Plan:
     rule = next((rule for rule in control.rules() if rule_id(rule) == id), None)
     if rule is None:
         raise Refused(404, "this rule is not in force any more")
-    name, part = rule.name, rule.part
-    shown = shown_part(part, is_key=rule.what != "set", show_keys=show_keys)
+    name, part, shown = rule.name, rule.part, shown_part(rule, clear=show_keys)
     ends: dict[str, Callable[[Control], Sequence[Change]]] = {
         "pause": lambda control: control.resume(name, key=part),
         "set": lambda control: control.unset(name, tier=part),
@@ -156,13 +156,6 @@ def _end_of(rule: Rule, part: str | None) -> str:
         return f"Give {whose} all of its rate back in the whole fleet, in place of {rule.factor:g}, set by {rule.by}."
     whose = f"limit {rule.name!r}" if part is None else f"tier {part!r} of limit {rule.name!r}"
     return f"Undo the rate {rule.rate} that {rule.by} set: {whose} is as declared again, in the whole fleet."
-
-
-def _known(store: FleetStore, id: str) -> Known:
-    known = definition_of(store, id)
-    if known is None:
-        raise Refused(404, "no worker has used this limit in the last hour")
-    return known
 
 
 def _check(rule: Rule, known: Known) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["MAX_BODY", "Refused", "Request", "Response", "json_response", "refusal"]
 
 MAX_BODY = 10_000
-"""Bytes that a request may send."""
+"""The most bytes of a body. A framework reads one more, and `Site.handle` refuses the request."""
 
 
 @dataclass(frozen=True, slots=True)

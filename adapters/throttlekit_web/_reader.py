@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -19,27 +19,28 @@ from throttlekit.fleet.browse import (
     pressing_keys,
     tenants_of,
 )
-from throttlekit.fleet.definitions import definition_of
+from throttlekit.fleet.definitions import definition_of, definitions_of, reported_within
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.history import RANGES, Moment, bars_of, report_history
 from throttlekit.fleet.last_minute import minute_of, recent_steps
 from throttlekit.fleet.replies import pairs, time_of
-from throttlekit.fleet.snapshot import Known, look, rules_of
+from throttlekit.fleet.snapshot import look, rules_of
 from throttlekit.fleet.waiting_job import look_up
 from throttlekit_cli.formatting import format_key
-from throttlekit_web._data import (
+from throttlekit_cli.state import (
     ORDERS,
-    bars_data,
-    change_data,
-    fleet_data,
-    holder_data,
-    job_data,
-    key_data,
-    limit_data,
-    limits_data,
-    rule_data,
-    tenants_data,
+    FleetState,
+    LimitState,
+    change_state,
+    fleet_state,
+    job_state,
+    key_state,
+    limit_state,
+    rule_state,
+    to_data,
 )
+from throttlekit_cli.top.explain import describe
+from throttlekit_web._data import bars_data, fleet_data, heaviest, holder_data, limit_row, require_known
 from throttlekit_web._http import Refused
 
 __all__ = ["Reader"]
@@ -106,38 +107,41 @@ class Reader:
         if order not in ORDERS:
             raise Refused(400, f"order must be one of {', '.join(ORDERS)}")
         text = query.get("filter", "").casefold()
-        head, rows = self._overview(order)
-        rows = [row for row in rows if text in row["name"].casefold()]
+        fleet = self._overview(order)
+        rows = [row for row in fleet.limits if text in row.limit.casefold()]
         shown, of = rows[:_MAX_LIMITS], RANGES[_LATELY]
-        ids = tuple(row["id"] for row in shown)
-        bars = self._fresh(("bars", ids), lambda: bars_of(self._store, ids, head["now"], of))
+        ids = tuple(row.id for row in shown)
+        bars = self._fresh(("bars", ids), lambda: bars_of(self._store, ids, fleet.now, of))
+        paused = [r for r in rows if r.paused_for_seconds is not None or any(e.what == "pause" for e in r.rules)]
+        minutes = [row.last_minute for row in rows if row.last_minute is not None]
         return {
-            **head,
-            "limits": [{**row, "bars": bars_data(bars[row["id"]], of, comparable=row["comparable"])} for row in shown],
+            **fleet_data(fleet),
+            "limits": [
+                {**limit_row(row), "bars": bars_data(bars[row.id], of, comparable=row.is_comparable)} for row in shown
+            ],
             "of": len(rows),
-            "waiting": sum(row["jobs"] for row in rows),
-            "oldest": max((row["wait"] for row in rows), default=0.0),
-            "denials": _sum(row["denials"] for row in rows),
-            "downstream_429": sum(row["downstream_429"] for row in rows),
-            "slowed": sum(row["slowed"] is not None for row in rows),
-            "paused": sum(row["paused"] is not None or any(r["what"] == "pause" for r in row["rules"]) for row in rows),
+            "waiting_jobs": sum(row.waiting_jobs or 0 for row in rows),
+            "oldest_wait_seconds": max((row.oldest_wait_seconds or 0.0 for row in rows), default=0.0),
+            "denials": sum(minute.denials for minute in minutes) if minutes else None,
+            "downstream_429": sum(row.downstream_429 for row in rows),
+            "slowed_limits": sum(row.slowed is not None for row in rows),
+            "paused_limits": len(paused),
         }
 
-    def _overview(self, order: str) -> tuple[Any, list[Any]]:
-        def read() -> tuple[Any, list[Any]]:
-            fleet = look(self._store, order=order)
-            rows = limits_data(fleet, order=order, show_keys=self._show_keys)
-            self._record(rows)
-            return fleet_data(fleet), rows
+    def _overview(self, order: str) -> FleetState:
+        def read() -> FleetState:
+            fleet = fleet_state(look(self._store, order=order), order=order, show_keys=self._show_keys)
+            self._record(fleet.limits)
+            return fleet
 
         return self._fresh(("fleet", order), read)
 
-    def _record(self, rows: list[Any]) -> None:
+    def _record(self, rows: Sequence[LimitState]) -> None:
         """Add to the history how many jobs wait, once in a while: no worker knows it."""
         if time.monotonic() < self._seen_at + _SEEN_EVERY_S:
             return
         self._seen_at = time.monotonic()
-        seen = {row["id"]: Moment(waiting=row["jobs"]) for row in rows[:_MAX_SEEN]}
+        seen = {row.id: Moment(waiting=row.waiting_jobs) for row in rows[:_MAX_SEEN]}
         with suppress(StoreUnavailable):  # like one that this user may only read
             self._store.commands(report_history(seen, by_reader=True))
 
@@ -148,15 +152,19 @@ class Reader:
         return self._fresh(("limit", id, name), lambda: self._read_limit(id, name))
 
     def _read_limit(self, id: str, name: str) -> Any:
-        known = self._known(id)
+        definitions = definitions_of(self._store)
+        known = require_known(next((each for each in definitions if each.id == id), None))
         now, rules = rules_of(self._store, known.limit)
         steps = recent_steps(self._store, [id], now)
         known = replace(known, minute=minute_of(steps[id], now))
         keys = pressing_keys(self._store, known, _PRESSING)
         partner_429s = counts_429(pairs(self._store.commands([("HGETALL", DOWNSTREAM_429S)])[0]), now).get(id, {})
-        row = limit_data(known, keys, rules, partner_429s, show_keys=self._show_keys)
-        of = RANGES[name]
-        bars = bars_data(bars_of(self._store, [id], now, of)[id], of, comparable=row["comparable"])
+        row = limit_state(
+            known, keys, reported_within(definitions), rules, now=now, show_keys=self._show_keys,
+            partner_429s=partner_429s, tenants=tenants_of(self._store).get(id, ()) if known.shared else (),
+        )  # fmt: skip
+        row, of = replace(row, tenants=heaviest(row.tenants)), RANGES[name]
+        bars = bars_data(bars_of(self._store, [id], now, of)[id], of, comparable=row.is_comparable)
         begin, history = now - of.bars * of.bar_s, Control(self._store, by="reader").history(known.limit.name)
         clear = self._show_keys or known.limit.show_key
         holders = [
@@ -164,24 +172,19 @@ class Reader:
                 "key": format_key(key.key, key.part, clear=clear),
                 "holders": [holder_data(each, now, show_keys=clear) for each in holders_of(self._store, key)],
             }
-            for key in (keys if row["slots"] else ())[:_HOLDERS_OF]
+            for key in (keys if row.is_concurrency else ())[:_HOLDERS_OF]
         ]
-        shown = [key_data(key, show_keys=self._show_keys) for key in keys]
-        tenants = tenants_of(self._store).get(id, ()) if known.shared else ()
+        changes = [change_state(each, clear=self._show_keys) for each in history[:_MAX_MARKS] if each.at > begin]
         return {
             "now": now,
-            "limit": row,
-            "range": {"name": name, "bar": of.bar_s, "bars": bars},
-            "changes": [
-                change_data(each, show_keys=self._show_keys) for each in history[:_MAX_MARKS] if each.at > begin
-            ],
-            "keys": shown,
+            **to_data(row),
+            "range": {"name": name, "bar_seconds": of.bar_s, "bars": bars},
+            "changes": to_data(changes),
             "holders": holders,
-            "tenants": tenants_data(tenants, show_keys=clear),
         }
 
     def _keys(self, query: dict[str, str]) -> Any:
-        known = self._known(query.get("id", ""))
+        known = require_known(definition_of(self._store, query.get("id", "")))
         cursor, sought = query.get("cursor", ""), query.get("search", "")
         if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
             raise Refused(400, "cursor must be that of the page before")
@@ -197,7 +200,7 @@ class Reader:
             keys = [each for each in keys if exact is None or each.bucket != exact.bucket]
             keys = keys if exact is None else [exact, *keys]
         return {
-            "keys": [key_data(key, show_keys=self._show_keys) for key in keys],
+            "keys": [to_data(key_state(key, show_keys=self._show_keys)) for key in keys],
             "cursor": page.cursor,
             "looked": page.looked,
             "of": page.of,
@@ -209,28 +212,20 @@ class Reader:
             raise Refused(400, "id must be the framework's own id of a job")
 
         def read() -> Any:
-            return job_data(id, look_up(self._store, id, max_names=_MAX_NAMES), show_keys=self._show_keys)
+            job = job_state(id, look_up(self._store, id, max_names=_MAX_NAMES), show_keys=self._show_keys)
+            summary, facts = describe(job)
+            return {**to_data(job), "summary": summary, "facts": facts}
 
         return self._fresh(("job", id), read)
 
     def _changes(self, query: dict[str, str]) -> Any:
         def read() -> Any:
-            control = Control(self._store, by="reader")
-            return {
-                "now": time_of(self._store),
-                "rules": [rule_data(rule, show_keys=self._show_keys) for rule in control.rules()],
-                "changes": [
-                    change_data(change, show_keys=self._show_keys) for change in control.history()[:_MAX_CHANGES]
-                ],
-            }
+            control, now = Control(self._store, by="reader"), time_of(self._store)
+            rules = [rule_state(rule, now, clear=self._show_keys) for rule in control.rules()]
+            changes = [change_state(change, clear=self._show_keys) for change in control.history()[:_MAX_CHANGES]]
+            return {"now": now, "rules": to_data(rules), "changes": to_data(changes)}
 
         return self._fresh(("changes",), read)
-
-    def _known(self, id: str) -> Known:
-        known = definition_of(self._store, id)
-        if known is None:
-            raise Refused(404, "no worker has used this limit in the last hour")
-        return known
 
     def _fresh(self, name: Any, read: Callable[[], _T]) -> _T:
         """
@@ -253,9 +248,3 @@ class Reader:
             raise found
         value: Any = found
         return cast(_T, value)
-
-
-def _sum(numbers: Iterable[int | None]) -> int | None:
-    """The sum of those that are known; None: none is."""
-    known = [each for each in numbers if each is not None]
-    return sum(known) if known else None

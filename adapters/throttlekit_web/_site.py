@@ -92,6 +92,8 @@ class Site:
         """The response to *request*. Never raises: an error is a response too."""
         try:
             self._check_host(request)
+            if len(request.body) > MAX_BODY:
+                raise Refused(413, "the body is too long")
             response = self._answer(request)
         except Refused as error:
             response = refusal(error.status, str(error))
@@ -194,7 +196,7 @@ def _form(request: Request) -> dict[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(415, "send application/json")
     try:
-        form: Any = json.loads(request.body[:MAX_BODY])
+        form: Any = json.loads(request.body)
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not JSON") from None
     if not isinstance(form, dict):

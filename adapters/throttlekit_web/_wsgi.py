@@ -8,7 +8,7 @@ from typing import Any
 
 from throttlekit import Limiter
 from throttlekit.stores.base import Store
-from throttlekit_web._http import MAX_BODY, Request, refusal
+from throttlekit_web._http import MAX_BODY, Request
 from throttlekit_web._site import Site
 
 __all__ = ["serve_wsgi", "wsgi_app"]
@@ -32,7 +32,7 @@ def serve_wsgi(site: Site) -> _WSGIApp:
     """*site* as a WSGI app."""
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        response = site.handle(request) if (request := _request(environ)) else refusal(413, "the body is too long")
+        response = site.handle(_request(environ))
         status = f"{response.status} {HTTPStatus(response.status).phrase}"
         start_response(status, [*response.headers.items(), ("Content-Length", str(len(response.body)))])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
@@ -40,12 +40,10 @@ def serve_wsgi(site: Site) -> _WSGIApp:
     return app
 
 
-def _request(environ: dict[str, Any]) -> Request | None:
-    """None: the body is too long."""
+def _request(environ: dict[str, Any]) -> Request:
+    """The request. Of a body that is too long, it has the begin."""
     length = environ.get("CONTENT_LENGTH") or "0"
-    size = int(length) if length.isascii() and length.isdigit() and len(length) < 10 else MAX_BODY + 1
-    if size > MAX_BODY:
-        return None
+    size = min(MAX_BODY + 1, int(length[:9])) if length.isascii() and length.isdigit() else 0
     headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name[:5] == "HTTP_"}
     if "CONTENT_TYPE" in environ:
         headers["content-type"] = environ["CONTENT_TYPE"]

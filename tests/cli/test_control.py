@@ -83,7 +83,7 @@ def test_rules_and_history(run: Run) -> None:
     assert run("history", "api").stdout.splitlines() == lines[1:]
     (entry,) = json.loads(run("history", "api", "--json").stdout)
     assert (entry["verb"], entry["by"], entry["before"], entry["after"]["rate"]) == ("set", "ann", None, "50/s")
-    assert [rule["name"] for rule in json.loads(run("rules", "--json").stdout)] == ["api", "other"]
+    assert [rule["limit"] for rule in json.loads(run("rules", "--json").stdout)] == ["api", "other"]
 
 
 def test_reset(run: Run, redis_url: str) -> None:

@@ -67,8 +67,8 @@ def test_jobs_that_are_held_and_jobs_that_come_back_are_counted_together(
         ask(limiter, waker, API, job=Job(id=f"job-{number}"))
     _report(limiter)
     row = _top(redis_url, "partner-api")
-    assert (row["waiting"], row["waiting_units"], row["owners"]) == (3 + 6, 3 + 6, 2)
-    assert 240 < row["last_starts_in"] <= 270, "the ninth unit from now on"
+    assert (row["waiting_jobs"], row["waiting_units"], row["owners"]) == (3 + 6, 3 + 6, 2)
+    assert 240 < row["last_starts_in_seconds"] <= 270, "the ninth unit from now on"
     assert row["last_minute"]["denied"] == {"exhausted": 9}
     assert "~9" in _run("top", "--url", redis_url, "--once")
 
@@ -79,10 +79,10 @@ def test_units_of_jobs_on_a_waitlist_are_counted(redis_url: str, limiter: Limite
         ask(limiter, waker, TOKENS, job=Job(id=f"job-{number}"))
     _report(limiter)
     row = _top(redis_url, "tokens")
-    assert (row["waiting"], row["waiting_units"]) == (10, 500)
-    assert 40 < row["last_starts_in"] <= 50
+    assert (row["waiting_jobs"], row["waiting_units"]) == (10, 500)
+    assert 40 < row["last_starts_in_seconds"] <= 50
     last = _explained(redis_url, "job-11")
-    assert last["before"] == 9
+    assert last["jobs_before"] == 9
     assert 40 < last["starts_at"] - last["now"] <= 50
 
 
@@ -94,10 +94,13 @@ def test_the_wait_of_the_first_job_is_shown_though_nobody_asked(
         ask(limiter, waker, SLOW, job=Job(id=f"job-{number}"))
     _report(limiter)
     first = wait_until(
-        lambda: [row for row in [_top(redis_url, "slow")] if row["oldest_wait"] > 1], description="a second has passed"
+        lambda: [row for row in [_top(redis_url, "slow")] if row["oldest_wait_seconds"] > 1],
+        description="a second has passed",
     )[0]
-    assert first["last_minute"]["longest_wait"] == 0
-    assert _explained(redis_url, "job-1")["since"] == pytest.approx(first["oldest_wait"] * -1 + _now(redis_url), abs=5)
+    assert first["last_minute"]["longest_wait_seconds"] == 0
+    assert _explained(redis_url, "job-1")["since"] == pytest.approx(
+        first["oldest_wait_seconds"] * -1 + _now(redis_url), abs=5
+    )
 
 
 def _now(url: str) -> float:
@@ -155,9 +158,9 @@ def test_explain_finds_a_job_whose_denial_was_not_reported(redis_url: str, limit
         ask(limiter, waker, keyed, job=Job(id=f"keyed-{number}", kwargs={"account": "ann"}))
     _report(limiter)
     shown = _explained(redis_url, "job-249")
-    assert (shown["limit"], shown["before"], shown["deferrals"], shown["decided_at"]) == ("slow", 248, 1, None)
+    assert (shown["limit"], shown["jobs_before"], shown["deferrals"], shown["decided_at"]) == ("slow", 248, 1, None)
     assert "deferred       once: exhausted" in _run("explain", "job-249", "--url", redis_url)
-    assert _explained(redis_url, "keyed-1")["before"] == 0
+    assert _explained(redis_url, "keyed-1")["jobs_before"] == 0
 
 
 def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> None:
@@ -173,7 +176,7 @@ def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> 
             description="the job is woken",
         )[0]
     assert re.search("its turn       now: it is on its way to a worker, or waits for a free one", shown)
-    assert _top(redis_url, "woken")["waiting"] == 1
+    assert _top(redis_url, "woken")["waiting_jobs"] == 1
 
 
 def test_explain_says_that_the_worker_of_a_job_is_gone(redis_url: str, limiter: Limiter) -> None:
@@ -204,10 +207,10 @@ def test_a_pause_and_a_slowdown_of_a_waitlist_are_shown(redis_url: str, limiter:
     ask(limiter, waker, SLOW, job=Job(id="job-2"))
     _report(limiter)
     row = _top(redis_url, "slow")
-    assert 7100 < row["paused_for"] <= 7200
-    assert row["last_starts_in"] > 7100
+    assert 7100 < row["paused_for_seconds"] <= 7200
+    assert row["last_starts_in_seconds"] > 7100
     shown = _explained(redis_url, "job-2")
-    assert (shown["reason"], shown["before"]) == ("paused", 1)
+    assert (shown["reason"], shown["jobs_before"]) == ("paused", 1)
 
 
 def test_a_job_that_ran_is_not_said_to_wait(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
@@ -218,4 +221,4 @@ def test_a_job_that_ran_is_not_said_to_wait(redis_url: str, limiter: Limiter, wa
     wait_until(lambda: ask(limiter, waker, fast, job=Job(id="job-1")).allowed, description="its unit has come")
     _report(limiter)
     assert "does not wait any more" in _run("explain", "job-1", "--url", redis_url)
-    assert _top(redis_url, "fast")["waiting"] == 0
+    assert _top(redis_url, "fast")["waiting_jobs"] == 0

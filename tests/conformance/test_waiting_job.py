@@ -11,7 +11,7 @@ import pytest
 from support.servers.processes import Cluster, patient
 from support.waitlists import ask, held
 from throttlekit import Job, Limiter, TokenBucket
-from throttlekit._core.storage_keys import bucket_name, digest_of
+from throttlekit._core.storage_keys import bucket_name
 from throttlekit._engine.waker import Waker
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import KEYS
@@ -19,7 +19,8 @@ from throttlekit.fleet.waiting_job import Found, look_up
 from throttlekit.stores.access import StoreAccess
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
-from throttlekit_cli.top.explain import describe, job_data
+from throttlekit_cli.state import job_state
+from throttlekit_cli.top.explain import describe
 
 KEYED = TokenBucket("keyed", "1/hour", burst=1, key="{account}")
 FIRST, SECOND = TokenBucket("first", "1/hour", burst=1), TokenBucket("second", "1/hour", burst=1)
@@ -144,12 +145,12 @@ def test_a_job_that_left_the_waitlist_is_not_said_to_wait(
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     limiter.clear_line(FIRST)
     found = look_up(store, "gone")
-    data = job_data("gone", found, show_keys=False)
-    assert (data["state"], data["limit"], data["known"], data["searched_all"]) == ("left", "first", True, True)
-    (first, second) = describe("gone", found, show_keys=False)
-    assert "was denied by limit 'first'" in first
-    assert "Now it is on no waitlist of this store" in first
-    assert "allowed to run since" in second
+    job = job_state("gone", found, show_keys=False)
+    assert (job.state, job.limit, job.known, job.searched_all) == ("left", "first", True, True)
+    summary, ((_, fact),) = describe(job)
+    assert "was denied by limit 'first'" in summary
+    assert "Now it is on no waitlist of this store" in summary
+    assert "was allowed to run, or was removed" in fact
 
 
 def test_a_job_whose_definition_is_not_known_is_found(
@@ -159,11 +160,11 @@ def test_a_job_whose_definition_is_not_known_is_found(
     _flood(limiter, waker, 1)
     client.delete(*KEYS)
     found = look_up(store, "0-2")
-    data = job_data("0-2", found, show_keys=False)
-    assert (data["state"], data["limit"], data["before"], data["starts_at"]) == ("waiting", "keyed", None, None)
-    lines = describe("0-2", found, show_keys=False)
-    assert "whose definition no worker has reported" in lines[0]
-    assert any("not known without the definition" in line for line in lines)
+    job = job_state("0-2", found, show_keys=False)
+    assert (job.state, job.limit, job.jobs_before, job.starts_at) == ("waiting", "keyed", None, None)
+    summary, facts = describe(job)
+    assert "whose definition no worker has reported" in summary
+    assert "not known without the definition" in dict(facts)["its turn"]
 
 
 def test_what_was_not_searched_is_said(limiter: Limiter, waker: Waker[str], store: RedisStore, client: Any) -> None:
@@ -172,10 +173,10 @@ def test_what_was_not_searched_is_said(limiter: Limiter, waker: Waker[str], stor
     client.delete(*KEYS)
     found = look_up(store, "0-2", max_names=0)
     assert found == Found(found.now, searched_all=False)
-    assert "on no waitlist among the first" in describe("0-2", found, show_keys=False)[0]
-    unknown = describe("x", look_up(store, "x"), show_keys=False)
-    assert "on no waitlist of this store" in unknown[0]
-    assert "in another store" in unknown[2]
+    assert "on no waitlist among the first" in describe(job_state("0-2", found, show_keys=False))[0]
+    summary, facts = describe(job_state("x", look_up(store, "x"), show_keys=False))
+    assert "on no waitlist of this store" in summary
+    assert "in another store" in dict(facts)["or"]
 
 
 def test_a_store_that_cannot_list_names_is_searched_as_far_as_it_can(store: RedisStore) -> None:
@@ -189,26 +190,6 @@ def test_a_store_that_cannot_list_names_is_searched_as_far_as_it_can(store: Redi
     for shared in (cannot, StoreAccess(cannot)):
         found = look_up(shared, "x")
         assert (found.job, found.searched_all) == (None, False)
-
-
-def test_an_explanation_for_programs_has_the_names_of_top(
-    limiter: Limiter, waker: Waker[str], store: RedisStore
-) -> None:
-    """What both say of a limit has one name, with the key as a digest."""
-    from throttlekit.fleet.snapshot import look
-    from throttlekit_cli.top.rows import as_data, rows_of
-
-    _flood(limiter, waker, 1)
-    fleet = look(store)
-    (row,) = as_data(fleet, rows_of(fleet, {}, order="wait", show_keys=False), "")["limits"]
-    data = job_data("0-1", look_up(store, "0-1"), show_keys=False)
-    shared = {**row, **row["keys"][0]}
-    names = {*shared} & {*data}
-    assert names >= {"limit", "definition", "key", "used", "capacity", "waiting", "waiting_units", "owners", "rules"}
-    assert {name: data[name] for name in names - {"last_starts_in"}} == {
-        name: shared[name] for name in names - {"last_starts_in"}
-    }
-    assert data["key"] == digest_of("a0")
 
 
 def test_a_pause_of_another_key_is_not_named(limiter: Limiter, waker: Waker[str], store: RedisStore) -> None:

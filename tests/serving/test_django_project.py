@@ -161,7 +161,7 @@ answer = operator.get(PAGE)
 assert b"<title>throttlekit</title>" in answer.content
 assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
 (row,) = operator.get(PAGE + "api/limits", {"order": "name"}).json()["limits"]
-assert (row["name"], row["allowed"], row["denials"]) == ("search", 1, 1)
+assert (row["limit"], row["last_minute"]["allowed"], row["last_minute"]["denials"]) == ("search", 1, 1)
 assert "production" in operator.get(PAGE + "api/about").json()["store"]
 assert operator.get(PAGE + "nothing").status_code == 404
 assert operator.get(PAGE[:-1]).status_code == 301
@@ -194,6 +194,7 @@ assert change({**own, "Origin": "http://evil.example"}).status_code == 403
 assert change({"Origin": "http://testserver", "Host": "testserver"}).status_code == 401
 effect = change(own).json()["confirm"]
 assert change(own, confirm="something else").status_code == 409
+assert change(own, confirm=" " * 10_000).status_code == 413
 assert change(own, confirm=effect).status_code == 200
 from throttlekit import Control
 assert [(rule.what, rule.by) for rule in Control(get_limiter()).rules()] == [("pause", "ann (web)")]

@@ -69,7 +69,7 @@ def test_a_mounted_page_answers(
     assert mounted("/nothing").status == 404
     assert mounted("/api/limits").status == 401
     (row,) = mounted("/api/limits?order=name", **own).data["limits"]
-    assert row["name"] == "partner-api"
+    assert row["limit"] == "partner-api"
     own |= {"origin": "http://localhost", "content_type": "application/json"}
     form = {"verb": "pause", "limit": row["id"], "by": "ann"}
     effect = mounted("/api/control", method="POST", body=json.dumps(form).encode(), **own).data["confirm"]

@@ -101,7 +101,7 @@ def test_a_changed_rate_says_whether_it_counts_on(
     limiter.acquire(limit)
     report()
     headers = {"authorization": OWN["authorization"]}
-    (row,) = [each for each in control("/api/limits", **headers).data["limits"] if each["name"] == "window"]
+    (row,) = [each for each in control("/api/limits", **headers).data["limits"] if each["limit"] == "window"]
     told = _send(control, {"verb": "set", "limit": row["id"], "rate": rate, "by": "ann"}).data["confirm"]
     assert effect in told
 
@@ -263,9 +263,9 @@ def test_hostile_names_are_data(limiter: Limiter, report: Callable[[], None], ma
     answer = page("/api/limits")
     assert answer.headers["content-type"] == "application/json"
     assert {"slots <script>alert(1)</script>", 'slots "><img src=x onerror=alert(1)>'} <= {
-        row["name"] for row in answer.data["limits"]
+        row["limit"] for row in answer.data["limits"]
     }
-    (id,) = [row["id"] for row in answer.data["limits"] if row["name"] == "hostile"]
+    (id,) = [row["id"] for row in answer.data["limits"] if row["limit"] == "hostile"]
     keys = [key["key"] for key in page(f"/api/keys?id={id}").data["keys"]]
     assert '"><img src=x onerror=alert(1)>' in keys
     assert len(keys) == 4

@@ -27,7 +27,7 @@ _Page = Callable[..., Answer]
 
 
 def _limit(page: _Page, name: str) -> Any:
-    (row,) = [row for row in page("/api/limits").data["limits"] if row["name"] == name]
+    (row,) = [row for row in page("/api/limits").data["limits"] if row["limit"] == name]
     return row
 
 
@@ -40,12 +40,14 @@ def test_limits_are_shown_from_the_store_alone(limiter: Limiter, page: _Page) ->
     """Use, what passed, what waits and for how long, denials: another process's decisions, without its code."""
     _flood(limiter)
     row = wait_until(
-        lambda: [row for row in page("/api/limits").data["limits"] if row["denials"] == 3],
+        lambda: [row for row in page("/api/limits").data["limits"] if row["last_minute"]["denials"] == 3],
         description="the process has reported",
     )[0]
     assert (row["definition"], row["used"], row["capacity"]) == ("token-bucket 2/minute burst 2", 2, 2)
-    assert (row["jobs"], row["units"], row["share"], row["denied"]) == (3, 2, 1.0, {"exhausted": 3})
-    assert row["starts"] > 60
+    minute = row["last_minute"]
+    assert (row["waiting_jobs"], minute["units"], minute["rate_used_ratio"]) == (3, 2, 1.0)
+    assert minute["denied"] == {"exhausted": 3}
+    assert row["last_starts_in_seconds"] > 60
     assert [sum(bar[at] or 0 for bar in row["bars"]) for at in (1, 2, 7, 8)] == [2, 3, 5, 2]
     assert page("/api/limits").data["denials"] == 3
 
@@ -57,7 +59,7 @@ def test_limits_can_be_sorted_and_filtered(limiter: Limiter, report: Callable[[]
     report()
 
     def names(query: str) -> list[str]:
-        return [row["name"] for row in page(f"/api/limits?{query}").data["limits"]]
+        return [row["limit"] for row in page(f"/api/limits?{query}").data["limits"]]
 
     assert names("order=wait") == ["partner-api", "tenants"]
     assert names("filter=TENA") == ["tenants"]
@@ -72,8 +74,8 @@ def test_jobs_and_units_are_not_confused(limiter: Limiter, report: Callable[[], 
         limiter.acquire(tokens, job=Job(id=str(number)))
     report()
     row = _limit(page, "tokens")
-    assert 3 <= row["jobs"] <= 6
-    assert row["units"] == 600
+    assert 3 <= row["waiting_jobs"] <= 6
+    assert row["last_minute"]["units"] == 600
 
 
 def test_what_was_settled_counts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
@@ -82,7 +84,7 @@ def test_what_was_settled_counts(limiter: Limiter, report: Callable[[], None], p
     limiter.settle(limiter.acquire(tokens, job=Job(id="a")), actual=40)
     report()
     row = _limit(page, "tokens")
-    assert (row["units"], sum(bar[1] or 0 for bar in row["bars"])) == (40, 40)
+    assert (row["last_minute"]["units"], sum(bar[1] or 0 for bar in row["bars"])) == (40, 40)
 
 
 def test_429s_of_downstream_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
@@ -94,7 +96,7 @@ def test_429s_of_downstream_are_shown(limiter: Limiter, report: Callable[[], Non
     row = _limit(page, API.name)
     assert page("/api/limits").data["downstream_429"] == row["downstream_429"] == 3
     data = page(f"/api/limit?id={row['id']}").data
-    assert (data["limit"]["downstream_429"], sum(bar[9] or 0 for bar in data["range"]["bars"])) == (3, 3)
+    assert (data["downstream_429"], sum(bar[9] or 0 for bar in data["range"]["bars"])) == (3, 3)
 
 
 def test_a_limit_that_is_slowed_down_shows_its_pace(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
@@ -104,11 +106,12 @@ def test_a_limit_that_is_slowed_down_shows_its_pace(limiter: Limiter, report: Ca
     limiter.acquire(API, job=Job(id="second"))
     report()
     row = _limit(page, API.name)
-    assert page("/api/limits").data["slowed"] == 1
+    assert page("/api/limits").data["slowed_limits"] == 1
     shown = [row, page(f"/api/limit?id={row['id']}").data["keys"][0], page("/api/job?id=second").data]
-    assert [(each["slowed"]["to"], each["slowed"]["by"]) for each in shown] == [("3/hour", "headers")] * 3
-    assert 3500 < row["slowed"]["ends"] <= 3600
-    assert row["jobs"] == 1
+    assert [each["slowed"]["by"] for each in shown] == ["headers"] * 3
+    assert row["slowed"]["text"].startswith("to 3/hour by what the partner said is left, for another ")
+    assert 3500 < row["slowed"]["ends_in_seconds"] <= 3600
+    assert row["waiting_jobs"] == 1
 
 
 def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
@@ -117,9 +120,11 @@ def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[]
         limiter.acquire(TENANTS, key=tenant)
     report()
     data = page(f"/api/limit?id={_limit(page, 'tenants')['id']}").data
-    assert [(key["used"], key["units"], key["denials"]) for key in data["keys"]] == [(2, 2, 4), (1, 1, 0)]
+    minutes = [key["last_minute"] for key in data["keys"]]
+    assert [key["used"] for key in data["keys"]] == [2, 1]
+    assert [(minute["units"], minute["denials"]) for minute in minutes] == [(2, 4), (1, 0)]
     assert all(key["key"].startswith("#") for key in data["keys"])
-    assert (data["limit"]["units"], data["limit"]["denials"], data["limit"]["used"]) == (3, 4, 2)
+    assert (data["last_minute"]["units"], data["last_minute"]["denials"], data["used"]) == (3, 4, 2)
     assert sum(bar[1] or 0 for bar in data["range"]["bars"]) == 3
     assert page("/api/limit?id=unheard-of").status == 404
 
@@ -134,7 +139,10 @@ def test_tenants_of_a_shared_limit_are_shown(
     report()
     clear, plain = make_site(show_keys=True), make_site()
     path = f"/api/limit?id={_limit(plain, 'shared')['id']}"
-    shown = [(row["tenant"], row["weight"], row["units"], round(row["part"], 2)) for row in clear(path).data["tenants"]]
+    shown = [
+        (row["tenant"], row["weight"], row["units"], round(row["units_ratio"], 2))
+        for row in clear(path).data["tenants"]
+    ]
     assert shown == [("acme", 2.0, 4, 0.67), ("bee", 1.0, 2, 0.33)]
     assert {row["tenant"] for row in plain(path).data["tenants"]} == {digest_of("acme"), digest_of("bee")}
 
@@ -148,7 +156,7 @@ def test_holders_of_a_concurrency_limit_are_shown(
     report()
     data = page(f"/api/limit?id={_limit(page, 'reports-db')['id']}").data
     assert {holder["job"] for holder in data["holders"][0]["holders"]} == {"first", "second"}
-    assert (data["limit"]["used"], data["limit"]["capacity"], data["limit"]["slots"]) == (2, 2, True)
+    assert (data["used"], data["capacity"], data["is_concurrency"]) == (2, 2, True)
 
 
 def test_workflows_that_hold_slots_are_shown(
@@ -162,7 +170,7 @@ def test_workflows_that_hold_slots_are_shown(
     clear, plain = make_site(show_keys=True), make_site()
     path = f"/api/limit?id={_limit(plain, 'gpu')['id']}"
     (shown,) = clear(path).data["holders"][0]["holders"]
-    assert shown == {"job": "workflow a b", "held": None, "slots": 1}
+    assert shown == {"job": "workflow a b", "held_for_seconds": None, "slots": 1}
     assert plain(path).data["holders"][0]["holders"][0]["job"] == f"workflow {digest_of('a%20b')}"
 
 
@@ -197,7 +205,7 @@ def test_a_page_says_why_a_job_waits(limiter: Limiter, report: Callable[[], None
     report()
     job = page("/api/job?id=job-4").data
     assert (job["state"], job["limit"], job["deferrals"], job["reason"]) == ("waiting", "partner-api", 1, "exhausted")
-    assert (job["before"], job["waiting"], job["used"], job["capacity"]) == (2, 4, 2, 2)
+    assert (job["jobs_before"], job["waiting_jobs"], job["used"], job["capacity"]) == (2, 4, 2, 2)
     assert job["starts_at"] - job["now"] > 60
     assert page("/api/job?id=another").data["state"] == "unknown"
     assert page("/api/job").status == 400
@@ -213,7 +221,7 @@ def test_rules_and_their_history_are_shown(
         control.pause(TENANTS, key="ann smith", duration=600)
         control.set("partner-api", "5/s")
     data = page("/api/changes").data
-    rate, pause = sorted(data["rules"], key=lambda rule: rule["name"])
+    rate, pause = sorted(data["rules"], key=lambda rule: rule["limit"])
     assert (rate["what"], rate["rate"], rate["by"], rate["until"]) == ("set", "5/s", "ann", None)
     assert (pause["what"], pause["part"][0], pause["until"] > data["now"]) == ("pause", "#", True)
     assert [(change["verb"], change["by"]) for change in data["changes"]] == [("set", "ann"), ("pause", "ann")]
@@ -231,8 +239,9 @@ def test_a_rule_that_workers_refuse_is_marked(
     limiter.acquire(API)
     limiter.acquire(SLOTS)
     report()
-    assert "50" in _limit(page, "partner-api")["rules"][0]["refused"]
-    assert _limit(page, "reports-db")["rules"][0]["refused"] is None
+    (warning,) = _limit(page, "partner-api")["warnings"]
+    assert warning.startswith("workers do not follow 'set to 50 by ann': ")
+    assert _limit(page, "reports-db")["warnings"] == []
 
 
 def test_many_browsers_cost_the_store_what_one_does(redis_url: str, page: _Page) -> None:
@@ -262,7 +271,7 @@ def test_a_chart_has_a_range(
         control.set("partner-api", "4/minute")
     data = page(f"/api/limit?id={id}&range={name}").data
     found = data["range"]
-    assert (found["name"], found["bar"], len(found["bars"])) == (name, bar_s, bars)
+    assert (found["name"], found["bar_seconds"], len(found["bars"])) == (name, bar_s, bars)
     assert {begin % bar_s for begin, *_ in found["bars"]} == {0}
     assert sum(bar[1] or 0 for bar in found["bars"]) == 2
     assert found["bars"][0][1] is None
@@ -298,7 +307,7 @@ def test_a_user_who_may_only_read_sees_the_page(redis_url: str, limiter: Limiter
             page = partial(call_wsgi, serve_wsgi(site))
             for _ in range(2):
                 row = _limit(page, "partner-api")
-                assert (row["jobs"], row["bars"][-1][5]) == (3, None)
+                assert (row["waiting_jobs"], row["bars"][-1][5]) == (3, None)
         finally:
             site.close()
             client.execute_command("ACL", "DELUSER", "looks")
@@ -309,7 +318,8 @@ def test_a_limit_says_whether_its_jobs_get_fewer(limiter: Limiter, report: Calla
     _flood(limiter)
     report()
     outlook = _limit(page, "partner-api")["outlook"]
-    assert (outlook["arrived"], outlook["granted"], outlook["trend"], outlook["clears_in"]) == (5, 2, "grows", None)
+    assert (outlook["arrived_jobs"], outlook["granted_jobs"], outlook["trend"]) == (5, 2, "grows")
+    assert outlook["clears_in_seconds"] is None
     assert outlook["text"].startswith("grows: ")
 
 
@@ -385,12 +395,12 @@ def test_a_limit_can_show_its_keys(limiter: Limiter, report: Callable[[], None],
     shown = page(f"/api/limit?id={_limit(page, 'named')['id']}").data
     assert [each["key"] for each in shown["keys"]] == ["acme"]
     assert [each["tenant"] for each in shown["tenants"]] == ["acme"]
-    assert shown["limit"]["digests"] is False
-    assert [each["key"] for each in page(f"/api/keys?id={shown['limit']['id']}&search=cm").data["keys"]] == ["acme"]
+    assert shown["has_digests"] is False
+    assert [each["key"] for each in page(f"/api/keys?id={shown['id']}&search=cm").data["keys"]] == ["acme"]
     assert page("/api/job?id=named-2").data["key"] == "acme"
     hidden = page(f"/api/limit?id={_limit(page, 'tenants')['id']}").data
     assert [each["key"] for each in hidden["keys"]] == [digest_of("acme")]
-    assert hidden["limit"]["digests"] is True
+    assert hidden["has_digests"] is True
 
 
 def test_a_limiter_is_a_store(limiter: Limiter) -> None:
@@ -431,14 +441,15 @@ def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None
         ask(limiter, waker, API, job=Job(id=f"job-{number}"))
     report()
     row = wait_until(
-        lambda: [row for row in [_limit(page, "partner-api")] if row["wait"] > 0.5], description="the first job waits"
+        lambda: [row for row in [_limit(page, "partner-api")] if row["oldest_wait_seconds"] > 0.5],
+        description="the first job waits",
     )[0]
-    assert (row["jobs"], row["waiting"]) == (5, 5)
+    assert (row["waiting_jobs"], row["waiting_units"]) == (5, 5)
     job = page("/api/job?id=job-2").data
-    assert (job["state"], job["before"], job["owner_answers"]) == ("waiting", 4, True)
+    assert (job["state"], job["jobs_before"], job["owner_answers"]) == ("waiting", 4, True)
     limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
     ask(limiter, waker, API, job=Job(id="unreported"))
     limiter.fleet.activity.counts.take()  # type: ignore[union-attr]
     job = page("/api/job?id=unreported").data
-    assert (job["limit"], job["before"], job["decided_at"]) == ("partner-api", 5, None)
+    assert (job["limit"], job["jobs_before"], job["decided_at"]) == ("partner-api", 5, None)
     waker.close()

@@ -28,7 +28,7 @@ from throttlekit.stores.base import Store
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = [
-    "DEFAULT_STORE", "DeferralLog", "RateLimitLog", "ShadowLog", "SlotLostLog", "Stores", "UnchargedLog",
+    "DEFAULT_STORE", "BuiltInStores", "DeferralLog", "RateLimitLog", "ShadowLog", "SlotLostLog", "UnchargedLog",
     "plugin_manager", "store_from", "store_of", "with_groups",
 ]  # fmt: skip
 
@@ -55,7 +55,7 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
         raise ConfigurationError(f"plugins= takes a list, not {type(plugins).__name__}: {_GIVE_A_LIST}")
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    manager.register(Stores())
+    manager.register(BuiltInStores())
     manager.register(DeferralLog())
     manager.register(UnchargedLog())
     manager.register(SlotLostLog())
@@ -165,7 +165,7 @@ def _checked(store: Store, remedy: str) -> Store:
     return store
 
 
-class Stores:
+class BuiltInStores:
     """memory:// and redis:// (rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://)."""
 
     @hookimpl

@@ -7,7 +7,6 @@ in a message.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine.call import Delivery
+from throttlekit._util.spelling import similar_names
 from throttlekit.errors import ConfigurationError
 from throttlekit.limiter import Limiter
 
@@ -241,7 +241,7 @@ def misspelt(names: Iterable[str]) -> dict[str, str]:
 def _meant_by(name: str) -> str | None:
     if name in OPTIONS or name.startswith("throttlekit"):  # an option that an adapter uses itself
         return None
-    return next(iter(difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.85)), None)
+    return next(iter(similar_names(name, OPTIONS, unknown=False)), None)
 
 
 def check_spelling(what: str, options: Mapping[str, Any], function: object = None) -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "keys_by_limit",
     "pressing_keys",
     "tenants_of",
+    "with_minutes",
 ]
 
 _DEPTH = 300
@@ -121,7 +122,7 @@ def pressing_keys(store: FleetStore, known: Known, most: int) -> tuple[Key, ...]
         names = [bucket_name(known.limit.name, "", known.limit.fingerprint)]
     else:
         names = [name for name in pressing_names(store, "ldp", _DEPTH, now) if _is_of(known, name)][:most]
-    return _counted(store, look_at(store, known, names), now)
+    return with_minutes(store, known, look_at(store, known, names), now)
 
 
 def browse_keys(
@@ -153,7 +154,7 @@ def browse_keys(
                 names[name] = None
         if cursor == "0" or len(names) >= _FULL_PAGE:
             break
-    keys = _counted(store, look_at(store, known, list(names)), seconds_of(clock))
+    keys = with_minutes(store, known, look_at(store, known, list(names)), seconds_of(clock))
     return Page(keys, "" if cursor == "0" else cursor, min(looked, of), of)
 
 
@@ -166,7 +167,7 @@ def find_key(store: FleetStore, known: Known, key: str) -> Key | None:
     """
     name = bucket_name(known.limit.name, key, known.limit.fingerprint)
     clock, score = store.commands([TIME, ("ZSCORE", KEYS[0], name)])
-    (found,) = _counted(store, look_at(store, known, [name]), seconds_of(clock))
+    (found,) = with_minutes(store, known, look_at(store, known, [name]), seconds_of(clock))
     return found if score is not None or found.used or found.waiting or found.paused else None
 
 
@@ -219,10 +220,10 @@ def _is_of(known: Known, bucket: str) -> bool:
     return parts is not None and parts[0] == known.id
 
 
-def _counted(store: FleetStore, keys: tuple[Key, ...], now: float) -> tuple[Key, ...]:
-    """*keys* with what was decided in the last minute."""
-    minutes = minutes_of_keys(store, [each.bucket for each in keys], now)
-    return tuple(replace(each, minute=minutes[each.bucket]) for each in keys)
+def with_minutes(store: FleetStore, known: Known, keys: tuple[Key, ...], now: float) -> tuple[Key, ...]:
+    """*keys* of *known* with what was decided in the last minute."""
+    minutes = minutes_of_keys(store, [known.id, *(each.bucket for each in keys)], now)
+    return tuple(replace(each, minute=replace(minutes[each.bucket], rates=minutes[known.id].rates)) for each in keys)
 
 
 def _scanned(reply: Any) -> tuple[str, list[str]]:

@@ -109,6 +109,13 @@ def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[
     Raises:
         StoreUnavailable: The store did not answer.
     """
+    return _steps_and(store, ids, now, ())[0]
+
+
+def _steps_and(
+    store: SharedCommands, ids: Sequence[str], now: float, others: Sequence[Sequence[str | int]]
+) -> tuple[dict[str, tuple[Step, ...]], list[Any]]:
+    """As `recent_steps`, with the replies to *others* in the same round trip."""
     pages = [ids[at : at + _IDS_AT_ONCE] for at in range(0, len(ids), _IDS_AT_ONCE)]
     numbers = _numbers(now)
     questions = [
@@ -116,14 +123,15 @@ def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[
         for page in pages
         for number in numbers
     ]
-    answers = iter(store.commands(questions) if questions else ())
+    answers = iter(store.commands([*others, *questions]) if ids else ())
+    replies = [next(answers) for _ in others]
     found: dict[str, tuple[Step, ...]] = {}
     for page in pages:
         counts = [(number, next(answers)) for number in numbers]
         for place, id in enumerate(page):
             begin = 1 + place * len(_CODES)
             found[id] = tuple(_step(number, texts[0], texts[begin : begin + len(_CODES)]) for number, texts in counts)
-    return found
+    return found, replies
 
 
 def minute_of(steps: Sequence[Step], now: float) -> Minute:
@@ -158,9 +166,8 @@ def minutes_of_keys(store: SharedCommands, buckets: Sequence[str], now: float) -
         return {}
     numbers = _numbers(now)
     ranks = [of[number % _STEPS] for of in (_PASSED, _DENIED) for number in numbers]
-    scores = store.commands([("ZMSCORE", rank, *buckets) for rank in ranks])
-    weights = [weight_of(number, now) for number in numbers]
-    steps, found = recent_steps(store, buckets, now), dict[str, Minute]()
+    weights, found = [weight_of(number, now) for number in numbers], dict[str, Minute]()
+    steps, scores = _steps_and(store, buckets, now, [("ZMSCORE", rank, *buckets) for rank in ranks])
     for place, bucket in enumerate(buckets):
         passed, denied = (
             round(sum(weight * float(step[place] or 0) for weight, step in zip(weights, some, strict=True)))

@@ -23,26 +23,20 @@ class Outlook:
     What becomes of the jobs that wait, if the next minutes are like the last one.
 
     Attributes:
-        arrived, granted: Jobs that asked for the first time, and jobs that were granted, in the last minute.
+        arrived_jobs, granted_jobs: Jobs that asked for the first time, and jobs that were granted, in the last minute.
         trend: Whether fewer or more of them wait than a minute ago.
-        clears_in: In how many seconds none waits; None: not at this rate.
+        clears_in_seconds: In how many seconds none waits; None: not at this rate.
         limit_has_room: The limit would let more jobs pass than it does: free workers are missing, or another limit
             holds these jobs back.
+        text: What gets worse, in words; "" if nothing does.
     """
 
-    arrived: int
-    granted: int
+    arrived_jobs: int
+    granted_jobs: int
     trend: Literal["clears", "grows", "steady"]
-    clears_in: float | None
+    clears_in_seconds: float | None
     limit_has_room: bool
-
-    def __str__(self) -> str:
-        """As one short text."""
-        if self.limit_has_room:
-            return "the limit has room: workers are missing, or another limit holds the jobs back"
-        if self.trend == "grows":
-            return f"grows: {self.arrived} arrived in the last minute, {self.granted} were granted"
-        return ""
+    text: str
 
 
 def outlook_of(known: Known, keys: Sequence[Key]) -> Outlook | None:
@@ -60,7 +54,10 @@ def outlook_of(known: Known, keys: Sequence[Key]) -> Outlook | None:
     is_steady = abs(fewer) <= _LEAST_CHANGE * max(arrived, granted)
     trend: Literal["clears", "grows", "steady"] = "steady" if is_steady else "clears" if fewer > 0 else "grows"
     clears_in = waiting / fewer * 60 if trend == "clears" else None
-    return Outlook(arrived, granted, trend, clears_in, _has_room(known, [key for key in keys if key.waiting]))
+    has_room = _has_room(known, [key for key in keys if key.waiting])
+    grows = f"grows: {arrived} arrived in the last minute, {granted} were granted" if trend == "grows" else ""
+    text = "the limit has room: workers are missing, or another limit holds the jobs back" if has_room else grows
+    return Outlook(arrived, granted, trend, clears_in, has_room, text)
 
 
 def _has_room(known: Known, waiting: Sequence[Key]) -> bool:

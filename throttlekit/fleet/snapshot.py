@@ -34,7 +34,7 @@ from throttlekit.fleet.list_now import (
     list_from,
     list_questions,
 )
-from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
+from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.fleet.slots import slot_questions, slots_from
 from throttlekit.stores.base import Request, SupportsBatch
@@ -135,7 +135,7 @@ class Process:
 
     name: str
     framework: str
-    latency: float
+    latency_seconds: float
     """Seconds that the store took for its last report."""
 
 
@@ -164,7 +164,7 @@ class Fleet:
     @property
     def latency(self) -> float | None:
         """What the store takes for a report, by the median of the processes."""
-        return statistics.median(each.latency for each in self.processes) if self.processes else None
+        return statistics.median(each.latency_seconds for each in self.processes) if self.processes else None
 
 
 def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
@@ -208,7 +208,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
 
 def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
     """What *known* counts now under each of *buckets* that is its own, without its last minute. Raises as `look`."""
-    found = (_key(bucket, {known.id: known}, Minute()) for bucket in buckets)
+    found = (_key(bucket, {known.id: known}, Minute(is_known=False)) for bucket in buckets)
     return tuple(_looked_at(store, [key for key in found if key is not None]))
 
 
@@ -219,8 +219,8 @@ def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     Raises:
         StoreUnavailable: The store did not answer.
     """
-    now = time_of(store)
-    rules = _rules(store.commands([("HGETALL", RULES)])[0])
+    clock, kept = store.commands([TIME, ("HGETALL", RULES)])
+    now, rules = seconds_of(clock), _rules(kept)
     return now, tuple(rule for rule in rules if rule.is_for(limit.name) and not rule.over(round(now * 1_000_000)))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 
 from throttlekit import Limiter, StoreUnavailable, TokenBucket
-from throttlekit._engine.plugins import Stores
+from throttlekit._engine.plugins import BuiltInStores
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.errors import remedy_of
 from throttlekit.stores.redis import RedisStore
@@ -69,7 +69,7 @@ def _unavailable(error: StoreUnavailable) -> Finding:
 
 
 def _servers(url: str) -> Iterator[Finding]:
-    store = Stores().throttlekit_make_store(url)
+    store = BuiltInStores().throttlekit_make_store(url)
     if not isinstance(store, RedisStore):
         yield Finding("note", "store", "The store comes from a plugin: its server's settings are not checked.")
         return

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
 
-from throttlekit.fleet.snapshot import Key
-from throttlekit.fleet.waiting_job import MAX_NAMES, Found, Waiting, look_up
-from throttlekit_cli.formatting import (
-    format_active_rule,
-    format_duration,
-    format_key,
-    format_limit,
-    format_slowed,
-    format_time,
-    printable,
-)
+from throttlekit.fleet.waiting_job import MAX_NAMES, look_up
+from throttlekit_cli.formatting import format_duration, format_time, printable
+from throttlekit_cli.state import JobState, job_state, to_data
 from throttlekit_cli.store import open_store
-from throttlekit_cli.top.rows import slowed_data
 
-__all__ = ["describe", "job_data", "print_explanation"]
+__all__ = ["describe", "print_explanation"]
 
 
 def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) -> bool:
@@ -32,118 +22,72 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
         StoreUnavailable: The store did not answer.
     """
     with contextlib.closing(open_store(url)) as store:
-        found = look_up(store, job_id)
+        job = job_state(job_id, look_up(store, job_id), show_keys=show_keys)
     if as_json:
-        print(json.dumps(job_data(job_id, found, show_keys=show_keys)))
+        print(json.dumps(to_data(job)))
     else:
-        print("\n".join(map(printable, describe(job_id, found, show_keys=show_keys))))
-    return found.job is not None
+        summary, facts = describe(job)
+        lines = [f"Job {job.job} {summary}", *(f"  {name:<15}{text}" for name, text in facts)]
+        print("\n".join(map(printable, lines)))
+    return job.known
 
 
-def describe(job_id: str, found: Found, *, show_keys: bool) -> list[str]:
-    """The explanation, line by line."""
-    now, job, key = found.now, found.job, found.key
-    if job is None:
-        return [f"Job {job_id} is not known: {_where_it_is_not(found)}, and no worker has reported it.", *_POSSIBLE]
-    times = {1: "once", 2: "twice"}.get(job.deferrals, f"{job.deferrals} times")
+def describe(job: JobState) -> tuple[str, list[tuple[str, str]]]:
+    """The explanation for people: what follows "Job X", and facts, each with its name."""
+    now = job.now
+    where = "it is on no waitlist " + (
+        "of this store" if job.searched_all else f"among the first {MAX_NAMES:,} names of this store"
+    )
+    if job.state == "unknown":
+        return f"is not known: {where}, and no worker has reported it.", _POSSIBLE
+    times = {1: "once", 2: "twice"}.get(job.deferrals or 0, f"{job.deferrals} times")
+    ago = "" if job.decided_at is None else f"{format_duration(now - job.decided_at)} ago"
     if job.state == "allowed":
-        waited = format_duration(max(0.0, job.decided - job.since))
-        return [
-            f"Job {job_id} does not wait any more: it was allowed to run {format_duration(now - job.decided)} ago.",
-            f"  it had waited  {waited}, and was deferred {times}",
+        waited = format_duration(max(0.0, (job.decided_at or now) - (job.since or now)))
+        return f"does not wait any more: it was allowed to run {ago}.", [
+            ("it had waited", f"{waited}, and was deferred {times}")
         ]
     if job.state == "left":
-        ago = format_duration(now - job.decided)
-        return [
-            f"Job {job_id} was denied by limit {job.limit!r} {ago} ago: {job.reason}. Now {_where_it_is_not(found)}.",
-            "  It was allowed to run since, or was removed, or its worker asks again soon.",
-        ]
-    if key is None:
-        return [
-            f"Job {job_id} waits for limit {job.limit!r}, whose definition no worker has reported in the last hour.",
-            *_history(job, now, times),
-            "  its turn       not known without the definition; it keeps its position",
-        ]
-    shown = format_key(key.key, key.part, clear=show_keys or key.limit.show_key)
-    name = f"{key.limit.name!r}{f', key {shown}' if shown else ''}"
-    return [
-        f"Job {job_id} waits for limit {name}: {format_limit(key.limit)}.",
-        *_history(job, now, times),
-        *_turn(job, key, found),
-        *([] if job.place is None or job.place.answers
-          else ["  its worker     does not answer: jobs of other workers pass before it"]),
-        f"  the limit now  {key.used} of {key.capacity} used{_last_in_line(key)}",
-        *([] if key.paused is None else [f"  paused         for another {format_duration(key.paused)}"]),
-        *([] if key.slowed is None else [f"  slowed down    {format_slowed(key.slowed)}"]),
-        *(f"  an operator    {format_active_rule(rule, now, clear=show_keys or key.limit.show_key)}"
-          for rule in found.rules),
-    ]  # fmt: skip
-
-
-def job_data(job_id: str, found: Found, *, show_keys: bool) -> dict[str, Any]:
-    """
-    The explanation for programs. What `throttlekit top --json` shows of a limit too has the same name here. Durations
-    in seconds, points in time in seconds of the store's clock; None: not known.
-    """
-    job, key = found.job, found.key
-    data: dict[str, Any] = {"job": job_id, "known": job is not None, "now": found.now}
-    if job is None:
-        return {**data, "state": "unknown", "searched_all": found.searched_all}
-    data |= {
-        "state": job.state, "limit": job.limit or None, "reason": job.reason, "since": job.since or None,
-        "deferrals": job.deferrals, "decided_at": job.decided or None,
-    }  # fmt: skip
-    if job.state == "left":
-        data["searched_all"] = found.searched_all
-    if job.place is not None:
-        data |= {"starts_at": job.due or None, "before": job.place.before, "owner": job.place.owner,
-                 "owner_answers": job.place.answers}  # fmt: skip
-    if key is not None:
-        clear = show_keys or key.limit.show_key
-        data |= {
-            "key": format_key(key.key, key.part, clear=clear), "definition": format_limit(key.limit),
-            "rules": [format_active_rule(rule, found.now, clear=clear) for rule in found.rules],
-            "used": key.used, "capacity": key.capacity, "waiting": key.waiting, "waiting_units": key.waiting_units,
-            "owners": key.owners, "last_starts_in": key.last_starts, "paused_for": key.paused,
-            **slowed_data(key.slowed),
-        }  # fmt: skip
-    return data
+        since = "it was allowed to run, or was removed, or its worker requests its units again soon"
+        return f"was denied by limit {job.limit!r} {ago}: {job.reason}. Now {where}.", [("since then", since)]
+    since = "not known" if job.since is None else f"{format_time(job.since)}, {format_duration(now - job.since)} ago"
+    deferred = f"{times}{ago and f', the last time {ago}'}{job.reason and f': {job.reason}'}"
+    history = [("since", since), ("deferred", deferred)]
+    if job.definition is None:
+        turn = "not known without the definition; it keeps its position"
+        unknown = f"waits for limit {job.limit!r}, whose definition no worker has reported in the last hour."
+        return unknown, [*history, ("its turn", turn)]
+    last = job.last_starts_in_seconds
+    facts = {
+        "its worker": "" if job.owner_answers else "does not answer: jobs of other workers pass before it",
+        "the limit now": f"{job.used} of {job.capacity} used"
+        + ("" if last is None else f"; the last job starts in {format_duration(last)}"),
+        "paused": job.paused_for_seconds and f"for another {format_duration(job.paused_for_seconds)}",
+        "slowed down": job.slowed and job.slowed.text,
+    }
+    known = [(name, text) for name, text in facts.items() if text]
+    rules = [("an operator", rule.text) for rule in job.rules]
+    name = f"{job.limit!r}{f', key {job.key}' if job.key else ''}"
+    return f"waits for limit {name}: {job.definition}.", [*history, *_turn(job), *known, *rules]
 
 
 _POSSIBLE = [
-    "  Either it does not wait for a limit: it runs, has ended, or no worker has taken it yet.",
-    "  Or its limits are in another store, or it has another id.",
+    ("either", "it does not wait for a limit: it runs, has ended, or no worker has taken it yet"),
+    ("or", "its limits are in another store, or it has another id"),
 ]
 
 
-def _where_it_is_not(found: Found) -> str:
-    if found.searched_all:
-        return "it is on no waitlist of this store"
-    return f"it is on no waitlist among the first {MAX_NAMES:,} names of this store"
-
-
-def _history(job: Waiting, now: float, times: str) -> list[str]:
-    last = f", the last time {format_duration(now - job.decided)} ago" if job.decided else ""
-    since = f"{format_time(job.since)}, {format_duration(now - job.since)} ago" if job.since else "not known"
-    return [f"  since          {since}", f"  deferred       {times}{last}{f': {job.reason}' if job.reason else ''}"]
-
-
-def _turn(job: Waiting, key: Key, found: Found) -> list[str]:
-    place, ahead = job.place, job.due - found.now
-    if place is None:
-        return []
-    if place.state == "woken":
-        return ["  its turn       now: it is on its way to a worker, or waits for a free one"]
-    if job.reason == "paused" and any(rule.what == "pause" for rule in found.rules):
-        when = f"in about {format_duration(ahead)}" if ahead > 0 else "now" if job.due else "when the pause ends"
-        return [f"  tries again    {when}; it keeps its position"]
-    if place.state == "kept":
-        return ["  its turn       not known: another of its limits holds it back; it keeps its position"]
-    before = f"  before it      {place.before} of the {key.waiting} that wait"
-    if ahead <= 0:
-        return ["  its turn       now: it is next, and is woken as soon as its worker has a free thread", before]
-    return [f"  its turn       in about {format_duration(ahead)}, at {format_time(job.due)}", before]
-
-
-def _last_in_line(key: Key) -> str:
-    return f"; the last job starts in {format_duration(key.last_starts)}" if key.last_starts is not None else ""
+def _turn(job: JobState) -> list[tuple[str, str]]:
+    ahead = (job.starts_at or job.now) - job.now
+    soon = f"in about {format_duration(ahead)}" if ahead > 0 else ""
+    if job.state == "woken":
+        return [("its turn", "now: it is on its way to a worker, or waits for a free one")]
+    if job.reason == "paused" and any(rule.what == "pause" for rule in job.rules):
+        when = soon or ("now" if job.starts_at else "when the pause ends")
+        return [("tries again", f"{when}; it keeps its position")]
+    if job.state == "kept":
+        return [("its turn", "not known: another of its limits holds it back; it keeps its position")]
+    before = ("before it", f"{job.jobs_before} of the {job.waiting_jobs} that wait")
+    if not soon:
+        return [("its turn", "now: it is next, and is woken as soon as its worker has a free thread"), before]
+    return [("its turn", f"{soon}, at {format_time(job.starts_at or 0)}"), before]

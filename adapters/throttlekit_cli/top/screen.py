@@ -8,20 +8,18 @@ where there is no room beside it. A terminal shows one page of the lines, and th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from throttlekit.fleet.browse import Tenant
-from throttlekit.fleet.snapshot import Fleet
-from throttlekit_cli.formatting import format_duration, format_slowed, format_time, printable
-from throttlekit_cli.top.rows import Row
+from throttlekit_cli.formatting import format_duration, format_time, printable
+from throttlekit_cli.state import Counts, FleetState, LimitState, TenantState
 
-__all__ = ["screen"]
+__all__ = ["Row", "rows_of", "screen"]
 
 _FULL_SHARE = 0.9
 _GAP = 2
@@ -32,6 +30,32 @@ _BAR_CELLS = 10
 _SPARKS, _SPARKS_TITLE = "▁▂▃▄▅▆▇█", "recent use"
 _INDENT = 4
 _WRAPS = Console(force_terminal=False)
+
+
+class Row(NamedTuple):
+    """
+    A line of the table: a limit, or one of its keys.
+
+    Attributes:
+        id: The name of the limit, and that of the key.
+        limit: None for a key.
+    """
+
+    id: tuple[str, str | None]
+    counts: Counts
+    limit: LimitState | None = None
+
+
+def rows_of(limits: Sequence[LimitState]) -> list[Row]:
+    """The lines of *limits*. What is used and what waits is shown for each key of a limit that has several."""
+    rows = list[Row]()
+    for limit in limits:
+        counts: Counts = limit
+        if limit.has_keys:
+            counts = Counts(last_minute=limit.last_minute, oldest_wait_seconds=limit.oldest_wait_seconds)
+        rows.append(Row((limit.limit, None), counts, limit))
+        rows += [Row((limit.limit, key.key), key) for key in limit.keys if limit.has_keys]
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,69 +72,71 @@ class _Column:
 
 
 def _used(row: Row) -> str:
-    return "" if row.used is None else f"{row.used}/{row.capacity}"
+    return "" if row.counts.used is None else f"{row.counts.used}/{row.counts.capacity}"
 
 
 def _waiting(row: Row) -> str:
-    if not row.waiting:
-        return ""
-    units = f" ({row.waiting_units} units)" if row.waiting_units != row.waiting else ""
-    return f"~{row.waiting}{units}"
+    jobs, units = row.counts.waiting_jobs, row.counts.waiting_units
+    return "" if not jobs else f"~{jobs}" if units == jobs else f"~{jobs} ({units} units)"
 
 
 def _share(row: Row) -> str:
-    return "" if row.share is None else f"{row.share:.0%}"
+    minute = row.counts.last_minute
+    return "" if minute is None or minute.rate_used_ratio is None else f"{minute.rate_used_ratio:.0%}"
 
 
 def _state(row: Row) -> str:
-    if row.paused is not None or any(rule.startswith("paused by") for rule in row.rules):
+    counts, rules = row.counts, row.limit.rules if row.limit else ()
+    if counts.paused_for_seconds is not None or any(rule.what == "pause" and rule.part is None for rule in rules):
         return "paused"
-    if row.slowed is not None:
+    if counts.slowed is not None:
         return "slow"
-    now = (row.used or 0) / (row.capacity or 1) if row.waiting else 0.0  # without waiting jobs a small burst flickers
-    return "full" if max(row.use or 0.0, now) >= _FULL_SHARE else ""
+    # Without waiting jobs a small burst flickers.
+    now = (counts.used or 0) / (counts.capacity or 1) if counts.waiting_jobs else 0.0
+    return "full" if max(counts.use or 0.0, now) >= _FULL_SHARE else ""
 
 
 def _bar(row: Row) -> str:
-    if row.use is None:
+    if row.counts.use is None:
         return ""
-    filled = min(_BAR_CELLS, round(_BAR_CELLS * row.use))
+    filled = min(_BAR_CELLS, round(_BAR_CELLS * row.counts.use))
     return "█" * filled + "░" * (_BAR_CELLS - filled)
 
 
 def _units(row: Row) -> str:
-    if not row.minute.is_known:
+    minute = row.counts.last_minute
+    if minute is None:
         return "not known"
-    return f"{row.minute.used}" if row.minute.used or row.minute.allowed else ""
+    return f"{minute.units}" if minute.units or minute.allowed else ""
 
 
 def _denied(row: Row) -> str:
-    return ", ".join(f"{reason} {count}" for reason, count in (row.minute.denied or {}).items())
+    denied = row.counts.last_minute.denied if row.counts.last_minute else {}
+    return ", ".join(f"{reason} {count}" for reason, count in denied.items())
 
 
 _COLUMNS = (
     _Column("now", 1, _used),
     _Column("waiting", 6, _waiting),
-    _Column("oldest", 8, lambda row: format_duration(row.oldest or None)),
-    _Column("429s", 9, lambda row: f"{row.downstream_429 or ''}"),
+    _Column("oldest", 8, lambda row: format_duration(row.counts.oldest_wait_seconds or None)),
+    _Column("429s", 9, lambda row: f"{(row.limit and row.limit.downstream_429) or ''}"),
     _Column("", 3, _state, left=True),
     _Column("use", 2, _bar, left=True),
     _Column("units/min", 4, _units),
     _Column("share", 5, _share),
-    _Column("last starts", 7, lambda row: format_duration(row.starts)),
-    _Column("definition", 0, lambda row: printable(row.definition), left=True),
+    _Column("last starts", 7, lambda row: format_duration(row.counts.last_starts_in_seconds)),
+    _Column("definition", 0, lambda row: printable(row.limit.definition if row.limit else ""), left=True),
     _Column("denied", 10, _denied, left=True),
 )
 _STYLES: Mapping[str, str] = {"full": "bold yellow", "paused": "bold magenta", "slow": "bold cyan", "": ""}
 
 
 def screen(
-    fleet: Fleet,
+    fleet: FleetState,
     rows: Sequence[Row],
     *,
     store: str,
     order: str,
-    most: int,
     width: int,
     height: int | None = None,
     name: str = "",
@@ -120,7 +146,7 @@ def screen(
     notes: bool = True,
 ) -> RenderableType:
     """
-    The head, the table and its notes. At most *most* rows of limits, and as many of keys.
+    The head, the table and its notes.
 
     Args:
         store: What the store is called.
@@ -134,9 +160,8 @@ def screen(
     """
     title, blocks = Text(), list[list[Text]]()
     if rows:
-        shown = [each for row in rows[:most] for each in (row, *row.keys)]
-        (title,), *blocks = _table(shown, width, history or {}, notes=notes)
-        blocks += ([Text(), *_wrapped(text, "dim", width)] for text in _foot(shown))
+        (title,), *blocks = _table(rows, width, history or {}, notes=notes)
+        blocks += ([Text(), *_wrapped(text, "dim", width)] for text in _foot(rows))
     else:
         what = f" with {printable(name)!r} in its name" if name else ""
         text = f"Nothing was decided in the last hour: no worker has used a limit{what} with this store."
@@ -158,25 +183,26 @@ def _pages(blocks: Sequence[list[Text]], size: int | None) -> list[list[Text]]:
 
 
 def _foot(rows: Sequence[Row]) -> Iterator[str]:
-    if any(row.key is not None for row in rows):
+    if any(row.limit is None for row in rows):
         yield "Only the most pressing keys are shown; a limit's own row is the sum of all."
-    if any(row.hidden for row in rows):
+    if any(row.limit and row.limit.has_digests for row in rows):
         yield (
             "Digests like #02925d1b stand for names of keys and tenants: see them with --show-keys, or with "
             "show_key=True in the code of a limit whose keys are harmless."
         )
 
 
-def _head(fleet: Fleet, store: str, order: str, width: int) -> Text:
+def _head(fleet: FleetState, store: str, order: str, width: int) -> Text:
     """One line. What matters least is left out where it is too long."""
-    kinds = Counter(each.framework for each in fleet.processes if each.framework != "-")
-    frameworks = f" ({', '.join(f'{count} {name}' for name, count in sorted(kinds.items()))})" if kinds else ""
-    if not fleet.processes and any(each.minute.allowed or each.minute.denials for each in fleet.limits):
+    kinds = [f"{count} {name}" for name, count in fleet.frameworks.items() if name != "-"]
+    frameworks = f" ({', '.join(kinds)})" if kinds else ""
+    if not fleet.processes and any(each.denials or each.units for each in fleet.limits):
         frameworks = " (and short-lived ones)"
+    latency = fleet.store_latency_seconds
     parts = {
         "command": "throttlekit top",
         "store": store,
-        "latency": "" if fleet.latency is None else f"{fleet.latency * 1000:.1f} ms",
+        "latency": "" if latency is None else f"{latency * 1000:.1f} ms",
         "time": format_time(fleet.now),
         "processes": f"processes: {len(fleet.processes)}{frameworks}",
         "order": f"by {order}" if order else "",
@@ -203,8 +229,8 @@ def _table(
     rows: Sequence[Row], width: int, history: Mapping[tuple[str, str | None], Sequence[float]], *, notes: bool
 ) -> Iterator[list[Text]]:
     """The titles, and below them the lines of each row with its notes."""
-    names = [printable(row.limit if row.key is None else f"  {row.key}") for row in rows]
-    sparks = [_spark(history.get((row.limit, row.key), ())) for row in rows]
+    names = [printable(row.id[0] if row.limit else f"  {row.id[1]}") for row in rows]
+    sparks = [_spark(history.get(row.id, ())) for row in rows]
     columns, widths, name_width = _chosen(rows, names, width)
     has_definition = any(column.title == "definition" for column in columns)
     spark_width = max(len(_SPARKS_TITLE), *map(len, sparks))
@@ -214,11 +240,12 @@ def _table(
     for row, name, spark in zip(rows, names, sparks, strict=True):
         state = _state(row)
         cells = [(column.text(row), _style(column.title, state)) for column in columns]
-        style = "bold" if row.key is None else ""
+        style = "bold" if row.limit else ""
         lines = [_line(name, style, name_width, cells, columns, widths, spark if with_sparks else "")]
-        below = [(row.definition, "dim")] if notes and row.definition and not has_definition else []
+        below = [(row.limit.definition, "dim")] if notes and row.limit and not has_definition else []
         below += _notes(row) if notes else ()
-        for text, text_style in (*below, *((warning, "bold red") for warning in row.warnings)):
+        warnings = row.limit.warnings if row.limit else ()
+        for text, text_style in (*below, *((warning, "bold red") for warning in warnings)):
             lines += _wrapped(text, text_style, width, _INDENT)
         yield lines
 
@@ -279,32 +306,33 @@ def _spark(shares: Sequence[float]) -> str:
 
 
 def _notes(row: Row) -> Iterator[tuple[str, str]]:
-    notes: list[str] = []
-    if row.paused is not None:
-        notes.append(f"paused for another {format_duration(row.paused)}")
-    if row.slowed is not None:
-        notes.append(f"slowed down {format_slowed(row.slowed)}")
-    if row.mean_hold is not None:
-        notes.append(f"slots are held for {format_duration(row.mean_hold)} on average")
-    if row.held is not None and row.used:
-        notes.append(f"the last slot was given {format_duration(row.held)} ago")
-    if row.oldest_hold is not None:
-        notes.append(f"the oldest is held for {format_duration(row.oldest_hold)}")
-    if row.outlook is not None and str(row.outlook):
-        notes.append(str(row.outlook))
-    if row.tenants:
-        yield _of_tenants(row.tenants), ""
-    if notes or row.rules:
-        yield "; ".join([*notes, *row.rules]), "magenta"
+    counts, limit, notes = row.counts, row.limit, list[str]()
+    if counts.paused_for_seconds is not None:
+        notes.append(f"paused for another {format_duration(counts.paused_for_seconds)}")
+    if counts.slowed is not None:
+        notes.append(f"slowed down {counts.slowed.text}")
+    if counts.mean_hold_seconds is not None:
+        notes.append(f"slots are held for {format_duration(counts.mean_hold_seconds)} on average")
+    if counts.last_slot_ago_seconds is not None and counts.used:
+        notes.append(f"the last slot was given {format_duration(counts.last_slot_ago_seconds)} ago")
+    if counts.oldest_hold_seconds is not None:
+        notes.append(f"the oldest is held for {format_duration(counts.oldest_hold_seconds)}")
+    if limit is not None:
+        notes += [limit.outlook.text] if limit.outlook and limit.outlook.text else []
+        notes += (rule.text for rule in limit.rules)
+        if limit.tenants:
+            yield _of_tenants(limit.tenants), ""
+    if notes:
+        yield "; ".join(notes), "magenta"
 
 
-def _of_tenants(tenants: Sequence[Tenant]) -> str:
+def _of_tenants(tenants: Sequence[TenantState]) -> str:
     """The heaviest tenant of the last minute, and the one that waits longest."""
-    units, first = sum(each.units for each in tenants), tenants[0]
-    last = max(tenants, key=lambda each: each.longest_wait)
+    first, last = tenants[0], max(tenants, key=lambda each: each.longest_wait_seconds)
     parts = [f"{len(tenants)} tenants"] if len(tenants) > 1 else []
-    if units:
-        parts.append(f"most used by {first.name} ({first.units / units:.0%}, weight {first.weight:g})")
-    if last.longest_wait:
-        parts.append(f"longest wait {format_duration(last.longest_wait)}: {last.name} (weight {last.weight:g})")
+    if first.units:
+        parts.append(f"most used by {first.tenant} ({first.units_ratio:.0%}, weight {first.weight:g})")
+    if last.longest_wait_seconds:
+        wait = format_duration(last.longest_wait_seconds)
+        parts.append(f"longest wait {wait}: {last.tenant} (weight {last.weight:g})")
     return "; ".join(parts)

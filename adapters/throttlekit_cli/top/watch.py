@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,12 +18,12 @@ from rich.live import Live
 from rich.text import Text
 
 from throttlekit import StoreUnavailable
-from throttlekit.fleet.browse import Tenant, tenants_of
-from throttlekit.fleet.snapshot import Fleet, FleetStore, look
+from throttlekit.fleet.browse import tenants_of
+from throttlekit.fleet.snapshot import FleetStore, look
+from throttlekit_cli.state import FleetState, fleet_state, to_data
 from throttlekit_cli.store import open_store
 from throttlekit_cli.top.keyboard import ESCAPE, PAGE_DOWN, PAGE_UP, Keyboard
-from throttlekit_cli.top.rows import Row, as_data, rows_of
-from throttlekit_cli.top.screen import screen
+from throttlekit_cli.top.screen import Row, rows_of, screen
 
 __all__ = ["View", "top"]
 
@@ -44,34 +45,30 @@ class View:
         self.order, self.most, self.show_keys, self.name, self.store = order, most, show_keys, name, store
         self.typing: str | None = None
         self.page, self.with_notes = 0, False
-        self._tenants: dict[str, tuple[Tenant, ...]] = {}
         self._history: dict[tuple[str, str | None], deque[float]] = {}
 
-    def look(self, store: FleetStore) -> Fleet:
+    def look(self, store: FleetStore) -> FleetState:
         fleet = look(store, order=self.order, most=self.most, name=quote(self.name, safe="@/+="))
-        self._tenants = tenants_of(store) if any(each.shared for each in fleet.limits) else {}
-        return fleet
+        tenants = tenants_of(store) if any(each.shared for each in fleet.limits) else {}
+        return fleet_state(fleet, order=self.order, show_keys=self.show_keys, tenants=tenants)
 
-    def screen(self, fleet: Fleet, width: int, height: int | None = None, *, live: bool = False) -> RenderableType:
+    def screen(self, fleet: FleetState, width: int, height: int | None = None, *, live: bool = False) -> RenderableType:
         """
         The screen: one page of it, if a *height* is given.
 
         Args:
             live: Whether there is a keyboard. Then notes are shown on demand, and the use at the last looks as well.
         """
-        rows = self._rows(fleet)
+        rows = rows_of(fleet.limits[: self.most])
         filtered = self.name if self.typing is None else f"{self.typing}▏"
         return screen(
-            fleet, rows, store=self.store, order=self.order, most=self.most, width=width, height=height,
+            fleet, rows, store=self.store, order=self.order, width=width, height=height,
             name=filtered, keys=live, page=self.page, notes=self.with_notes or not live,
             history=self._remember(rows) if live else None,
         )  # fmt: skip
 
-    def data(self, fleet: Fleet) -> dict[str, Any]:
-        return as_data(fleet, self._rows(fleet)[: self.most], self.store)
-
-    def _rows(self, fleet: Fleet) -> list[Row]:
-        return rows_of(fleet, self._tenants, order=self.order, show_keys=self.show_keys)
+    def data(self, fleet: FleetState) -> dict[str, Any]:
+        return {"store": self.store, **to_data(replace(fleet, limits=fleet.limits[: self.most]))}
 
     def press(self, key: str) -> bool:
         """Do what *key* stands for. Returns whether `top` goes on."""
@@ -103,12 +100,10 @@ class View:
 
     def _remember(self, rows: Sequence[Row]) -> dict[tuple[str, str | None], deque[float]]:
         """The last uses of what is shown now."""
-        shown = [each for row in rows for each in (row, *row.keys) if each.use is not None]
-        self._history = {
-            (row.limit, row.key): self._history.get((row.limit, row.key), deque(maxlen=_LOOKS)) for row in shown
-        }
+        shown = [row for row in rows if row.counts.use is not None]
+        self._history = {row.id: self._history.get(row.id, deque(maxlen=_LOOKS)) for row in shown}
         for row in shown:
-            self._history[row.limit, row.key].append(row.use or 0.0)
+            self._history[row.id].append(row.counts.use or 0.0)
         return self._history
 
 
@@ -136,7 +131,7 @@ def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> 
         _live(store, view, fleet, console, interval)
 
 
-def _live(store: Any, view: View, fleet: Fleet, console: Console, interval: float) -> None:
+def _live(store: Any, view: View, fleet: FleetState, console: Console, interval: float) -> None:
     with Keyboard() as keyboard:
         shown = view.screen(fleet, *console.size, live=keyboard.reads)
         with Live(shown, console=console, auto_refresh=False, screen=True) as live:

@@ -43,18 +43,11 @@ const count = (number) => number === null ? UNKNOWN : Number(number).toLocaleStr
 // In UTC, as all tools of throttlekit show times.
 const when = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 const clock = (seconds) => when(seconds).slice(11);
-const waiting = (row) => !row.waiting ? "" : row.jobs === row.waiting ? `about ${count(row.jobs)}`
-  : `about ${count(row.jobs)} (${count(row.waiting)} units)`;
-const slowedText = (slowed) => `slowed down to ${slowed.to} by ${slowed.by === "adapt" ? "its adapt=" : "what the partner said is left"}, for another ${duration(slowed.ends)}`;
+const waiting = (row) => !row.waiting_jobs ? "" : row.waiting_jobs === row.waiting_units ? `about ${count(row.waiting_jobs)}`
+  : `about ${count(row.waiting_jobs)} (${count(row.waiting_units)} units)`;
+const minute = (row, name) => row.last_minute === null ? null : row.last_minute[name];
+const percent = (row) => minute(row, "rate_used_ratio") === null ? null : `${Math.round(row.last_minute.rate_used_ratio * 100)} %`;
 const reasons = (denied) => Object.entries(denied).filter(([, number]) => number).map(([why, number]) => `${why} ${count(number)}`).join(", ");
-
-function ruleText(rule, now) {
-  const part = rule.part === null ? "" : ` of ${{ set: "tier", weight: "tenant" }[rule.what] ?? "key"} ${rule.part}`;
-  const what = { set: `${part ? `rate${part} ` : ""}set to ${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}`,
-                 pause: `paused${part}`, shadow: "shadow mode: denies no job", weight: `weight${part} set to ${rule.weight}`, scale: `${rule.name.includes("*") ? `${rule.name} ` : ""}scaled to ${rule.factor}` }[rule.what];
-  const left = rule.until === null || now === undefined ? "" : `, for another ${duration(Math.max(0, rule.until - now))}`;
-  return `${what} by ${rule.by}${left}`;
-}
 
 // --- talking to the server -------------------------------------------------------------------------------------
 
@@ -86,7 +79,7 @@ const span = (at, bar) => `${bar >= 3600 ? `${day(at)}, ` : ""}${clock(at).slice
 
 /** A chart of bars. `parts`: [class, field, name] from the bottom up; `lines`: [class, field, name]. A bar whose first field is null is hatched. */
 function chart(data, { parts, lines = [], label, unit = count, isTime = false, marked = false }) {
-  const { bars, bar } = data.range, [width, height, left, right, top, bottom] = [data.width, 170, 46, 8, 12, 20];
+  const { bars, bar_seconds: bar } = data.range, [width, height, left, right, top, bottom] = [data.width, 170, 46, 8, 12, 20];
   const each = (width - left - right) / bars.length, gap = each > 4 ? 1 : each * .1, low = height - bottom, x = (at) => left + at * each;
   const isKnown = (row) => row[parts[0][1]] !== null, sum = (row) => isKnown(row) ? parts.reduce((all, [, field]) => all + Math.max(0, row[field]), 0) : 0;
   const drawn = lines.filter(([, field]) => bars.some((row) => row[field])), highest = Math.max(...bars.map(sum), ...drawn.flatMap(([, field]) => bars.map((row) => row[field] ?? 0)));
@@ -137,15 +130,15 @@ function sparkline(row) {
     svg("path", { class: "rate", d: lines.map((value, at) => value ? `${lines[at - 1] ? "V" : `M${at * each} `}${y(value)}h${each}` : "").join("") }));
 }
 function charts(row, data) {
-  const per = perBar(data.range.bar), available = document.documentElement.clientWidth - (innerWidth > 760 ? 40 : 26), columns = available > 900 ? 2 : 1;
+  const per = perBar(data.range.bar_seconds), available = document.documentElement.clientWidth - (innerWidth > 760 ? 40 : 26), columns = available > 900 ? 2 : 1;
   data.width = Math.floor(Math.min(1360, available) / columns - 44);
-  data.marks = data.changes.map((each) => ({ at: each.at, text: `${each.by}: ${effectOf(each.before)} → ${effectOf(each.after)}` }));
+  data.marks = data.changes.map((each) => ({ at: each.at, text: `${each.by}: ${each.text}` }));
   const show = (options) => chart(data, options);
   const chosen = (name) => () => { store.set("range", name); refreshNow(); };
   return h("section", {}, h("div", { class: "bar ranges", role: "group", "aria-label": "How long the charts are" },
     ...RANGES.map(([name, text]) => h("button", { type: "button", "data-range": name, "aria-pressed": String(name === data.range.name), onclick: chosen(name) }, text))),
     h("div", { class: "charts" },
-      show({ label: `${row.slots ? "Slots given" : "Units passed"} ${per}`, marked: true, parts: [["f-bar", UNITS, "passed"]], lines: [["rate", RATE, "the rate allows"]] }),
+      show({ label: `${row.is_concurrency ? "Slots given" : "Units passed"} ${per}`, marked: true, parts: [["f-bar", UNITS, "passed"]], lines: [["rate", RATE, "the rate allows"]] }),
       show({ label: "Jobs that wait", parts: [["f-bar", WAITING, "most that waited"]] }),
       show({ label: `Jobs that arrive, and jobs that are granted, ${per}`, parts: [["f-calm", GRANTED, "granted"]], lines: [["arrive", ARRIVED, "arrived"]] }),
       show({ label: "Longest wait", unit: duration, isTime: true, parts: [["f-bar", WAIT, "waited"]] }),
@@ -155,10 +148,10 @@ function charts(row, data) {
 /** When no job waits any more, as a tile: seen from the last minute, else by the rate alone. */
 function clears(row, now) {
   const seen = row.outlook;
-  if (!row.jobs) return tile("Clears in", "–", "no job waits");
-  if (seen?.trend === "grows") return tile("Clears in", h("span", { class: "short" }, "not at this rate"), `${count(seen.arrived)} arrived in the last minute, ${count(seen.granted)} granted`);
-  if (seen?.clears_in) return tile("Clears in", duration(seen.clears_in), `empty at ${clock(now + seen.clears_in).slice(0, 5)} UTC at this rate`);
-  return tile("Clears in", duration(row.starts) || "–", "if no other job arrives");
+  if (!row.waiting_jobs) return tile("Clears in", "–", "no job waits");
+  if (seen?.trend === "grows") return tile("Clears in", h("span", { class: "short" }, "not at this rate"), `${count(seen.arrived_jobs)} arrived in the last minute, ${count(seen.granted_jobs)} granted`);
+  if (seen?.clears_in_seconds) return tile("Clears in", duration(seen.clears_in_seconds), `empty at ${clock(now + seen.clears_in_seconds).slice(0, 5)} UTC at this rate`);
+  return tile("Clears in", duration(row.last_starts_in_seconds) || "–", "if no other job arrives");
 }
 function use(row) {
   if (row.used === null) return "";
@@ -188,10 +181,10 @@ function limitsView() {
     const data = await read("api/limits", { order: asked.order, filter: asked.filter });
     if (mine !== turn) return;
     head(data);
-    tiles.replaceChildren(tile("Waiting", data.waiting ? `about ${count(data.waiting)}` : "none", "in all lines: a job may be in several"), tile("Oldest wait", duration(data.oldest || null) || "none", "in the last minute"),
-      tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "from the partner, in the last 15 minutes"), tile("Paused limits", count(data.paused), data.slowed ? `${count(data.slowed)} slowed down` : null));
+    tiles.replaceChildren(tile("Waiting", data.waiting_jobs ? `about ${count(data.waiting_jobs)}` : "none", "in all lines: a job may be in several"), tile("Oldest wait", duration(data.oldest_wait_seconds || null) || "none", "in the last minute"),
+      tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "from the partner, in the last 15 minutes"), tile("Paused limits", count(data.paused_limits), data.slowed_limits ? `${count(data.slowed_limits)} slowed down` : null));
     const focused = document.activeElement?.dataset?.id;
-    body.replaceChildren(...data.limits.map((row) => limitRow(row, data.now)));
+    body.replaceChildren(...data.limits.map(limitRow));
     if (focused) body.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     note.textContent = data.of === 0 ? (asked.filter ? "No limit has this in its name." : "Nothing was decided in the last hour: no worker has used a limit with this store.")
       : data.of > data.limits.length ? `${data.limits.length} of ${data.of} limits are shown: filter by name to see others.` : "";
@@ -200,29 +193,27 @@ function limitsView() {
 }
 function tags(row) {
   return [row.rules.some((rule) => rule.what === "pause" && rule.part === null) && h("span", { class: "tag paused" }, "paused by an operator"),
-    row.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(row.paused)}`),
-    row.slowed !== null && h("span", { class: "tag short" }, row.keyed ? "a key is slow" : "slow"),
-    row.used !== null && row.used >= row.capacity && h("span", { class: "tag quiet" }, row.keyed ? "a key is full" : "full"),
+    row.paused_for_seconds !== null && h("span", { class: "tag paused" }, `paused for ${duration(row.paused_for_seconds)}`),
+    row.slowed !== null && h("span", { class: "tag short" }, row.has_keys ? "a key is slow" : "slow"),
+    row.used !== null && row.used >= row.capacity && h("span", { class: "tag quiet" }, row.has_keys ? "a key is full" : "full"),
     row.outlook?.limit_has_room && h("span", { class: "tag short", title: row.outlook.text }, "the limit has room"), row.outlook?.trend === "grows" && h("span", { class: "tag short", title: row.outlook.text }, "grows"),
     row.downstream_429 > 0 && h("span", { class: "tag short", title: "Answers of the partner in the last 15 minutes that paused it" }, `${plural(row.downstream_429, "429", "429s")}`),
-    row.idle && h("span", { class: "tag quiet" }, "not used")];
+    row.is_idle && h("span", { class: "tag quiet" }, "not used")];
 }
-function ruleLines(row, now) {
-  return row.rules.map((rule) => h("div", { class: "quiet" }, h("span", { class: "paused data" }, ruleText(rule, now)),
-    rule.refused && h("span", { class: "bad data" }, ` Workers do not follow: ${rule.refused}`)));
-}
-const clearsText = (row) => !row.jobs ? "" : row.outlook?.trend === "grows" ? h("span", { class: "short" }, "not at this rate") : duration(row.outlook?.clears_in ?? row.starts);
-function limitRow(row, now) {
-  return h("tr", { class: row.idle ? "idle" : null },
-    h("td", {}, h("a", { href: `#/limit/${encodeURIComponent(row.id)}`, "data-id": row.id, class: "name" }, row.name), " ", ...tags(row),
-      h("div", { class: "quiet data" }, row.definition), row.slowed !== null && h("div", { class: "quiet" }, `${row.keyed ? "the slowest key: " : ""}${slowedText(row.slowed)}`), ...ruleLines(row, now)),
-    cell(row.keyed ? "Now, fullest key" : "Now", { class: "n" }, use(row)),
+const warnings = (row) => row.warnings.map((text) => h("div", { class: "bad data" }, text));
+const clearsText = (row) => !row.waiting_jobs ? "" : row.outlook?.trend === "grows" ? h("span", { class: "short" }, "not at this rate") : duration(row.outlook?.clears_in_seconds ?? row.last_starts_in_seconds);
+function limitRow(row) {
+  return h("tr", { class: row.is_idle ? "idle" : null },
+    h("td", {}, h("a", { href: `#/limit/${encodeURIComponent(row.id)}`, "data-id": row.id, class: "name" }, row.limit), " ", ...tags(row),
+      h("div", { class: "quiet data" }, row.definition), row.slowed !== null && h("div", { class: "quiet" }, `${row.has_keys ? "the slowest key: " : ""}slowed down ${row.slowed.text}`),
+      ...row.rules.map((rule) => h("div", { class: "paused data" }, rule.text)), ...warnings(row)),
+    cell(row.has_keys ? "Now, fullest key" : "Now", { class: "n" }, use(row)),
     cell("Last 15 minutes", { class: "wide" }, sparkline(row)),
-    cell("Last minute", { class: "n" }, count(row.units), row.share !== null && h("div", { class: "quiet" }, `${Math.round(row.share * 100)} %`)),
+    cell("Last minute", { class: "n" }, count(minute(row, "units")), percent(row) && h("div", { class: "quiet" }, percent(row))),
     cell("Waiting", { class: "n" }, waiting(row)),
     cell("Clears in", { class: "n" }, clearsText(row)),
-    cell("Oldest wait", { class: "n" }, duration(row.wait || null)),
-    cell("Denied", { class: "quiet wide" }, reasons(row.denied)));
+    cell("Oldest wait", { class: "n" }, duration(row.oldest_wait_seconds || null)),
+    cell("Denied", { class: "quiet wide" }, reasons(minute(row, "denied") ?? {})));
 }
 
 function limitView(id) {
@@ -232,27 +223,27 @@ function limitView(id) {
     const mine = ++turn;
     const data = await read("api/limit", { id, range: RANGES.some(([name]) => name === store.get("range")) ? store.get("range") : "15m" });
     if (mine !== turn) return;
-    const row = data.limit, { verb: pressed, range } = document.activeElement?.dataset ?? {};
+    const row = data, { verb: pressed, range } = document.activeElement?.dataset ?? {};
     keys.show(row);
     const act = (verb, text) => h("button", { type: "button", "data-verb": verb, onclick: () => change(verb, row) }, text);
     top.replaceChildren(
-      h("h2", {}, h("span", { class: "data" }, row.name), " ", ...tags(row)), h("p", { class: "quiet data" }, row.definition),
-      row.slowed === null ? "" : h("p", { class: "short" }, `${row.keyed ? "The slowest key is " : "It is "}${slowedText(row.slowed)}.`),
+      h("h2", {}, h("span", { class: "data" }, row.limit), " ", ...tags(row)), h("p", { class: "quiet data" }, row.definition),
+      row.slowed === null ? "" : h("p", { class: "short" }, `${row.has_keys ? "The slowest key is " : "It is "}slowed down ${row.slowed.text}.`),
       row.outlook?.limit_has_room ? h("p", { class: "short", id: "room" }, "The limit has room while jobs wait: workers are the bottleneck, not this limit, or another limit of these jobs holds them back.") : "",
       h("dl", { class: "tiles" },
-        tile(row.keyed ? "Now, fullest key" : "Now", row.used === null ? "–" : `${count(row.used)} / ${count(row.capacity)}`), tile("Last minute", `${count(row.units)} ${row.slots ? "slots" : "units"}`, row.share === null ? null : `${Math.round(row.share * 100)} % of the rate`),
-        tile("Waiting", waiting(row) || "none", row.keyed ? "of the keys below" : null), clears(row, data.now), tile("Oldest wait", duration(row.wait || null) || "none", "in the last minute"),
-        tile("Denials", count(row.denials), reasons(row.denied)), tile("429s", count(row.downstream_429), "from the partner, in the last 15 minutes"),
-        row.mean_hold !== null && tile("A slot is held", duration(row.mean_hold), "on average"), row.oldest_hold !== null && tile("Oldest holder", duration(row.oldest_hold))),
-      row.rules.length ? h("div", {}, h("h3", {}, "Rules in force"), rulesTable(row.rules, data.now)) : "",
+        tile(row.has_keys ? "Now, fullest key" : "Now", row.used === null ? "–" : `${count(row.used)} / ${count(row.capacity)}`), tile("Last minute", `${count(minute(row, "units"))} ${row.is_concurrency ? "slots" : "units"}`, percent(row) && `${percent(row)} of the rate`),
+        tile("Waiting", waiting(row) || "none", row.has_keys ? "of the keys below" : null), clears(row, data.now), tile("Oldest wait", duration(row.oldest_wait_seconds || null) || "none", "in the last minute"),
+        tile("Denials", count(minute(row, "denials")), reasons(minute(row, "denied") ?? {})), tile("429s", count(row.downstream_429), "from the partner, in the last 15 minutes"),
+        row.mean_hold_seconds !== null && tile("A slot is held", duration(row.mean_hold_seconds), "on average"), row.oldest_hold_seconds !== null && tile("Oldest holder", duration(row.oldest_hold_seconds))),
+      row.rules.length ? h("div", {}, h("h3", {}, "Rules in force"), rulesTable(row.rules)) : "", ...warnings(row),
       about.control ? h("div", { class: "bar" }, act("pause", "Pause…"), act("set", "Change the rate…"), act("scale", "Scale…"), act("shadow", "Shadow mode…"), act("reset", "Reset…")) : "",
       charts(row, data),
-      row.digests ? h("p", { class: "quiet", id: "digests" }, "Keys and tenants are shown as digests. To see their names, start this server with --show-keys, or mount the page with show_keys=True; or, if the names of this limit are harmless, write show_key=True on it.") : "",
-      row.keyed ? h("div", {}, h("h3", {}, "Most pressing keys"), keyTable(data.keys)) : "",
+      row.has_digests ? h("p", { class: "quiet", id: "digests" }, "Keys and tenants are shown as digests. To see their names, start this server with --show-keys, or mount the page with show_keys=True; or, if the names of this limit are harmless, write show_key=True on it.") : "",
+      row.has_keys ? h("div", {}, h("h3", {}, "Most pressing keys"), keyTable(row.keys)) : "",
       data.tenants.length ? h("div", {}, h("h3", {}, "Tenants, last minute"), tenantTable(data.tenants)) : "",
       ...data.holders.filter((each) => each.holders.length).map((each) => h("div", {}, h("h3", {}, "Holders", each.key && h("span", { class: "data" }, ` of ${each.key}`)),
         h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Job"), h("th", { scope: "col", class: "n" }, "Slots"), h("th", { scope: "col", class: "n" }, "Held for"))),
-          h("tbody", {}, ...each.holders.map((holder) => h("tr", {}, h("td", { class: "data" }, holder.job || "(not a job)"), h("td", { class: "n" }, String(holder.slots)), h("td", { class: "n" }, duration(holder.held))))))))));
+          h("tbody", {}, ...each.holders.map((holder) => h("tr", {}, h("td", { class: "data" }, holder.job || "(not a job)"), h("td", { class: "n" }, String(holder.slots)), h("td", { class: "n" }, duration(holder.held_for_seconds))))))))));
     if (range) top.querySelector(`[data-range="${CSS.escape(range)}"]`)?.focus({ preventScroll: true });
     if (pressed) top.querySelector(`[data-verb="${CSS.escape(pressed)}"]`)?.focus({ preventScroll: true });
   }
@@ -262,16 +253,16 @@ function tenantTable(tenants) {
   const heads = [["Tenant"], ["Weight", "n"], ["Units", "n"], ["Share", "n"], ["Longest wait", "n"]];
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))),
     h("tbody", {}, ...tenants.map((each) => h("tr", {}, h("td", {}, h("span", { class: "name" }, each.tenant || "(no name)")),
-      cell("Weight", { class: "n" }, `${each.weight}`), cell("Units", { class: "n" }, count(each.units)), cell("Share", { class: "n" }, `${Math.round(each.part * 100)} %`),
-      cell("Longest wait", { class: "n" }, duration(each.wait || null) || "none"))))));
+      cell("Weight", { class: "n" }, `${each.weight}`), cell("Units", { class: "n" }, count(each.units)), cell("Share", { class: "n" }, `${Math.round(each.units_ratio * 100)} %`),
+      cell("Longest wait", { class: "n" }, duration(each.longest_wait_seconds || null) || "none"))))));
 }
 function keyTable(keys) {
   if (!keys.length) return h("p", { class: "quiet" }, "None.");
   const heads = [["Key"], ["Now", "n"], ["Waiting", "n"], ["Clears in", "n"], ["Units, last minute", "n"], ["Denials, last minute", "n"]];
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))),
-    h("tbody", {}, ...keys.map((key) => h("tr", {}, h("td", {}, h("span", { class: "name" }, key.key || "(empty)"), key.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(key.paused)}`), key.slowed !== null && h("span", { class: "tag short" }, slowedText(key.slowed))),
-      cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Clears in", { class: "n" }, duration(key.starts)),
-      cell("Units, last minute", { class: "n" }, count(key.units)), cell("Denials, last minute", { class: "n" }, count(key.denials)))))));
+    h("tbody", {}, ...keys.map((key) => h("tr", {}, h("td", {}, h("span", { class: "name" }, key.key || "(empty)"), key.paused_for_seconds !== null && h("span", { class: "tag paused" }, `paused for ${duration(key.paused_for_seconds)}`), key.slowed !== null && h("span", { class: "tag short" }, `slowed down ${key.slowed.text}`)),
+      cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Clears in", { class: "n" }, duration(key.last_starts_in_seconds)),
+      cell("Units, last minute", { class: "n" }, count(minute(key, "units"))), cell("Denials, last minute", { class: "n" }, count(minute(key, "denials"))))))));
 }
 /** All keys of a limit in pages. A search goes on by itself, in bounded requests, until a page is full. */
 function keysPane(id) {
@@ -300,7 +291,7 @@ function keysPane(id) {
     back.disabled = cursors.length < 2;
     note.textContent = `Page ${cursors.length}, ${found.size} keys${cursor ? "" : ": the last one"}. Kept are keys that were decided on in the last hour, 100,000 of the whole fleet.`;
   }
-  return { element, show: (row) => { search.placeholder = row.digests ? "A whole key, or part of its digest  /" : "Part of a key  /"; element.hidden = !row.keyed; if (row.keyed && !begun) { begun = true; load(""); } } };
+  return { element, show: (row) => { search.placeholder = row.has_digests ? "A whole key, or part of its digest  /" : "Part of a key  /"; element.hidden = !row.has_keys; if (row.has_keys && !begun) { begun = true; load(""); } } };
 }
 
 function jobView(id) {
@@ -316,24 +307,9 @@ function jobView(id) {
   return { refresh };
 }
 function explained(id, job) {
-  const name = h("b", { class: "data" }, id), fact = (what, ...text) => [h("dt", {}, what), h("dd", { class: "data" }, ...text)];
-  const list = job.searched_all === false ? "on none of the waitlists that were searched" : "on no waitlist of this store";
-  if (job.state === "unknown") return [h("p", {}, "Job ", name, ` is not known: it is ${list}, and no worker has reported it.`), h("p", { class: "quiet" }, "Either it does not wait for a limit: it runs, has ended, or no worker has taken it yet. Or its limits are in another store, or it has another id.")];
-  const times = job.deferrals === 1 ? "once" : `${count(job.deferrals)} times`, ago = (at) => `${duration(Math.max(0, job.now - at))} ago`;
-  if (job.state === "allowed") return [h("p", {}, "Job ", name, ` does not wait any more: it was allowed to run ${ago(job.decided_at)}.`), h("dl", { class: "facts" }, ...fact("It had waited", `${duration(Math.max(0, job.decided_at - job.since))}, deferred ${times}`))];
-  if (job.state === "left") return [h("p", {}, "Job ", name, ` was denied by limit ${job.limit} ${ago(job.decided_at)} (${job.reason}), and is ${list} now: it was allowed to run since, or was removed, or its worker asks again soon.`)];
-  const past = [...fact("Since", job.since === null ? "not known" : `${clock(job.since)}, ${ago(job.since)}`), ...fact("Deferred", `${times}${job.decided_at === null ? "" : `, the last time ${ago(job.decided_at)}`}${job.reason && `: ${job.reason}`}`)];
-  if (job.definition === undefined) return [h("p", {}, "Job ", name, ` waits for ${job.limit}, whose definition no worker has reported in the last hour.`), h("dl", { class: "facts" }, ...past, ...fact("Its turn", "not known without the definition; it keeps its position"))];
-  const ahead = (job.starts_at ?? 0) - job.now, held = job.reason === "paused" && job.rules.some((rule) => rule.what === "pause"), before = fact("Before it", `${count(job.before)} of the ${count(job.waiting)} that wait`);
-  return [h("p", {}, "Job ", name, " waits for ", h("a", { href: `#/limit/${encodeURIComponent(job.id)}`, class: "name" }, job.limit), job.key && h("span", { class: "data" }, `, key ${job.key}`), `: ${job.definition}.`),
-    h("dl", { class: "facts" }, ...past,
-      ...(job.state === "woken" ? fact("Its turn", "now: it is on its way to a worker, or waits for a free one")
-        : held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : job.starts_at === null ? "when the pause ends" : "now"}; it keeps its position`)
-        : job.state === "kept" ? fact("Its turn", "not known: another of its limits holds it back; it keeps its position")
-        : [...fact("Its turn", ahead > 0 ? `in about ${duration(ahead)}, at ${clock(job.starts_at)}` : "now: it is next, and is woken as soon as its worker has a free thread"), ...before]),
-      ...(job.owner_answers ? [] : fact("Its worker", "does not answer: jobs of other workers pass before it")),
-      ...fact("The limit now", `${count(job.used)} of ${count(job.capacity)} used`), ...(job.paused_for === null ? [] : fact("Paused", `for another ${duration(job.paused_for)}`)), ...(job.slowed === null ? [] : fact("The pace", slowedText(job.slowed))),
-      ...job.rules.flatMap((rule) => fact("An operator", ruleText(rule, job.now))))];
+  return [h("p", {}, "Job ", h("b", { class: "data" }, id), " ", h("span", { class: "data" }, job.summary)),
+    h("dl", { class: "facts" }, ...job.facts.flatMap(([name, text]) => [h("dt", {}, name[0].toUpperCase() + name.slice(1)), h("dd", { class: "data" }, text)])),
+    job.id && h("p", {}, h("a", { href: `#/limit/${encodeURIComponent(job.id)}` }, "Show this limit"))].filter(Boolean);
 }
 
 function changesView() {
@@ -342,22 +318,17 @@ function changesView() {
   async function refresh() {
     const mine = ++turn, data = await read("api/changes", {});
     if (mine !== turn) return;
-    rules.replaceChildren(data.rules.length ? rulesTable(data.rules, data.now) : h("p", { class: "quiet" }, "Every limit is as declared."));
+    rules.replaceChildren(data.rules.length ? rulesTable(data.rules) : h("p", { class: "quiet" }, "Every limit is as declared."));
     history.replaceChildren(data.changes.length ? h("div", { class: "scroll" }, h("table", { class: "cards" },
       h("thead", {}, h("tr", {}, ...["When", "By", "Limit", "Change"].map((text) => h("th", { scope: "col" }, text)))),
-      h("tbody", {}, ...data.changes.map((each) => h("tr", {}, h("td", {}, when(each.at)), cell("By", { class: "data" }, each.by), cell("Limit", { class: "name" }, each.name, each.part === null ? "" : ` (${each.part})`),
-        cell("Change", { class: "data wide" }, each.before === null && each.after === null ? `${each.verb}: ${plural(each.forgotten, "stored value", "stored values")} deleted` : `${effectOf(each.before)} → ${effectOf(each.after)}`)))))) : h("p", { class: "quiet" }, "There were no changes."));
+      h("tbody", {}, ...data.changes.map((each) => h("tr", {}, h("td", {}, when(each.at)), cell("By", { class: "data" }, each.by), cell("Limit", { class: "name" }, each.limit, each.part === null ? "" : ` (${each.part})`),
+        cell("Change", { class: "data wide" }, each.text)))))) : h("p", { class: "quiet" }, "There were no changes."));
   }
   return { refresh };
 }
-function effectOf(rule) {
-  if (rule === null) return "as declared";
-  const until = rule.until === null ? "" : ` until ${when(rule.until)}`;
-  return { pause: "paused", shadow: "shadow", weight: `weight ${rule.weight}`, scale: `scaled to ${rule.factor}`, set: `${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}` }[rule.what] + until;
-}
-function rulesTable(rules, now) {
+function rulesTable(rules) {
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...["Limit", "Rule", "Since", ""].map((text) => h("th", { scope: "col" }, text)))),
-    h("tbody", {}, ...rules.map((rule) => h("tr", {}, h("td", { class: "name" }, rule.name), cell("Rule", { class: "data wide" }, ruleText(rule, now), rule.refused && h("div", { class: "bad" }, `Workers do not follow: ${rule.refused}`)),
+    h("tbody", {}, ...rules.map((rule) => h("tr", {}, h("td", { class: "name" }, rule.limit), cell("Rule", { class: "data wide" }, rule.text),
       cell("Since", {}, when(rule.since)), h("td", {}, about.control && h("button", { type: "button", "data-verb": `end ${rule.id}`, onclick: () => change("end", rule) }, "End…")))))));
 }
 
@@ -370,13 +341,13 @@ const LASTS = [["", "until it is ended"], [300, "5 minutes"], [600, "10 minutes"
 function change(verb, row) {
   const fields = {}, field = (name, label, input) => { fields[name] = input; return h("label", {}, label, input); };
   const lasts = () => h("select", {}, ...LASTS.map(([value, text]) => h("option", { value, selected: value === 600 }, text)));
-  const title = h("h3", { id: "dialog-title" }, `${VERBS[verb]}: ${row.name}`), where = h("p", { class: "quiet data" }, `Store: ${about.store ?? UNKNOWN}`), effect = h("p", { class: "effect", hidden: true }), wrong = h("p", { class: "bad", role: "alert" });
+  const title = h("h3", { id: "dialog-title" }, `${VERBS[verb]}: ${row.limit}`), where = h("p", { class: "quiet data" }, `Store: ${about.store ?? UNKNOWN}`), effect = h("p", { class: "effect", hidden: true }), wrong = h("p", { class: "bad", role: "alert" });
   const go = h("button", { type: "submit", class: "strong" }, "Continue"), no = h("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
   const inputs = h("div", {},
-    verb === "set" && field("rate", row.slots ? "Slots" : "Rate, like 50/s or 100/minute", h("input", { required: true })),
+    verb === "set" && field("rate", row.is_concurrency ? "Slots" : "Rate, like 50/s or 100/minute", h("input", { required: true })),
     verb === "set" && row.definition.startsWith("token-bucket") && field("burst", "Burst (as declared, if empty)", h("input", { type: "number", min: 1 })),
-    verb === "scale" && field("factor", row.slots ? "Part of the slots, like 0.5" : "Part of the rate, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
-    (verb === "pause" || verb === "reset") && row.keyed && field("key", "Key (every key, if empty)", h("input", {})),
+    verb === "scale" && field("factor", row.is_concurrency ? "Part of the slots, like 0.5" : "Part of the rate, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
+    (verb === "pause" || verb === "reset") && row.has_keys && field("key", "Key (every key, if empty)", h("input", {})),
     !["end", "reset"].includes(verb) && field("for", "How long", lasts()),
     field("by", "Your name, for the history", h("input", { required: true, maxlength: 100, autocomplete: "name", value: store.get("by") ?? "" })));
   let confirm;
@@ -429,8 +400,9 @@ function help() {
 // --- the frame -------------------------------------------------------------------------------------------------
 
 function head(data) {
-  const kinds = Object.entries(data.frameworks).map(([kind, number]) => `${number} ${kind}`).join(", ");
-  document.getElementById("head").textContent = `${clock(data.now)} · ${plural(data.processes, "process", "processes")}${kinds ? ` (${kinds})` : ""}${data.latency === null ? "" : ` · store ${(data.latency * 1000).toFixed(1)} ms`}`;
+  const kinds = Object.entries(data.frameworks).filter(([kind]) => kind !== "-").map(([kind, number]) => `${number} ${kind}`).join(", ");
+  const processes = Object.values(data.frameworks).reduce((all, number) => all + number, 0);
+  document.getElementById("head").textContent = `${clock(data.now)} · ${plural(processes, "process", "processes")}${kinds ? ` (${kinds})` : ""}${data.store_latency_seconds === null ? "" : ` · store ${(data.store_latency_seconds * 1000).toFixed(1)} ms`}`;
 }
 /** What the server may do, and which store it shows: on the page and in the tab's title. */
 async function learn() {

@@ -43,7 +43,12 @@ def test_the_last_minute_says_when_none_waits(arrived: int, granted: int, trend:
     """By how many fewer wait each minute; never where as many or more arrive than are granted."""
     found = outlook_of(_known(Minute(allowed=granted, units=granted, arrived=arrived)), [_key()])
     assert found is not None
-    assert (found.arrived, found.granted, found.trend, found.clears_in) == (arrived, granted, trend, clears_in)
+    assert (found.arrived_jobs, found.granted_jobs, found.trend, found.clears_in_seconds) == (
+        arrived,
+        granted,
+        trend,
+        clears_in,
+    )
 
 
 def test_nothing_is_said_of_what_is_not_known() -> None:
@@ -76,10 +81,11 @@ def test_a_limit_with_room_is_not_the_bottleneck() -> None:
 
 def test_the_text_is_only_of_what_gets_worse() -> None:
     """That the limit has room, or that more arrive than are granted; nothing else."""
-    texts = [
-        str(outlook_of(_known(Minute(allowed=60, units=60, arrived=arrived)), [_key(used=used)]))
-        for arrived, used in ((10, 5), (100, 5), (10, 0))
-    ]
+    texts = list[str]()
+    for arrived, used in ((10, 5), (100, 5), (10, 0)):
+        found = outlook_of(_known(Minute(allowed=60, units=60, arrived=arrived)), [_key(used=used)])
+        assert found is not None
+        texts.append(found.text)
     assert texts[0] == ""
     assert texts[1] == "grows: 100 arrived in the last minute, 60 were granted"
     assert texts[2].startswith("the limit has room: ")

@@ -30,7 +30,7 @@ from throttlekit._core.latency import Gauge
 from throttlekit._core.limit.adapt import SlotAdapt
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.options import LimitOptions
-from throttlekit._core.limit.rule import OfRule, Rule
+from throttlekit._core.limit.rule import LimitRule, OfRule
 from throttlekit._core.limit.template import Key
 from throttlekit._core.storage_keys import is_workflow, slots_of_holder, with_slots
 from throttlekit.errors import ConfigurationError
@@ -203,7 +203,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SlotRule(Rule):
+class _SlotRule(LimitRule):
     """So many slots, and for how long each stays with a holder that does not renew."""
 
     lease: float

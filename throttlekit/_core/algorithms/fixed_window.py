@@ -21,7 +21,7 @@ from throttlekit._core.algorithm import STALE_US, Use, WindowAlgorithm
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US, parse_window
-from throttlekit._core.limit.rule import OfRule, Rule
+from throttlekit._core.limit.rule import LimitRule, OfRule
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.time_zone import DAY_US, UTC, Zone, zone_named, zone_on
 from throttlekit.errors import ConfigurationError
@@ -127,7 +127,7 @@ class FixedWindowAlgorithm(WindowAlgorithm):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FixedRule(Rule):
+class _FixedRule(LimitRule):
     """So many units in each window of the calendar."""
 
     tz: str | None
@@ -144,7 +144,7 @@ class _FixedRule(Rule):
     @classmethod
     def rate_from(cls, amount: int, period_us: int) -> Any:
         of_calendar = {MONTH_US: "month", YEAR_US: "year"}.get(period_us)
-        return f"{amount}/{of_calendar}" if of_calendar else Rule.rate_from(amount, period_us)
+        return f"{amount}/{of_calendar}" if of_calendar else LimitRule.rate_from(amount, period_us)
 
     @classmethod
     def work_out(

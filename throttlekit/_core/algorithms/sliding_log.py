@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use, WindowAlgorithm
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.rule import Rule
+from throttlekit._core.limit.rule import LimitRule
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Log", "SlidingLog", "SlidingLogAlgorithm"]
@@ -103,7 +103,7 @@ class SlidingLogAlgorithm(WindowAlgorithm):
         return Log(units[-self.amount :], owed_until_us)
 
 
-class _LogRule(Rule):
+class _LogRule(LimitRule):
     """So many units in any window of the period."""
 
     __slots__ = ()

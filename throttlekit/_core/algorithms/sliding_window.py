@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use, WindowAlgorithm
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.rule import Rule
+from throttlekit._core.limit.rule import LimitRule
 
 __all__ = ["Counts", "SlidingWindow", "SlidingWindowAlgorithm", "step_us"]
 
@@ -150,7 +150,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         return (state.window + (2 if state.used else 1)) * self.period_us
 
 
-class _SlidingRule(Rule):
+class _SlidingRule(LimitRule):
     """So many units per period, and a window that slides."""
 
     __slots__ = ()

@@ -14,7 +14,7 @@ from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US, Rate
-from throttlekit._core.limit.rule import OfRule, Rule
+from throttlekit._core.limit.rule import LimitRule, OfRule
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.local_quota import PrefetchQuota
 from throttlekit.errors import ConfigurationError
@@ -32,7 +32,7 @@ _B = TypeVar("_B", bound="_BucketRule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _BucketRule(Rule):
+class _BucketRule(LimitRule):
     """A rate, a burst, and what a process may take ahead."""
 
     bucket: Bucket
@@ -149,7 +149,7 @@ class _LeakyRule(_BucketRule):
     """A bucket of burst 1. Its queue is always in messages and `repr`."""
 
     __slots__ = ()
-    options = Rule.options
+    options = LimitRule.options
     later = ()
 
     @classmethod

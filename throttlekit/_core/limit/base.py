@@ -1,4 +1,4 @@
-"""What every limit has: a name, a rate or several, a key, a cost, a scope. How it counts, its `Rule` says."""
+"""What every limit has: a name, a rate or several, a key, a cost, a scope. How it counts, its `LimitRule` says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from throttlekit._core.limit.options import (
 )
 from throttlekit._core.limit.per_job import PerJob
 from throttlekit._core.limit.rate import Rate
-from throttlekit._core.limit.rule import SAMPLE, OfRule, Rule
+from throttlekit._core.limit.rule import SAMPLE, LimitRule, OfRule
 from throttlekit._core.limit.share import Share
 from throttlekit._core.limit.template import Key, check_source, from_job, plain, safe_repr, shown
 from throttlekit._core.limit.value import Value
@@ -109,7 +109,7 @@ class Limit(PerJob, Value):
 
     algorithm: ClassVar[str]
     """The algorithm's name, in fingerprints and messages."""
-    rule_type: ClassVar[type[Rule]]
+    rule_type: ClassVar[type[LimitRule]]
 
     rate: Rates
     default_tier: str | None
@@ -125,8 +125,8 @@ class Limit(PerJob, Value):
     prefetch_quota: PrefetchQuota | None
     by_value: bool  # whether the limit came in a message
     varies: bool  # whether the rate depends on the job: there are tiers, or it is a callable
-    rule: Any  # a `Rule`; None if the rate depends on the job
-    sample: Rule | None  # if the rate is a callable: the rule at some rate
+    rule: Any  # a `LimitRule`; None if the rate depends on the job
+    sample: LimitRule | None  # if the rate is a callable: the rule at some rate
     rates: dict[object, Limit] | None  # if the rate is a callable, or came from one: the last limits that `at` made
     # Stands for the definition: a limit that is redefined begins a new count. What happens while the store fails is not
     # part of it. That of `declared`, if there is one.
@@ -193,7 +193,7 @@ class Limit(PerJob, Value):
             else:
                 self._fill(self.rule_type.of(rate, varying_us=varying_us, **options))
 
-    def _fill(self, rule: Rule) -> None:
+    def _fill(self, rule: LimitRule) -> None:
         """Work out what follows from one rule."""
         counts_by = rule.counts_by if self.scope == "global" else (*rule.counts_by, self.scope)
         fingerprint = fingerprint_of(" ".join(map(str, (self.algorithm, *counts_by))))
@@ -248,7 +248,7 @@ class Limit(PerJob, Value):
         fixed = sorted(f"{each}={getattr(self, each)!r}" for each in self.rule_type.options if each not in later)
         self._set(fingerprint=fingerprint_of(f"{self.algorithm} varying {fixed}"))
 
-    def _with_rule(self: _L, make: Callable[[], Rule], **changes: Any) -> _L:
+    def _with_rule(self: _L, make: Callable[[], LimitRule], **changes: Any) -> _L:
         """
         The same limit with the rule that *make* returns, and with *changes* of what it says.
 
@@ -261,7 +261,7 @@ class Limit(PerJob, Value):
             made._fill(make())
         return made
 
-    def _changed(self: _L, change: Callable[[Rule], Rule], *, by_value: bool) -> _L:
+    def _changed(self: _L, change: Callable[[LimitRule], LimitRule], *, by_value: bool) -> _L:
         """The same limit with the rule that *change* makes of its own. With `adapt`, it falls to the same parts."""
         adapt = self.adapt and self.adapt.as_part(self.amount, self.period_us)
         return self._with_rule(lambda: change(self.rule), adapt=adapt, by_value=by_value)
@@ -335,7 +335,7 @@ class Limit(PerJob, Value):
 
     @property
     def varying_us(self) -> int | None:
-        """See `Rule.varying_us`."""
+        """See `LimitRule.varying_us`."""
         rule = self.rule or self.sample
         return None if rule is None else rule.varying_us
 

@@ -12,6 +12,7 @@ from throttlekit._core.limit.adapt import Adapt, SlotAdapt
 from throttlekit._core.limit.rate import Rate
 from throttlekit._core.limit.share import Share
 from throttlekit._core.limit.template import Key, check_source, check_units, safe_repr
+from throttlekit._util.spelling import hint
 from throttlekit.errors import ConfigurationError
 
 __all__ = [
@@ -112,13 +113,9 @@ def unknown_option(of: type, name: str) -> TypeError:
     Return the error that Python raises for an unknown argument *name*, with the class *of* that the caller wrote, and
     the argument that was probably meant.
     """
-    from difflib import get_close_matches  # costly to import, and only errors need it
-
     own = [each.name for each in signature(of).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     known = [each for each in [*own, *LimitOptions.__annotations__] if not each.startswith("_")]
-    near = next(iter(get_close_matches(name, known, n=1)), None)
-    hint = "" if near is None else f": did you mean {near!r}?"
-    return TypeError(f"{of.__name__}() got an unexpected keyword argument {name!r}{hint}")
+    return TypeError(f"{of.__name__}() got an unexpected keyword argument {name!r}{hint(name, known)}")
 
 
 def fingerprint_of(definition: str) -> str:

@@ -14,7 +14,7 @@ from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.local_quota import PrefetchQuota
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["SAMPLE", "OfRule", "Rule"]
+__all__ = ["SAMPLE", "LimitRule", "OfRule"]
 
 SAMPLE = 1_000_000
 """An amount of which every number of processes has a part."""
@@ -22,11 +22,11 @@ SAMPLE = 1_000_000
 _ONE = 1000
 _DAY_US = 86_400_000_000
 _T = TypeVar("_T")
-_R = TypeVar("_R", bound="Rule")
+_R = TypeVar("_R", bound="LimitRule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class LimitRule:
     """
     What a limit admits: a rate, and its algorithm's options. Each algorithm has its own kind.
 

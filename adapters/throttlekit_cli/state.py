@@ -1,0 +1,436 @@
+"""
+The state of the fleet as plain data: the one form that `top`, `explain`, the web page and their JSON share.
+
+Rule 1: each thing has one name, and the name of a number ends with its unit. docs/top.md explains each name.
+Rule 2: durations are in seconds, points in time are seconds since 1970 by the store's clock. None means not known, or
+that the name does not apply.
+Rule 3: keys and tenants are digests unless the operator or the limit shows them.
+
+`to_data` turns each of these values into JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from throttlekit._core.storage_keys import bucket_name, parts_of
+from throttlekit.fleet.browse import Tenant, keys_by_limit
+from throttlekit.fleet.changes import Change
+from throttlekit.fleet.definitions import has_keys, has_share, reported_within, share_of_minute, why_ignored
+from throttlekit.fleet.downstream import total
+from throttlekit.fleet.last_minute import Minute
+from throttlekit.fleet.list_now import SlowNow
+from throttlekit.fleet.outlook import Outlook, outlook_of
+from throttlekit.fleet.rules import Rule, field_of
+from throttlekit.fleet.snapshot import Fleet, Key, Known, Process
+from throttlekit.fleet.waiting_job import Found
+from throttlekit_cli.formatting import format_active_rule, format_effect, format_key, format_limit, format_slowed
+
+__all__ = [
+    "ORDERS", "ChangeState", "Counts", "FleetState", "JobState", "KeyState", "LimitState", "RuleState", "TenantState",
+    "change_state", "fleet_state", "job_state", "key_state", "limit_state", "rule_id", "rule_state", "shown_part",
+    "to_data",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastMinute:
+    """What was decided in the last minute."""
+
+    allowed: int | None
+    units: int
+    rate_used_ratio: float | None
+    denied: dict[str, int]
+    denials: int
+    longest_wait_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowed:
+    """How a key is slowed down, and the same as text."""
+
+    units_per_second: float
+    by: str
+    ends_in_seconds: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What is counted now, under one key or for a whole limit. `last_minute`: None if no process reported in it."""
+
+    used: int | None = None
+    capacity: int | None = None
+    waiting_jobs: int | None = None
+    waiting_units: int | None = None
+    owners: int | None = None
+    oldest_wait_seconds: float | None = None
+    last_starts_in_seconds: float | None = None
+    paused_for_seconds: float | None = None
+    slowed: Slowed | None = None
+    mean_hold_seconds: float | None = None
+    last_slot_ago_seconds: float | None = None
+    oldest_hold_seconds: float | None = None
+    last_minute: LastMinute | None = None
+
+    @property
+    def use(self) -> float | None:
+        """
+        How much is used, from 0 to 1 and more: in the last minute. If units of a minute cannot be compared with the
+        rate, as for slots: now.
+        """
+        if self.last_minute is not None and self.last_minute.rate_used_ratio is not None:
+            return self.last_minute.rate_used_ratio
+        return None if self.used is None else self.used / (self.capacity or 1)
+
+    @property
+    def denials(self) -> int:
+        return self.last_minute.denials if self.last_minute is not None else 0
+
+    @property
+    def units(self) -> int:
+        return self.last_minute.units if self.last_minute is not None else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyState(Counts):
+    """One key of a limit. A limit without keys has one, whose name is ""."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleState:
+    """A rule of live control, as in `Rule`; `limit` is the name of its limit, or a pattern."""
+
+    id: str
+    what: str
+    limit: str
+    part: str | None
+    rate: str | int | None
+    burst: int | None
+    weight: float | None
+    factor: float | None
+    since: float
+    until: float | None
+    by: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantState:
+    """What a tenant of a shared limit got in the last minute."""
+
+    tenant: str
+    weight: float
+    units: int
+    units_ratio: float
+    longest_wait_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitState(Counts):
+    """
+    One definition that is in use. Of several keys, `used` and `capacity` are those of the fullest, `waiting_jobs`,
+    `waiting_units` and `owners` are sums, and each duration is the longest. Only the most pressing keys are included.
+    """
+
+    limit: str
+    id: str
+    definition: str
+    has_keys: bool
+    has_digests: bool
+    is_concurrency: bool
+    is_comparable: bool
+    is_idle: bool
+    downstream_429: int
+    outlook: Outlook | None
+    rules: tuple[RuleState, ...]
+    warnings: tuple[str, ...]
+    tenants: tuple[TenantState, ...]
+    keys: tuple[KeyState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetState:
+    """The limits of the whole fleet."""
+
+    now: float
+    store_latency_seconds: float | None
+    frameworks: dict[str, int]
+    processes: tuple[Process, ...]
+    limits: tuple[LimitState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState(Counts):
+    """Why one job waits, with the counts of the key that it waits for; of an unreported limit only `limit` is known."""
+
+    job: str
+    now: float
+    known: bool
+    state: str
+    searched_all: bool
+    limit: str | None = None
+    id: str | None = None
+    definition: str | None = None
+    key: str | None = None
+    reason: str | None = None
+    since: float | None = None
+    deferrals: int | None = None
+    decided_at: float | None = None
+    starts_at: float | None = None
+    jobs_before: int | None = None
+    owner: str | None = None
+    owner_answers: bool | None = None
+    rules: tuple[RuleState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeState:
+    """What an operator changed, as in `Change`; `text` says it in words."""
+
+    at: float
+    by: str
+    verb: str
+    limit: str
+    part: str | None
+    before: RuleState | None
+    after: RuleState | None
+    forgotten: int
+    text: str
+
+
+ORDERS: Mapping[str, Callable[[Counts], Any]] = {
+    "wait": lambda row: (
+        -max(row.last_starts_in_seconds or 0, row.paused_for_seconds or 0),
+        -(row.oldest_wait_seconds or 0),
+        -row.denials,
+    ),
+    "use": lambda row: (-(row.use or 0), -row.units),
+    "denied": lambda row: -row.denials,
+    "name": lambda row: 0,
+}
+"""Which limits and keys come first, for each order. Idle limits come last."""
+
+
+def to_data(value: Any) -> Any:
+    """*value* for JSON: an object for each dataclass, with the names of its fields."""
+    if is_dataclass(value):
+        return {field.name: to_data(getattr(value, field.name)) for field in fields(value)}
+    return list(map(to_data, value)) if isinstance(value, (tuple, list)) else value
+
+
+def fleet_state(
+    fleet: Fleet, *, order: str, show_keys: bool, tenants: Mapping[str, Sequence[Tenant]] | None = None
+) -> FleetState:
+    """The limits that are in use, each with its most pressing keys; the first by *order*, one of `ORDERS`, first."""
+    keys, in_use = keys_by_limit(fleet), _in_use(fleet.limits)
+    limits = (
+        limit_state(
+            known, keys.get(known.id, ()), in_use, fleet.rules, now=fleet.now, show_keys=show_keys, order=order,
+            partner_429s=fleet.partner_429s.get(known.id), tenants=(tenants or {}).get(known.id, ()),
+        )
+        for known in in_use
+    )  # fmt: skip
+
+    def pressing(row: LimitState) -> Any:
+        return row.is_idle, min(map(ORDERS[order], (row, *row.keys))), row.limit, row.id
+
+    kinds = [each.framework for each in fleet.processes]
+    return FleetState(
+        now=fleet.now,
+        store_latency_seconds=fleet.latency,
+        frameworks={kind: kinds.count(kind) for kind in sorted(set(kinds))},
+        processes=fleet.processes,
+        limits=tuple(sorted(limits, key=pressing)),
+    )
+
+
+def limit_state(
+    known: Known, keys: Sequence[Key], definitions: Iterable[Known], rules: Iterable[Rule], *, now: float,
+    show_keys: bool, order: str = "wait", partner_429s: Mapping[int, int] | None = None, tenants: Sequence[Tenant] = (),
+) -> LimitState:  # fmt: skip
+    """
+    The limit that is defined as *known*, with *keys*, its most pressing ones.
+
+    Args:
+        definitions: Those in use, of all limits.
+        rules: Those in force, of all limits.
+        partner_429s: Its 429s of the last 15 minutes, by step of 20 s.
+    """
+    limit, keyed, minute = known.limit, has_keys(known), known.minute
+    clear = show_keys or limit.show_key
+    own = [rule for rule in rules if rule.is_for(limit.name) and _is_of_tier(rule, known)]
+    shown = tuple(rule_state(rule, now, clear=clear) for rule in own)
+    rows = tuple(
+        sorted((key_state(key, show_keys=show_keys) for key in keys), key=lambda row: (ORDERS[order](row), row.key))
+    )
+    fullest = max(
+        rows, key=lambda row: ((row.used or 0) / (row.capacity or 1), row.waiting_jobs or 0), default=Counts()
+    )
+    waiting = sum(key.waiting for key in keys)
+    in_use = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
+    units = sum(each.units for each in tenants)
+    return LimitState(
+        limit=limit.name,
+        id=known.id,
+        definition=format_limit(limit),
+        has_keys=keyed,
+        has_digests=(known.keyed or bool(known.shared)) and not clear,
+        is_concurrency=not limit.period_us,
+        is_comparable=has_share(limit) and not keyed,
+        is_idle=not in_use,
+        used=fullest.used,
+        capacity=limit.capacity if fullest.capacity is None else fullest.capacity,
+        waiting_jobs=waiting,
+        waiting_units=sum(key.waiting_units for key in keys),
+        owners=sum(key.owners for key in keys),
+        oldest_wait_seconds=max([minute.longest_wait, *(row.oldest_wait_seconds or 0.0 for row in rows)]),
+        last_starts_in_seconds=_most(key.last_starts for key in keys),
+        paused_for_seconds=_most(key.paused for key in keys),
+        slowed=min((row.slowed for row in rows if row.slowed), key=lambda each: each.units_per_second, default=None),
+        mean_hold_seconds=fullest.mean_hold_seconds,
+        last_slot_ago_seconds=fullest.last_slot_ago_seconds,
+        oldest_hold_seconds=_most(key.oldest_hold for key in keys),
+        last_minute=_last_minute(minute, None if keyed else share_of_minute(limit, minute)),
+        downstream_429=total(partner_429s),
+        outlook=outlook_of(known, keys),
+        rules=shown,
+        warnings=tuple(_warnings(known, definitions, list(zip(own, shown, strict=True)))),
+        tenants=tuple(
+            TenantState(
+                tenant=format_key(each.name, None, clear=clear), weight=each.weight, units=each.units,
+                units_ratio=each.units / units if units else 0.0, longest_wait_seconds=each.longest_wait,
+            )
+            for each in tenants
+        ),
+        keys=rows,
+    )  # fmt: skip
+
+
+def key_state(key: Key, *, show_keys: bool) -> KeyState:
+    shown = format_key(key.key, key.part, clear=show_keys or key.limit.show_key)
+    return KeyState(key=shown, **_counts(key))
+
+
+def job_state(job_id: str, found: Found, *, show_keys: bool) -> JobState:
+    job, key = found.job, found.key
+    state = "unknown" if job is None else job.state
+    about: dict[str, Any] = {}
+    if job is not None:
+        about = {
+            "limit": job.limit or None, "reason": job.reason, "since": job.since or None, "deferrals": job.deferrals,
+            "decided_at": job.decided or None,
+        }  # fmt: skip
+    if job is not None and job.place is not None:
+        place = job.place
+        about |= {"starts_at": job.due or None, "jobs_before": place.before, "owner": place.owner,
+                  "owner_answers": place.answers}  # fmt: skip
+    if key is not None:
+        clear = show_keys or key.limit.show_key
+        about |= _counts(key)
+        about |= {
+            "id": key.id, "definition": format_limit(key.limit), "key": format_key(key.key, key.part, clear=clear),
+            "rules": tuple(rule_state(rule, found.now, clear=clear) for rule in found.rules),
+        }  # fmt: skip
+    return JobState(
+        job=job_id, now=found.now, known=job is not None, state=state, searched_all=found.searched_all, **about
+    )
+
+
+def rule_id(rule: Rule) -> str:
+    """What names *rule* in a URL or a form, without its key."""
+    return hashlib.blake2b(field_of(rule.what, rule.name, rule.part).encode(), digest_size=8).hexdigest()
+
+
+def rule_state(rule: Rule, now: float | None = None, *, clear: bool) -> RuleState:
+    """
+    Args:
+        now: If given, the text says for how much longer the rule is in force.
+    """
+    return RuleState(
+        id=rule_id(rule), what=rule.what, limit=rule.name, part=shown_part(rule, clear=clear), rate=rule.rate,
+        burst=rule.burst, weight=rule.weight, factor=rule.factor, since=rule.since_us / 1e6,
+        until=rule.until_us / 1e6 or None, by=rule.by, text=format_active_rule(rule, now, clear=clear),
+    )  # fmt: skip
+
+
+def change_state(change: Change, *, clear: bool) -> ChangeState:
+    before, after = (None if rule is None else rule_state(rule, clear=clear) for rule in (change.before, change.after))
+    return ChangeState(
+        at=change.at, by=change.by, verb=change.verb, limit=change.name, part=shown_part(change, clear=clear),
+        before=before, after=after, forgotten=change.forgotten, text=format_effect(change),
+    )  # fmt: skip
+
+
+def shown_part(of: Rule | Change, *, clear: bool) -> str | None:
+    """The part of a limit that a rule or a change is for: a tier, or a key, as a digest unless *clear*."""
+    is_tier = (of.what if isinstance(of, Rule) else of.verb) in ("set", "unset")
+    if of.part is None or is_tier or clear:
+        return of.part
+    stored = parts_of(bucket_name("", of.part, "0"))
+    return None if stored is None else format_key(stored[1], None, clear=False)
+
+
+def _in_use(definitions: Sequence[Known]) -> list[Known]:
+    """The definitions that workers use now, and those of which jobs were decided in the last minute."""
+    now = {each.id for each in reported_within(definitions)}
+    return [each for each in definitions if each.id in now or each.minute.allowed or each.minute.denials]
+
+
+def _counts(key: Key) -> dict[str, Any]:
+    return {
+        "used": key.used,
+        "capacity": key.capacity,
+        "waiting_jobs": key.waiting,
+        "waiting_units": key.waiting_units,
+        "owners": key.owners,
+        "oldest_wait_seconds": max(key.minute.longest_wait, key.oldest_wait or 0.0),
+        "last_starts_in_seconds": key.last_starts,
+        "paused_for_seconds": key.paused,
+        "slowed": _slowed(key.slowed),
+        "mean_hold_seconds": key.mean_hold,
+        "last_slot_ago_seconds": key.held,
+        "oldest_hold_seconds": key.oldest_hold,
+        "last_minute": _last_minute(key.minute, share_of_minute(key.limit, key.minute)),
+    }
+
+
+def _last_minute(minute: Minute, share: float | None) -> LastMinute | None:
+    if not minute.is_known:
+        return None
+    return LastMinute(
+        allowed=minute.allowed, units=minute.used, rate_used_ratio=share, denied=dict(minute.denied or {}),
+        denials=minute.denials, longest_wait_seconds=minute.longest_wait,
+    )  # fmt: skip
+
+
+def _slowed(slowed: SlowNow | None) -> Slowed | None:
+    if slowed is None:
+        return None
+    return Slowed(units_per_second=slowed.rate, by=slowed.by, ends_in_seconds=slowed.ends, text=format_slowed(slowed))
+
+
+def _is_of_tier(rule: Rule, known: Known) -> bool:
+    """Whether *rule* is not the rate of another tier."""
+    return rule.what != "set" or None in (rule.part, known.limit.of_tier) or rule.part == known.limit.of_tier
+
+
+def _warnings(known: Known, definitions: Iterable[Known], rules: Sequence[tuple[Rule, RuleState]]) -> Iterator[str]:
+    for rule, shown in rules:
+        if why := why_ignored(rule, known):
+            yield f"workers do not follow {shown.text!r}: {why}"
+    limit, changed = known.limit, any(rule.what == "set" for rule, _ in rules)
+    twins = [each for each in definitions if (each.limit.name, each.limit.of_tier) == (limit.name, limit.of_tier)]
+    if len(twins) > 1:
+        yield "another definition of this name is in use" + (
+            " as well: the change takes a moment" if changed else ": each counts by itself"
+        )
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
