@@ -16,6 +16,7 @@ from throttlekit.fleet.history import Bar, Range
 from throttlekit.fleet.list_now import SlowNow
 from throttlekit.fleet.outlook import outlook_of
 from throttlekit.fleet.rules import Rule, field_of
+from throttlekit.fleet.shares import SharedStep, largest, sum_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known
 from throttlekit.fleet.waiting_job import Found
 from throttlekit_cli.formatting import format_key, format_limit, format_pace
@@ -33,12 +34,15 @@ __all__ = [
     "limits_data",
     "rule_data",
     "rule_id",
+    "shares_data",
     "shown_part",
     "tenants_data",
 ]
 
 _Data = dict[str, Any]
 _MAX_TENANTS = 30
+_MAX_CHARTED = 6
+"""As many as a reader can distinguish by their colours."""
 
 ORDERS: Mapping[str, Callable[[_Data], Any]] = {
     "wait": lambda row: (-max(row["starts"] or 0, row["paused"] or 0), -row["wait"], -(row["denials"] or 0)),
@@ -141,6 +145,25 @@ def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[
         ]
         for bar in bars
     ]  # fmt: skip
+
+
+def shares_data(steps: Sequence[SharedStep], *, show_keys: bool) -> _Data:
+    """
+    How a limit's units were divided: the tenants that got most in the whole chart, and a row for each bar: its begin,
+    the units of each of these tenants in their order, and those of all others. None: not known.
+    """
+    names, _ = largest(sum_of(steps), others=0, most=_MAX_CHARTED)
+
+    def row(step: SharedStep) -> list[int | None]:
+        if step.units is None:
+            return [step.at, *[None] * (len(names) + 1)]
+        units = [step.units.get(name, 0) for name in names]
+        return [step.at, *units, step.others + sum(step.units.values()) - sum(units)]
+
+    return {
+        "tenants": [format_key(name, None, clear=show_keys) for name in names],
+        "bars": [row(step) for step in steps],
+    }
 
 
 def key_data(key: Key, *, show_keys: bool) -> _Data:

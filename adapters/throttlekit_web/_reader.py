@@ -24,6 +24,7 @@ from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.history import RANGES, Moment, bars_of, report_history
 from throttlekit.fleet.last_minute import minute_of, recent_steps
 from throttlekit.fleet.replies import pairs, time_of
+from throttlekit.fleet.shares import shared_steps
 from throttlekit.fleet.snapshot import Known, look, rules_of
 from throttlekit.fleet.waiting_job import look_up
 from throttlekit_cli.formatting import format_key
@@ -38,6 +39,7 @@ from throttlekit_web._data import (
     limit_data,
     limits_data,
     rule_data,
+    shares_data,
     tenants_data,
 )
 from throttlekit_web._http import Refused
@@ -156,7 +158,7 @@ class Reader:
         partner_429s = counts_429(pairs(self._store.commands([("HGETALL", DOWNSTREAM_429S)])[0]), now).get(id, {})
         row = limit_data(known, keys, rules, partner_429s, show_keys=self._show_keys)
         of = RANGES[name]
-        bars = bars_data(bars_of(self._store, [id], now, of)[id], of, comparable=row["comparable"])
+        bars = bars_of(self._store, [id], now, of)[id]
         begin, history = now - of.bars * of.bar_s, Control(self._store, by="reader").history(known.limit.name)
         clear = self._show_keys or known.limit.show_key
         holders = [
@@ -171,7 +173,14 @@ class Reader:
         return {
             "now": now,
             "limit": row,
-            "range": {"name": name, "bar": of.bar_s, "bars": bars},
+            "range": {
+                "name": name,
+                "bar": of.bar_s,
+                "bars": bars_data(bars, of, comparable=row["comparable"]),
+                "shares": shares_data(shared_steps(self._store, id, bars, of), show_keys=clear)
+                if known.shared
+                else None,
+            },
             "changes": [
                 change_data(each, show_keys=self._show_keys) for each in history[:_MAX_MARKS] if each.at > begin
             ],
