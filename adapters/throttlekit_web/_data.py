@@ -7,14 +7,17 @@ from typing import Any
 
 from throttlekit.fleet.browse import Holder
 from throttlekit.fleet.history import Bar, Range
+from throttlekit.fleet.shares import SharedStep, largest, sum_of
 from throttlekit.fleet.snapshot import Known
 from throttlekit_cli.formatting import format_key
 from throttlekit_cli.state import FleetState, LimitState, TenantState, to_data
 from throttlekit_web._http import Refused
 
-__all__ = ["bars_data", "fleet_data", "heaviest", "holder_data", "limit_row", "require_known"]
+__all__ = ["bars_data", "fleet_data", "heaviest", "holder_data", "limit_row", "require_known", "shares_data"]
 
 _MAX_TENANTS = 30
+_MAX_CHARTED = 6
+"""As many as a reader can distinguish by their colours."""
 
 
 def fleet_data(fleet: FleetState) -> dict[str, Any]:
@@ -43,6 +46,25 @@ def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[
         ]
         for bar in bars
     ]  # fmt: skip
+
+
+def shares_data(steps: Sequence[SharedStep], *, show_keys: bool) -> dict[str, Any]:
+    """
+    How a limit's units were divided: the tenants that got most in the whole chart, and a row for each bar: its begin,
+    the units of each of these tenants in their order, and those of all others. None: not known.
+    """
+    names, _ = largest(sum_of(steps), others=0, most=_MAX_CHARTED)
+
+    def row(step: SharedStep) -> list[int | None]:
+        if step.units is None:
+            return [step.at, *[None] * (len(names) + 1)]
+        units = [step.units.get(name, 0) for name in names]
+        return [step.at, *units, step.others + sum(step.units.values()) - sum(units)]
+
+    return {
+        "tenants": [format_key(name, None, clear=show_keys) for name in names],
+        "bars": [row(step) for step in steps],
+    }
 
 
 def holder_data(holder: Holder, now: float, *, show_keys: bool) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.history import RANGES, Moment, bars_of, report_history
 from throttlekit.fleet.last_minute import minute_of, recent_steps
 from throttlekit.fleet.replies import pairs, time_of
+from throttlekit.fleet.shares import shared_steps
 from throttlekit.fleet.snapshot import look, rules_of
 from throttlekit.fleet.waiting_job import look_up
 from throttlekit_cli.formatting import format_key
@@ -40,7 +41,15 @@ from throttlekit_cli.state import (
     to_data,
 )
 from throttlekit_cli.top.explain import describe
-from throttlekit_web._data import bars_data, fleet_data, heaviest, holder_data, limit_row, require_known
+from throttlekit_web._data import (
+    bars_data,
+    fleet_data,
+    heaviest,
+    holder_data,
+    limit_row,
+    require_known,
+    shares_data,
+)
 from throttlekit_web._http import Refused
 
 __all__ = ["Reader"]
@@ -164,7 +173,7 @@ class Reader:
             partner_429s=partner_429s, tenants=tenants_of(self._store).get(id, ()) if known.shared else (),
         )  # fmt: skip
         row, of = replace(row, tenants=heaviest(row.tenants)), RANGES[name]
-        bars = bars_data(bars_of(self._store, [id], now, of)[id], of, comparable=row.is_comparable)
+        bars = bars_of(self._store, [id], now, of)[id]
         begin, history = now - of.bars * of.bar_s, Control(self._store, by="reader").history(known.limit.name)
         clear = self._show_keys or known.limit.show_key
         holders = [
@@ -178,7 +187,14 @@ class Reader:
         return {
             "now": now,
             **to_data(row),
-            "range": {"name": name, "bar_seconds": of.bar_s, "bars": bars},
+            "range": {
+                "name": name,
+                "bar_seconds": of.bar_s,
+                "bars": bars_data(bars, of, comparable=row.is_comparable),
+                "shares": shares_data(shared_steps(self._store, id, bars, of), show_keys=clear)
+                if known.shared
+                else None,
+            },
             "changes": to_data(changes),
             "holders": holders,
         }

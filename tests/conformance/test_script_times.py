@@ -26,6 +26,7 @@ from throttlekit._engine.call import Call
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.history import Moment, report_history
+from throttlekit.fleet.shares import Taken, report_shares
 from throttlekit.fleet.snapshot import look
 from throttlekit.fleet.tenants import TENANTS
 from throttlekit.stores.base import Correction, Lease, Slowing
@@ -180,6 +181,17 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
         for part in (range(100), range(100, 200)):
             filled.server.store.commands(report_history({f"limit{n}": Moment(n) for n in part}))
 
+    def shares(tenants: Callable[[int], range]) -> list[tuple[str | int, ...]]:
+        return report_shares({f"limit{n}": Taken({f"t{each}": 7 for each in tenants(n)}) for n in range(25)})
+
+    def add_shares(tenants: Callable[[int], range]) -> None:
+        for _, _, many, *rest in shares(tenants):
+            run("fleet_shares", rest[: int(many)], rest[int(many) :])
+
+    @filled.once
+    def shared() -> None:
+        filled.server.store.commands([*shares(lambda n: range(20)), *shares(lambda n: range(20, 40))])
+
     return {
         "ask: one of many slots": Case("ask", filled.slots_are_held, slots),
         "renew: one of many slots": Case("renew", filled.slots_are_held, renews),
@@ -192,6 +204,8 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
         ),
         "fleet_history": Case("fleet_history", histories, add_history),
         "fleet_history: all are new": Case("fleet_history", lambda: None, add_history),
+        "fleet_shares": Case("fleet_shares", shared, lambda: add_shares(lambda n: range(20, 40))),
+        "fleet_shares: all replace others": Case("fleet_shares", shared, lambda: add_shares(lambda n: range(100, 120))),
         "fleet_tenants": Case(
             "fleet_tenants", lambda: [filled.hash(key, "limit t{}", "1 1 1", many=FIELDS) for key in TENANTS],
             lambda: run("fleet_tenants", [*TENANTS], [json.dumps([[f"l t{n}", 1, 1, 1] for n in range(100)])]),

@@ -311,7 +311,7 @@ REDIS = ("bells", "pool", "errors", "client", "from_client", "cluster", "redis",
             "throttlekit_lua",
             {
                 "throttlekit.stores.wire",
-                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "history", "tenants")),
+                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "history", "shares", "tenants")),
             },
         ),
     ],

@@ -147,6 +147,30 @@ def test_tenants_of_a_shared_limit_are_shown(
     assert {row["tenant"] for row in plain(path).data["tenants"]} == {digest_of("acme"), digest_of("bee")}
 
 
+@pytest.mark.parametrize("name", ["15m", "1h", "24h", "30d"])
+def test_a_chart_shows_how_tenants_divide_a_limit(
+    limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page], name: str
+) -> None:
+    """The units of the six that got most, and of all others; as digests unless keys are shown; null is not known."""
+    shared = TokenBucket("shared", "100/minute", burst=100, share=Share("{tenant}"))
+    for number in range(1, 9):
+        for each in range(number):
+            limiter.acquire(shared, job=Job(id=f"{number}-{each}", kwargs={"tenant": f"t{number}"}))
+    limiter.acquire(API)
+    report()
+    clear, plain = make_site(show_keys=True), make_site()
+    path = f"/api/limit?id={_limit(plain, 'shared')['id']}&range={name}"
+    shares = clear(path).data["range"]["shares"]
+    assert [*map(len, shares["bars"])] == [8] * len(clear(path).data["range"]["bars"])
+    known = [bar for bar in shares["bars"] if bar[1] is not None]
+    assert shares["bars"][0][1:] == [None] * 7
+    assert [sum(units) for units in zip(*known, strict=True)][1:] == [8, 7, 6, 5, 4, 3, 2 + 1]
+    assert shares["tenants"] == [f"t{n}" for n in (8, 7, 6, 5, 4, 3)]
+    assert plain(path).data["range"]["shares"]["tenants"] == [digest_of(each) for each in shares["tenants"]]
+    path = f"/api/limit?id={_limit(plain, API.name)['id']}&range={name}"
+    assert plain(path).data["range"]["shares"] is None
+
+
 def test_holders_of_a_concurrency_limit_are_shown(
     limiter: Limiter, report: Callable[[], None], page: _Page
 ) -> None:  # fmt: skip

@@ -31,6 +31,7 @@ from throttlekit._engine.claims import Claim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.history import Moment, report_history
+from throttlekit.fleet.shares import report_shares
 from throttlekit.fleet.tenants import TenantCounts, report_tenants
 
 __all__ = ["JOBS_KNOWN", "KEYS", "REASON_CODES", "Activity", "Counts", "SharedCommands", "reported_id", "reported_rate"]
@@ -259,8 +260,8 @@ class Activity:
             **_numbers(seen, sums),
         }
         began = time.perf_counter()
-        tenants = here.counts.tenants.take()
-        beside = [report_tenants(tenants)] if tenants else []
+        tenants, taken = here.counts.tenants.take()
+        beside = [report_tenants(tenants), *report_shares(taken)] if tenants else []
         beside += [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json(partner_429s))] if partner_429s else []
         beside += report_history(_moments(sums, dict(partner_429s)))
         self._store.commands([*beside, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])

@@ -1,5 +1,6 @@
 """
-What each tenant of a shared limit got in the last minute: counted in each process, added up in the store.
+What each tenant of a shared limit got: counted in each process, added up in the store for the last minute, and for the
+history of `throttlekit.fleet.shares`.
 
 Bounded, here and there: of a limit's tenants those are reported that got most and those that waited longest, and the
 store keeps 2 000 of all limits together for each 20 seconds. So the figures of the heaviest and of the longest-waiting
@@ -18,6 +19,7 @@ import throttlekit_lua
 from throttlekit._core.claim import UNIT
 from throttlekit._core.storage_keys import fleet_name, limit_id
 from throttlekit._engine.claims import Claim
+from throttlekit.fleet.shares import Taken, largest
 
 __all__ = ["TENANTS", "TenantCounts", "report_tenants"]
 
@@ -43,6 +45,8 @@ class TenantCounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str, str], _Seen] = {}
+        self._others: dict[str, int] = {}
+        """Units of tenants beyond the 10 000th, by limit."""
 
     def decided(self, claim: Claim, *, allowed: bool, waited_us: int) -> None:
         """Count one decision on *claim*, of a limit that tenants share."""
@@ -51,6 +55,9 @@ class TenantCounts:
             seen = self._seen.get(known)
             if seen is None:
                 if len(self._seen) >= _MOST_KEPT:
+                    if allowed:
+                        id = limit_id(claim.limit.name, claim.limit.fingerprint)
+                        self._others[id] = self._others.get(id, 0) + asked.cost
                     return
                 seen = self._seen[known] = _Seen()
             if allowed:
@@ -59,14 +66,19 @@ class TenantCounts:
                 seen.weight = max(1, round(1000 * asked.cost * UNIT / asked.step))
             seen.wait_us = max(seen.wait_us, waited_us)
 
-    def take(self) -> list[list[Any]]:
-        """What was counted, as fleet_tenants.lua reads it. Counting starts again at 0."""
+    def take(self) -> tuple[list[list[Any]], dict[str, Taken]]:
+        """
+        What was counted, of 25 limits: as fleet_tenants.lua reads it, and for the history of each limit, by its id.
+        Counting starts again at 0.
+        """
         with self._lock:
-            seen, self._seen = self._seen, {}
+            (seen, self._seen), (others, self._others) = (self._seen, {}), (self._others, {})
         limits: dict[str, list[tuple[str, _Seen]]] = {}
         for (name, fingerprint, tenant), each in seen.items():
             limits.setdefault(limit_id(name, fingerprint), []).append((tenant, each))
-        return [row for name in list(limits)[:_MOST_LIMITS] for row in _rows(name, limits[name])]
+        limits = dict(list(limits.items())[:_MOST_LIMITS])
+        taken = {id: _taken(tenants, others.get(id, 0)) for id, tenants in limits.items()}
+        return [row for id, tenants in limits.items() for row in _rows(id, tenants)], taken
 
 
 def _rows(name: str, tenants: list[tuple[str, _Seen]]) -> Iterable[list[Any]]:
@@ -76,6 +88,11 @@ def _rows(name: str, tenants: list[tuple[str, _Seen]]) -> Iterable[list[Any]]:
         by_wait = sorted(tenants, key=lambda each: -each[1].wait_us)[:_MOST_REPORTED]
         chosen = list({tenant: (tenant, each) for tenant, each in (*by_units, *by_wait)}.values())
     return [[f"{name} {tenant}", each.units, each.wait_us, each.weight] for tenant, each in chosen]
+
+
+def _taken(tenants: list[tuple[str, _Seen]], others: int) -> Taken:
+    units = {tenant: each.units for tenant, each in tenants if each.units}
+    return Taken(*largest(units, others=others, most=_MOST_REPORTED))
 
 
 def report_tenants(rows: Sequence[Sequence[Any]]) -> tuple[str | int, ...]:

@@ -78,7 +78,7 @@ const day = (seconds) => `${new Date(seconds * 1000).getUTCDate()} ${MONTHS[new 
 const span = (at, bar) => `${bar >= 3600 ? `${day(at)}, ` : ""}${clock(at).slice(0, 5)}–${clock(at + bar).slice(0, 5)} UTC`;
 
 /** A chart of bars. `parts`: [class, field, name] from the bottom up; `lines`: [class, field, name]. A bar whose first field is null is hatched. */
-function chart(data, { parts, lines = [], label, unit = count, isTime = false, marked = false }) {
+function chart(data, { parts, lines = [], label, unit = count, isTime = false, marked = false, say = (row, field) => unit(row[field]) }) {
   const { bars, bar_seconds: bar } = data.range, [width, height, left, right, top, bottom] = [data.width, 170, 46, 8, 12, 20];
   const each = (width - left - right) / bars.length, gap = each > 4 ? 1 : each * .1, low = height - bottom, x = (at) => left + at * each;
   const isKnown = (row) => row[parts[0][1]] !== null, sum = (row) => isKnown(row) ? parts.reduce((all, [, field]) => all + Math.max(0, row[field]), 0) : 0;
@@ -92,7 +92,7 @@ function chart(data, { parts, lines = [], label, unit = count, isTime = false, m
   const line = ([style, field]) => svg("path", { class: style, d: bars.map((row, at) => value(row, field) === null ? "" : `${value(bars[at - 1], field) === null ? `M${x(at)} ` : "V"}${y(row[field])}h${each}`).join("") });
   const every = RANGES.find(([name]) => name === data.range.name)[2];
   const described = (row) => [span(row[AT], bar) + (row === last ? ", still running" : ""),
-    ...(isKnown(row) ? [...parts, ...lines].map(([, field, name]) => `${name}: ${row[field] === null ? UNKNOWN : unit(row[field])}`) : [UNKNOWN]),
+    ...(isKnown(row) ? [...parts, ...lines].map(([, field, name]) => `${name}: ${row[field] === null ? UNKNOWN : say(row, field)}`) : [UNKNOWN]),
     ...(row[PARTNER_429S] && marked ? [`429s from the partner: ${count(row[PARTNER_429S])}`] : []), ...data.marks.filter((mark) => mark.at >= row[AT] && mark.at < row[AT] + bar).map((mark) => mark.text)];
   const hits = bars.map((row, at) => svg("rect", { x: x(at), width: each, y: top, height: low - top, class: "hit", onpointerenter: (event) => tip(event, described(row)), onpointermove: (event) => tip(event, described(row)), onpointerleave: () => tip(null) }));
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart", "aria-label": `${label}, last ${RANGES.find(([name]) => name === data.range.name)[1]}: highest ${unit(Math.max(...bars.map(sum)))}, now ${isKnown(last) ? unit(sum(last)) : UNKNOWN}` },
@@ -129,6 +129,18 @@ function sparkline(row) {
     ...row.bars.map((bar, at) => bar[UNITS] > 0 && svg("path", { d: `M${at * each + .8} ${height}h${each - 1.6}V${y(bar[UNITS])}h${1.6 - each}z`, class: bar === last ? "f-bar running" : "f-bar" })),
     svg("path", { class: "rate", d: lines.map((value, at) => value ? `${lines[at - 1] ? "V" : `M${at * each} `}${y(value)}h${each}` : "").join("") }));
 }
+/** How tenants divided the units of a limit. A tenant keeps its colour for as long as it is shown. */
+const colours = new Map();
+function sharesChart(row, data, per) {
+  const { tenants, bars } = data.range.shares, own = colours.get(row.id) ?? new Map(), known = bars.filter((bar) => bar[1] !== null);
+  for (const name of own.keys()) if (!tenants.includes(name)) own.delete(name);
+  for (const name of tenants) if (!own.has(name)) own.set(name, [0, 1, 2, 3, 4, 5].find((number) => ![...own.values()].includes(number)));
+  colours.set(row.id, own);
+  const parts = tenants.map((name, at) => [`f-tenant-${own.get(name)}`, at + 1, name || "(no name)"]), last = tenants.length + 1;
+  if (!tenants.length || known.some((bar) => bar[last])) parts.push(["f-others", last, "all others"]);
+  const total = (bar) => bar.slice(1).reduce((all, units) => all + units, 0);
+  return chart({ ...data, range: { ...data.range, bars } }, { label: `How tenants divided the units, ${per}`, parts, say: (bar, field) => `${count(bar[field])} (${Math.round(bar[field] / (total(bar) || 1) * 100)} %)` });
+}
 function charts(row, data) {
   const per = perBar(data.range.bar_seconds), available = document.documentElement.clientWidth - (innerWidth > 760 ? 40 : 26), columns = available > 900 ? 2 : 1;
   data.width = Math.floor(Math.min(1360, available) / columns - 44);
@@ -139,6 +151,7 @@ function charts(row, data) {
     ...RANGES.map(([name, text]) => h("button", { type: "button", "data-range": name, "aria-pressed": String(name === data.range.name), onclick: chosen(name) }, text))),
     h("div", { class: "charts" },
       show({ label: `${row.is_concurrency ? "Slots given" : "Units passed"} ${per}`, marked: true, parts: [["f-bar", UNITS, "passed"]], lines: [["rate", RATE, "the rate allows"]] }),
+      data.range.shares ? sharesChart(row, data, per) : null,
       show({ label: "Jobs that wait", parts: [["f-bar", WAITING, "most that waited"]] }),
       show({ label: `Jobs that arrive, and jobs that are granted, ${per}`, parts: [["f-calm", GRANTED, "granted"]], lines: [["arrive", ARRIVED, "arrived"]] }),
       show({ label: "Longest wait", unit: duration, isTime: true, parts: [["f-bar", WAIT, "waited"]] }),

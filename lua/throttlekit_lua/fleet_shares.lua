@@ -1,0 +1,131 @@
+--[[
+  Add to the history of how tenants divided the units of limits: what one process granted. Decides nothing.
+
+  KEYS[1]    limits that have such a history, by when it was last written, to the minute; sorted set, seconds
+  KEYS[i+1]  hash: the history of limit i
+
+  A hash has a record of each of 61 minutes, 145 spans of ten minutes and 181 spans of four hours: one more than a chart
+  has bars, as the oldest is replaced while it may be read. Step n of s seconds since 1970 has field "s:" .. n % size.
+  A record is text: "n others units:tenant units+debt:tenant …". "others" is what the tenants without a name there got.
+
+  While a step runs, its record names at most 32 tenants. One more replaces that of the least units + debt, whose units
+  are the others' from then on, and the new one begins with this sum as its debt (the algorithm "Space-Saving" of
+  Metwally, Agrawal and El Abbadi, 2005). So each tenant that got more than 1/32 of the units has a name, and its units
+  are at most 1/32 of all too few. When a minute has ended, its record keeps the 8 that got most, and of equals those
+  that are first in it; and it is added to the records of its ten minutes and of its four hours. This is done by the first
+  report in a later minute: until then field "last" is the number of this minute, and readers do the same in memory.
+  throttlekit/fleet/shares.py mirrors `parsed`, `add` and `largest`. Change both, or a step that has ended changes.
+
+  Field "begun" is the minute in which the hash was begun.
+
+  ARGV[1]    the counts, as JSON: {{others, {{tenant, units}, …}}, …}, of each limit in the order of its key
+
+  Returns  nothing
+
+  Writes   KEYS[i+1], which expire 30 days after they were last written, and KEYS[1], whose members are the names of
+           these keys: 50 at most. A new limit replaces the one that was silent for longest, and for an hour at least;
+           otherwise it has no such history
+]]
+local MINUTES, LONGER, RUNNING, NAMED = {60, 61}, {{600, 145}, {14400, 181}}, 32, 8
+local KEPT, MOST, SILENT = 2592000, 50, 3600
+local function whole(x) return string.format('%.0f', x) end
+
+local now = tonumber(redis.call('TIME')[1])
+local minute = math.floor(now / 60)
+
+-- Of step *number* the units of the others, and the tenants: {units, debt, name, position, text}. None if the record is of
+-- another step.
+local function parsed(record, number)
+  local of, others, rest = string.match(record or '', '^(%d+) (%d+)(.*)$')
+  local tenants = {}
+  if tonumber(of) ~= number then return 0, tenants end
+  for text, units, debt, name in string.gmatch(rest, ' ((%d+)%+?(%d*):([^ ]*))') do
+    tenants[#tenants + 1] = {tonumber(units), tonumber(debt) or 0, name, #tenants + 1, text}
+  end
+  return tonumber(others), tenants
+end
+
+local function written(number, others, tenants)
+  local parts = {whole(number) .. ' ' .. whole(others)}
+  for i, each in ipairs(tenants) do
+    parts[i + 1] = each[5] or whole(each[1]) .. (each[2] > 0 and '+' .. whole(each[2]) or '') .. ':' .. each[3]
+  end
+  return table.concat(parts, ' ')
+end
+
+-- The 8 of *tenants* that got most, and the units of the others with the rest.
+local function largest(others, tenants)
+  table.sort(tenants, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[4] < b[4]) end)
+  for i = #tenants, NAMED + 1, -1 do others = others + table.remove(tenants, i)[1] end
+  for _, each in ipairs(tenants) do each[2], each[5] = 0, nil end
+  return others, tenants
+end
+
+-- Add the units of *added*, {{tenant, units}, …}, to *tenants*; returns those of the ones that are replaced.
+local function add(tenants, added)
+  local known, replaced = {}, 0
+  for _, each in ipairs(tenants) do known[each[3]] = each end
+  for _, one in ipairs(added) do
+    local name, units = one[1], one[2]
+    local seen = known[name]
+    if seen then
+      seen[1], seen[5] = seen[1] + units, nil
+    elseif #tenants < RUNNING then
+      seen = {units, 0, name, #tenants + 1}
+      tenants[#tenants + 1] = seen
+    else
+      seen = tenants[1]
+      for _, each in ipairs(tenants) do
+        if each[1] + each[2] < seen[1] + seen[2] then seen = each end
+      end
+      replaced, known[seen[3]] = replaced + seen[1], nil
+      seen[1], seen[2], seen[3], seen[5] = units, seen[1] + seen[2], name, nil
+    end
+    known[name] = seen
+  end
+  return replaced
+end
+
+local function add_to(key, ring, number, others, added)
+  local field = whole(ring[1]) .. ':' .. whole(number % ring[2])
+  local sum, tenants = parsed(redis.call('HGET', key, field) or nil, number)
+  sum = sum + others + add(tenants, added)
+  redis.call('HSET', key, field, written(number, sum, tenants))
+end
+
+-- Minute *number* has ended.
+local function finish(key, number)
+  local field = whole(MINUTES[1]) .. ':' .. whole(number % MINUTES[2])
+  local others, tenants = largest(parsed(redis.call('HGET', key, field) or nil, number))
+  redis.call('HSET', key, field, written(number, others, tenants))
+  local added = {}
+  for i, each in ipairs(tenants) do added[i] = {each[3], each[1]} end
+  for _, ring in ipairs(LONGER) do add_to(key, ring, math.floor(number * 60 / ring[1]), others, added) end
+end
+
+-- Whether the limit has such a history, or gets one now.
+local function has_room(key)
+  local written_at = tonumber(redis.call('ZSCORE', KEYS[1], key) or nil)
+  if not written_at and redis.call('ZCARD', KEYS[1]) >= MOST then
+    local known = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
+    if tonumber(known[2]) > now - SILENT then return false end
+    redis.call('ZREM', KEYS[1], known[1])
+    redis.call('UNLINK', known[1])
+  end
+  if not written_at or written_at < now - 60 then redis.call('ZADD', KEYS[1], whole(now), key) end
+  return true
+end
+
+for i, each in ipairs(cjson.decode(ARGV[1])) do
+  local key = KEYS[i + 1]
+  if has_room(key) then
+    local last = tonumber(redis.call('HGET', key, 'last') or nil)
+    if last ~= minute then
+      if last then finish(key, last) else redis.call('HSET', key, 'begun', whole(minute)) end
+      redis.call('HSET', key, 'last', whole(minute))
+    end
+    add_to(key, MINUTES, minute, each[1], each[2])
+    redis.call('EXPIRE', key, whole(KEPT))
+  end
+end
+redis.call('EXPIRE', KEYS[1], whole(KEPT))
