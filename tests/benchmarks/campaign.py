@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.flood.campaigns import Found, Plan, Record, happen, judge
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, table
+from support.reports.tables import Promise, about, printed, table
 
 FULL_CALLS = 100_000
 LEAST_USE, MOST_INVERTED = 0.98, 0.01
@@ -107,10 +107,8 @@ def main() -> int:
         rows.append(row(plan, record, found))
         shown += judged(plan, record, found, times=not options.quick)
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    print(about("dramatiq", "redis"))
-    print(f"{options.calls} calls each: scale {options.calls / FULL_CALLS:g} of {FULL_CALLS}.\n")
-    print(table(_TITLES, rows), _NOTES, promises("campaign", shown), sep="\n\n")
-    return 1 if any(each.kept is False for each in shown) else 0
+    head = f"{options.calls} calls each: scale {options.calls / FULL_CALLS:g} of {FULL_CALLS}."
+    return printed("campaign", f"{about('dramatiq', 'redis')}\n{head}", [table(_TITLES, rows), _NOTES], shown)
 
 
 if __name__ == "__main__":

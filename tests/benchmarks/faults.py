@@ -68,17 +68,11 @@ def row(case: Case, found: Outcome | None) -> list[str]:
         return [*begin, "not all", *["-"] * 7]
     left = f" ({found.left} in sight)" if found.done < case.jobs else ""
     ours = not case.alone
+    only_ours = found.duplicates_allowed, found.refused, found.over, found.over_allowed
     return [
-        *begin,
-        f"{found.done} of {case.jobs}{left}",
-        str(found.lost),
-        str(found.duplicates),
-        str(found.duplicates_allowed) if ours else "-",
-        str(found.refused) if ours else "-",
-        str(found.over) if ours else "-",
-        str(found.over_allowed) if ours else "-",
-        f"{found.recovered:.2f}",
-    ]
+        *begin, f"{found.done} of {case.jobs}{left}", str(found.lost), str(found.duplicates),
+        *(str(each) if ours else "-" for each in only_ours), f"{found.recovered:.2f}",
+    ]  # fmt: skip
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ import redis
 
 from support.dramatiq.workers import make_broker, workers
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, table
+from support.reports.tables import Promise, about, printed, table
 from support.servers.processes import patient, redis_server
 from support.servers.proxy import Proxy
 
@@ -122,9 +122,7 @@ def main() -> int:
         kept += judged(name, every, found)
         rows.append([name, str(keys * jobs), f"{every:.2f}", *shown(found)])
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    print(about("dramatiq", "redis"))
-    print(f"\n{table(_TITLES, rows)}\n\n{_NOTES}\n\n{promises('many_keys', kept)}")
-    return 1 if any(each.kept is False for each in kept) else 0
+    return printed("many_keys", about("dramatiq", "redis"), [table(_TITLES, rows), _NOTES], kept)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import redis
 from redis.connection import Connection
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, ratios, spread, table, version_of
+from support.reports.tables import Promise, about, printed, ratios, spread, table, version_of
 from support.servers.processes import redis_server
 from support.throughput.contenders import BASE, CONTENDERS, FLOOR, Ask, Contender
 
@@ -143,11 +143,8 @@ def main() -> int:
         for _ in range(options.rounds):
             core.round(options.calls)
         version = redis.Redis.from_url(url).info("server")["redis_version"]
-    print(about("redis", servers=[f"Redis {version}"]))
-    print(f"{options.rounds} rounds of {options.calls} decisions.\n")
-    print(table(_TITLES, rows(core.took)), _NOTES, sep="\n\n")
-    print("", promises("one_core", list(told(core.took))), sep="\n")
-    return 0
+    head = f"{about('redis', servers=[f'Redis {version}'])}\n{options.rounds} rounds of {options.calls} decisions."
+    return printed("one_core", head, [table(_TITLES, rows(core.took)), _NOTES], told(core.took))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ if __name__ == "__main__" and not HIREDIS:  # redis-py reads and packs with it w
 import redis
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, ratios, spread, table, version_of
+from support.reports.tables import Promise, about, printed, ratios, spread, table, version_of
 from support.servers.processes import redis_server
 from support.throughput.contenders import BASE, CONTENDERS, EMPTY_SCRIPT, FLOOR, PLACE, SET, Ask, Bind, Contender
 
@@ -269,13 +269,13 @@ def main() -> int:
     figures = arena.figures
     base = next(found for each, found in figures.items() if each.name == BASE)
     hiredis = f"hiredis {version_of('hiredis') or 'is missing'}" if HIREDIS else "without hiredis"
-    print(about("redis", servers=[hiredis, f"Redis {version}"]))
-    print(f"{options.rounds} rounds of {options.calls} calls; {options.tenants} tenants; {options.sample} weighed.")
-    print(f"INCR took {1e6 * statistics.median(base.seconds['allowed']):.0f} µs.\n")
-    print(table(_TITLES, rows(figures, base)), _NOTES, sep="\n\n")
-    shown = list(judged(figures, base, times=not options.quick))
-    print("", promises("peers", shown), sep="\n")
-    return 1 if any(each.kept is False for each in shown) else 0
+    head = (
+        f"{about('redis', servers=[hiredis, f'Redis {version}'])}\n"
+        f"{options.rounds} rounds of {options.calls} calls; {options.tenants} tenants; {options.sample} weighed.\n"
+        f"INCR took {1e6 * statistics.median(base.seconds['allowed']):.0f} µs."
+    )
+    shown = judged(figures, base, times=not options.quick)
+    return printed("peers", head, [table(_TITLES, rows(figures, base)), _NOTES], shown)
 
 
 if __name__ == "__main__":

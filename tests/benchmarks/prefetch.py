@@ -22,7 +22,7 @@ import redis
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, ratios, spread, table
+from support.reports.tables import Promise, about, printed, ratios, spread, table
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
 
@@ -109,11 +109,9 @@ def main() -> None:
         version = server.info("server")["redis_version"]
         limiter.close()
         server.close()
-    print(about("redis", servers=[f"Redis {version}"]))
-    print(
-        f"{options.rounds} rounds; one process, one thread; {ENOUGH} decisions of a round, a tenth where each asks.\n"
-    )
-    print(table(_TITLES, rows(found)), promises("prefetch", judged(found)), sep="\n\n")
+    head = about("redis", servers=[f"Redis {version}"])
+    head += f"\n{options.rounds} rounds of {ENOUGH} decisions, a tenth where each asks; one process, one thread."
+    printed("prefetch", head, [table(_TITLES, rows(found))], judged(found))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.flood.waiting_jobs import KINDS, Found, Plan, happen
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, table
+from support.reports.tables import Promise, about, printed, table
 
 LEAST_USE = 0.98
 _TITLES = [
@@ -102,12 +102,11 @@ def main() -> int:
             print(*row(name, asdict(found)), sep=" | ", file=sys.stderr, flush=True)
             if keep:
                 keep.write_text(json.dumps(gathered), "utf-8")
-    print(about("dramatiq", "celery", "rq", "redis"))
-    for each, rows in gathered.items():
-        print(f"\n{each}:\n")
-        print(table(_TITLES, [row(name, found) for name, found in rows.items()]))
-    print(f"\n{_NOTES}\n\n{promises('waiting_jobs', shown)}")
-    return 1 if any(each.kept is False for each in shown) else 0
+    tables = [
+        f"{each}:\n\n{table(_TITLES, [row(name, found) for name, found in rows.items()])}"
+        for each, rows in gathered.items()
+    ]
+    return printed("waiting_jobs", about("dramatiq", "celery", "rq", "redis"), [*tables, _NOTES], shown)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,11 @@ from dramatiq.rate_limits import WindowRateLimiter
 from dramatiq.rate_limits.backends import RedisBackend
 
 from support.dramatiq.workers import make_broker
-from support.faults import mortal
 from support.flood.limits import FloodLimit, options_of
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limit, Limiter
 from throttlekit_dramatiq import Throttle
 
-mortal.arm()
 _flood = json.loads(os.environ["TK_FLOOD"])
 _record = Record(_flood["record_url"], _flood["slow_s"])
 

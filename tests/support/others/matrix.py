@@ -199,6 +199,7 @@ class _Run:
 
     def _begin_undecodable(self) -> None:
         self._running["deployed"].stop()
+        self._running["deployed"].close()
         fleet = replace(self._fleets["deployed"], without=["a_undecodable"])
         self._running["deployed"] = self._stack.start(fleet, 1)
         self._wait_until_ready("deployed")

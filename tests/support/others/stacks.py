@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from huey import RedisHuey
 
 from support.celery.site import conf_of
 from support.dramatiq.workers import Workers, make_broker
-from support.faults.processes import Command
+from support.faults.processes import Fleet as Commands
 from support.huey.workers import huey_consumer
 from support.others.jobs import Fleet, body_of, limits_of
 from support.rq.workers import rq_worker
@@ -71,7 +71,7 @@ class Stack:
             celery = [sys.executable, "-m", "celery", "-A", module, "worker", "--loglevel", "warning", "-P", "threads"]
             celery += ["-c", str(_THREADS), "--without-gossip", "--without-mingle", "--hostname"]
             commands = [[*celery, f"w{number}@{fleet.queue}"] for number in range(processes)]
-        return Running([Command(command, fleet.environment) for command in commands], _READY[self.framework], each)
+        return Running(commands, fleet.environment, _READY[self.framework], each)
 
 
 STACKS: dict[str, Stack] = {
@@ -97,36 +97,18 @@ _READY = {
 }
 
 
-class Running:
+class Running(Commands):
     """Worker processes that were started."""
 
-    def __init__(self, commands: Sequence[Command], ready: str, each: int) -> None:
-        self._commands, self._ready, self._each = commands, ready, each
+    def __init__(
+        self, commands: Sequence[Sequence[str]], environment: Mapping[str, str], ready: str, each: int
+    ) -> None:
+        super().__init__(commands, environment)
+        self._ready, self._each = ready, each
 
     def ready(self) -> bool:
         """Whether every process works, or one has ended."""
-        logs = [command.log() for command in self._commands]
-        return not self.running or all(log.count(self._ready) >= self._each for log in logs)
-
-    @property
-    def running(self) -> bool:
-        return all(command.running for command in self._commands)
-
-    def log(self) -> str:
-        return "".join(command.log() for command in self._commands)
-
-    def stop(self) -> None:
-        """SIGTERM, as a deployment does."""
-        for command in self._commands:
-            command.terminate()
-        for command in self._commands:
-            command.stop()
-        self.close()
-
-    def close(self) -> None:
-        """SIGKILL."""
-        for command in self._commands:
-            command.close()
+        return not self.running or all(each.log().count(self._ready) >= self._each for each in self.commands)
 
 
 class _Dramatiq:
