@@ -20,7 +20,7 @@ from rich.table import Column, Table
 
 from support.faults.kinds import FAULTS
 from support.faults.strike import Case, Outcome, strike
-from support.reports.command import parser_of
+from support.reports.command import parser_of, show
 from support.reports.tables import page
 
 _OF_FRAMEWORK = ("workers SIGKILL", "workers SIGTERM", "broker restart", "broker SIGKILL")
@@ -97,18 +97,19 @@ def main() -> int:
             broken += found.broken()
         rows.append(row(case, found))
         progress.print(" | ".join(rows[-1]))
-    table = Table(*(Column(title, no_wrap=True) for title in _TITLES), title="One fault amid a flood")
+    table = Table(
+        *(Column(title, no_wrap=True) for title in _TITLES),
+        title="One fault amid a flood",
+        caption=_NOTES,
+        caption_justify="left",
+    )
     for cells in rows:
         table.add_row(*cells)
-    verdict = [f"BROKEN  {promise}" for promise in broken] or ["Every promise kept."]
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(table)
-    console.print(_NOTES)
-    console.print("\n".join(verdict))
     if options.markdown:
+        verdict = [f"BROKEN  {promise}" for promise in broken] or ["Every promise kept."]
         packages = ("dramatiq", "rq", "celery", "kombu", "redis")
         options.markdown.write_text(page("Results: faults", packages, _TITLES, rows, _NOTES, verdict))
-    return 1 if broken else 0
+    return show([table], broken, width=200)
 
 
 if __name__ == "__main__":
