@@ -2,13 +2,11 @@
 The campaign test: 20 campaigns call one partner at once, each with a limit of its own, and all with the account's.
 
     python tests/benchmarks/campaign.py [--quick] [--calls 500] [--campaigns 20] [--account 1.25 0.8 0.4]
-        [--faster 1] [--seconds 600]
 
 Real `dramatiq` workers on Redis, --processes (4) of 4 threads; all calls are sent before they start, by turns. The
 campaigns have 8/s, 8.5/s, … 17.5/s; the account has --account times their sum: with 1.25 each campaign's own limit is
 what is short, with 0.4 the account's, with 0.8 the account's until some are through. 100 000 calls each are --calls
-100000, and take 3.5 hours each, or the part of that which --faster makes of it; the default takes about 5 minutes.
-With --seconds the workers are stopped after so many, and what has run by then is judged: a piece of such a campaign.
+100000, and take 3.5 hours each; the default takes about 5 minutes.
 Exits with 1 if a limit is broken once, a call is lost, order is lost, or a limit is used less than promised while it is
 what is short.
 """
@@ -89,8 +87,6 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=500, help="of each campaign (%(default)s)")
     parser.add_argument("--campaigns", type=int, default=20)
     parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--faster", type=int, default=1, help="times all rates (%(default)s)")
-    parser.add_argument("--seconds", type=float, help="stop after so many, done or not")
     parser.add_argument("--account", type=float, nargs="+", default=[1.25, 0.8, 0.4], help="times all campaigns' rates")
     options = parser.parse_args()
     if options.quick:
@@ -98,10 +94,7 @@ def main() -> int:
     rows: list[list[str]] = []
     shown: list[Promise] = []
     for account in options.account:
-        plan = Plan(
-            campaigns=options.campaigns, calls=options.calls, account=account, processes=options.processes,
-            faster=options.faster, seconds=options.seconds,
-        )  # fmt: skip
+        plan = Plan(campaigns=options.campaigns, calls=options.calls, account=account, processes=options.processes)
         record = happen(plan)
         found = judge(plan, record)
         rows.append(row(plan, record, found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,7 +10,7 @@ import dramatiq
 from dramatiq.rate_limits import ConcurrentRateLimiter
 from dramatiq.rate_limits.backends import RedisBackend
 
-from support.dramatiq.workers import make_broker
+from support.dramatiq.workers import Counts, make_broker
 from support.flood.slot_record import SlotRecord, settings
 from throttlekit import Limiter
 from throttlekit_dramatiq import Throttle
@@ -19,29 +18,6 @@ from throttlekit_dramatiq import Throttle
 _slots, _told = settings()
 _ours = _slots.mode == "throttlekit"
 _record = SlotRecord(_told["record_url"])
-
-
-class Counts(dramatiq.Middleware):
-    """Counts what passes between worker and broker, and deliveries; told when the worker is stopped in peace."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def before_process_message(self, broker: Any, message: Any) -> None:
-        self._counts["deliveries"] += 1  # to a worker's thread, as the floods count them
-
-    def after_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
-        self._counts["operations"] += 1
-
-    def after_ack(self, broker: Any, message: Any) -> None:
-        self._counts["operations"] += 1
-
-    def after_nack(self, broker: Any, message: Any) -> None:
-        self._counts["operations"] += 1
-
-    def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
-        for name, count in self._counts.items():
-            _record.count(name, count)
 
 
 class NoFailures(dramatiq.Middleware):
@@ -59,7 +35,7 @@ broker = make_broker(
     _told["broker_url"], **({"maintenance_chance": 200_000} if _on_redis else {"confirm_delivery": True})
 )
 dramatiq.set_broker(broker)
-broker.add_middleware(Counts(), before=type(broker.middleware[0]))
+broker.add_middleware(Counts(_record.count), before=type(broker.middleware[0]))
 broker.add_middleware(NoFailures())
 _throttle: dict[str, dict[str, Any]] = {"work": {}, "call": {}}
 _native: Any = None

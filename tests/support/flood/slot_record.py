@@ -183,8 +183,8 @@ class SlotRecord:
             raise RateLimited.from_response(answer)
         self.record.sadd(f"{self._name}ended", job)
 
-    def count(self, what: str, by: int = 1) -> None:
-        self.record.hincrby(f"{self._name}counts", what, by)
+    def count(self, what: str, by: float = 1) -> None:
+        self.record.hincrbyfloat(f"{self._name}counts", what, by)
 
     def _tell(self, what: str, more: object, job: str) -> None:
         self._note(keys=[f"{self._name}events", f"{self._name}ended"], args=[what, more, job])
@@ -202,7 +202,7 @@ class SlotRecord:
 
     def counts(self) -> Counter[str]:
         found = self.record.hgetall(f"{self._name}counts")
-        return Counter({name: int(count) for name, count in found.items()})
+        return Counter({name: int(float(count)) for name, count in found.items()})
 
     def now_us(self) -> int:
         """Its time."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from support.flood.slot_record import SlotRecord, settings
-from throttlekit import Limiter, hookimpl
-from throttlekit.hookspecs import Deferred
+from support.rq.workers import Deferrals
+from throttlekit import Limiter
 from throttlekit_rq import configure
 
 __all__ = ["call", "work", "work_async"]
@@ -19,15 +19,7 @@ _slots, _told = settings()
 _record = SlotRecord(_told["record_url"])
 
 
-class _Deferrals:
-    """A plugin that counts deliveries: each deferral is one."""
-
-    @hookimpl
-    def throttlekit_deferred(self, event: Deferred) -> None:
-        _record.count("deliveries")
-
-
-configure(Limiter(_told["store_url"], plugins=[_Deferrals()]), max_wait=_slots.max_wait)
+configure(Limiter(_told["store_url"], plugins=[Deferrals(_record.count)]), max_wait=_slots.max_wait)
 
 
 def work(index: str, seconds: float) -> None:

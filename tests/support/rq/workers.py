@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from support.faults import processes
+from throttlekit import hookimpl
+from throttlekit.hookspecs import Deferred
 
-__all__ = ["Fleet", "rq_waker", "rq_worker"]
+__all__ = ["Deferrals", "Fleet", "rq_waker", "rq_worker"]
 
 
 def rq_worker(url: str, *queues: str, kind: str = "rq.Worker", options: Iterable[str] = ()) -> list[str]:
@@ -21,6 +23,17 @@ def rq_waker(url: str, *queues: str, store: str = "") -> list[str]:
     """The command that wakes the jobs of stock workers. *store*: "" is that of $THROTTLEKIT_URL."""
     command = [sys.executable, "-m", "throttlekit_cli", "wake", "--rq", url, *(["--url", store] if store else [])]
     return [*command, *(each for name in queues for each in ("--queue", name))]
+
+
+class Deferrals:
+    """A plugin that counts deferrals: each is one more delivery."""
+
+    def __init__(self, count: Callable[[str], object]) -> None:
+        self._count = count
+
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        self._count("deliveries")
 
 
 class Fleet(processes.Fleet):
