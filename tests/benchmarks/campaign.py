@@ -72,12 +72,8 @@ def judged(plan: Plan, record: Record, found: Found, *, times: bool = True) -> I
     uses = {"the account's": found.account_use, f"{worst}'s": found.campaign_use[worst] if worst else None}
     for what, use in uses.items():
         if use is not None:
-            yield Promise(
-                f"{name}: use of {what}, while short",
-                f"{use:.3f}",
-                f">= {LEAST_USE}",
-                use >= LEAST_USE if times else None,
-            )
+            kept = use >= LEAST_USE if times else None
+            yield Promise(f"{name}: use of {what}, while short", f"{use:.3f}", f">= {LEAST_USE}", kept)
     told = f"{100 * record.store_cpu:.1f} % limits, {100 * record.broker_cpu:.1f} % broker"
     yield Promise(f"{name}: Redis, share of a core", told, "", None)
 

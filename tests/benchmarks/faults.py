@@ -15,7 +15,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from support.faults.kinds import FAULTS
@@ -81,7 +80,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--markdown", type=Path, help="write the table to this file as well, for the docs")
     options = parser.parse_args()
-    progress = Console(stderr=True, highlight=False, width=200)
     rows: list[list[str]] = []
     broken: list[str] = []
     for case in cases(options.jobs, options.seed):
@@ -96,7 +94,7 @@ def main() -> int:
         if found is not None and not case.alone:
             broken += found.broken()
         rows.append(row(case, found))
-        progress.print(" | ".join(rows[-1]))
+        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     table = Table(
         *(Column(title, no_wrap=True) for title in _TITLES),
         title="One fault amid a flood",

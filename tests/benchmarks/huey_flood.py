@@ -16,8 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.flood.figures import Figures
-from support.flood.run import FloodLimit, Told
+from support.flood.run import FloodLimit
 from support.huey.flood import HueyFlood
 from support.reports.floods import Report, Row, denials, flood_options
 from support.servers.flood import servers
@@ -55,11 +54,6 @@ def _flood(limit: FloodLimit, jobs: int, **options: Any) -> HueyFlood:
     return HueyFlood(limits=(limit,), jobs=jobs, **{"give_up": jobs / 50 + 60, **options})
 
 
-def _say_denials(report: Report, row: Row, told: Told, found: Figures) -> None:
-    each = denials(told) / max(1, found.done)
-    report.say(f"{row.name}: {each:.2f} denials a job", fault=each > MOST_DENIALS and row.least_use == 0.97)
-
-
 def main() -> int:
     options = flood_options(__doc__)
     title = "A backlog under a limit: 2 consumers × 4 workers, per job done"
@@ -68,7 +62,9 @@ def main() -> int:
         for row, told, found in report.run(rows(options.quick), where):
             report.add("redis", row, found)
             if row.ours:
-                _say_denials(report, row, told, found)
+                each = denials(told) / max(1, found.done)
+                fault = each > MOST_DENIALS and row.least_use == 0.97
+                report.say(f"{row.name}: {each:.2f} denials a job", fault=fault)
     return report.finish()
 
 

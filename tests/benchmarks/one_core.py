@@ -115,11 +115,8 @@ def told(took: dict[Contender, list[float]]) -> Iterator[Promise]:
     rates = {each: statistics.median(1 / seconds for seconds in found) for each, found in took.items()}
     peers = {each.name: rate for each, rate in rates.items() if each.package not in ("redis", "throttlekit-jobs")}
     best = max(peers, key=peers.__getitem__) if peers else ""
-    shown = {
-        "throttlekit `TokenBucket`": "1 limit",
-        "throttlekit 3 × `TokenBucket`": "3 limits",
-        FLOOR: "a bare script",
-    }
+    ours = "throttlekit `TokenBucket`", "throttlekit 3 × `TokenBucket`"
+    shown = {ours[0]: "1 limit", ours[1]: "3 limits", FLOOR: "a bare script"}
     for each, rate in rates.items():
         if each.name in shown:
             yield Promise(f"decisions a second of one Redis core, {shown[each.name]}", f"{rate:,.0f}", "", None)

@@ -196,9 +196,8 @@ def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = Tr
         if each.name == OURS:
             measured = spread(allowed[each]) if each in allowed else found.fault
             kept = latencies.get(each, 9.0) <= MOST_RATIO if times else None
-            yield Promise(
-                f"latency of one limit, allowed, × INCR{', with hiredis' * HIREDIS}", measured, f"<= {MOST_RATIO}", kept
-            )
+            what = f"latency of one limit, allowed, × INCR{', with hiredis' * HIREDIS}"
+            yield Promise(what, measured, f"<= {MOST_RATIO}", kept)
     for each, found in allowed.items():
         if each.name == FLOOR:
             yield Promise("the least that a script can cost here", spread(found), "", None)
@@ -224,16 +223,12 @@ def beside(figures: dict[Contender, Figures], base: Figures) -> Iterator[Promise
     def latency(kind: str) -> Callable[[Figures], float]:
         return lambda found: statistics.median(ratios(found.seconds[kind], base_of(base, kind)))
 
+    script = {FLOOR: "the least script"}
     for what, of, ours, floors in (
-        (
-            "server CPU of one limit, allowed, × INCR",
-            cpu,
-            OURS,
-            {FLOOR: "the least script", EMPTY_SCRIPT: "an empty one"},
-        ),
-        ("latency of one limit, denied, × INCR", latency("denied"), OURS, {FLOOR: "the least script"}),
+        ("server CPU of one limit, allowed, × INCR", cpu, OURS, script | {EMPTY_SCRIPT: "an empty one"}),
+        ("latency of one limit, denied, × INCR", latency("denied"), OURS, script),
         ("latency of a job that waits, × INCR", latency("denied"), JOB, {PLACE: "the least place in a line"}),
-        ("latency of a new tenant, × INCR", latency("tenants"), OURS, {SET: "a SET", FLOOR: "the least script"}),
+        ("latency of a new tenant, × INCR", latency("tenants"), OURS, {SET: "a SET", **script}),
         ("bytes a tenant", lambda found: found.bytes or 0.0, OURS, {SET: "an integer under the same name"}),
     ):
         if ours in named and all(floor in named for floor in floors):

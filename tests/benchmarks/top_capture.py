@@ -28,7 +28,6 @@ from support.servers.processes import redis_server
 _JOBS = 1200
 _WIDTHS = (80, 150)
 _LOOKS = 12
-_PICTURES: dict[int, str] = {}
 _BLOCK = "<!-- captured: {} -->\n"
 
 
@@ -77,8 +76,8 @@ def flood(url: str) -> list[str]:
     return sent
 
 
-def captured(seconds: float) -> dict[str, str]:
-    """What `top` and `explain` show after so many seconds of the flood."""
+def captured(seconds: float) -> tuple[dict[str, str], dict[int, str]]:
+    """What `top` and `explain` show after so many seconds of the flood, and pictures of it."""
     with redis_server() as base:
         store, broker, queues = f"{base}/0", f"{base}/1", f"{base}/2"
         environment = {"TK_TOP_STORE": store, "TK_TOP_BROKER": broker}
@@ -92,8 +91,7 @@ def captured(seconds: float) -> dict[str, str]:
             # Of a job of which nothing is known it ends with an exit code.
             told = (run("explain", job_id, "--url", store, check=False) for job_id in reversed(sent))
             explained = next(text for text in told if "its turn       in" in text)
-            _PICTURES.update(pictures(store))
-            return {"top": shown, "explain": explained}
+            return {"top": shown, "explain": explained}, pictures(store)
 
 
 def main() -> int:
@@ -101,7 +99,7 @@ def main() -> int:
     parser.add_argument("--into", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
-    found = captured(options.seconds)
+    found, drawn = captured(options.seconds)
     for text in found.values():
         print(f"{text}\n")
     if options.into:
@@ -112,8 +110,8 @@ def main() -> int:
                 raise SystemExit(f"{options.into} has no place for what {name} shows")
             page = begin + opened + text + "\n```" + f"\n{rest}".partition("\n```")[2]
         options.into.write_text(page, "utf-8")
-        for width, drawn in _PICTURES.items():
-            options.into.with_name(f"top-{width}.svg").write_text(drawn, "utf-8")
+        for width, svg in drawn.items():
+            options.into.with_name(f"top-{width}.svg").write_text(svg, "utf-8")
     return 0
 
 
