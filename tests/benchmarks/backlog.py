@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.flood.backlogs import Cost, at_its_head, backlog_servers, drained, flood_of
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, table
+from support.reports.tables import Promise, about, printed, table
 
 SIZES = (1_000, 10_000, 100_000)
 FRAMEWORKS = ("dramatiq", "rq", "celery")
@@ -44,8 +44,8 @@ def measure(framework: str, size: int, options: argparse.Namespace) -> tuple[str
     flood = flood_of(framework, size, options.rate)
     with backlog_servers() as where:
         if size / options.rate <= options.drain:
-            return "drained", drained(flood, where, framework)
-        return f"head, {options.window:g} s", at_its_head(flood, where, framework, options.window)
+            return "drained", drained(flood, where)
+        return f"head, {options.window:g} s", at_its_head(flood, where, options.window)
 
 
 def row(name: str, how: str, cost: Cost) -> list[str]:
@@ -105,11 +105,10 @@ def main() -> int:
             rows.append(row(f"{framework}, {size}", how, found[size]))
             print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
         shown += judged(framework, found, times=not options.quick)
-    print(about("dramatiq", "rq", "celery", "redis"))
     sizes = ", ".join(str(round(each * options.scale)) for each in SIZES)
-    print(f"Scale {options.scale:g}: backlogs of {sizes} jobs; one limit of {options.rate}/s.\n")
-    print(table(_TITLES, rows), _NOTES, promises("backlog", shown), sep="\n\n")
-    return 1 if any(each.kept is False for each in shown) else 0
+    head = about("dramatiq", "rq", "celery", "redis")
+    head += f"\nScale {options.scale:g}: backlogs of {sizes} jobs; one limit of {options.rate}/s."
+    return printed("backlog", head, [table(_TITLES, rows), _NOTES], shown)
 
 
 if __name__ == "__main__":

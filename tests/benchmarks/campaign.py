@@ -2,13 +2,11 @@
 The campaign test: 20 campaigns call one partner at once, each with a limit of its own, and all with the account's.
 
     python tests/benchmarks/campaign.py [--quick] [--calls 500] [--campaigns 20] [--account 1.25 0.8 0.4]
-        [--faster 1] [--seconds 600]
 
 Real `dramatiq` workers on Redis, --processes (4) of 4 threads; all calls are sent before they start, by turns. The
 campaigns have 8/s, 8.5/s, … 17.5/s; the account has --account times their sum: with 1.25 each campaign's own limit is
 what is short, with 0.4 the account's, with 0.8 the account's until some are through. 100 000 calls each are --calls
-100000, and take 3.5 hours each, or the part of that which --faster makes of it; the default takes about 5 minutes.
-With --seconds the workers are stopped after so many, and what has run by then is judged: a piece of such a campaign.
+100000, and take 3.5 hours each; the default takes about 5 minutes.
 Exits with 1 if a limit is broken once, a call is lost, order is lost, or a limit is used less than promised while it is
 what is short.
 """
@@ -23,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.flood.campaigns import Found, Plan, Record, happen, judge
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, table
+from support.reports.tables import Promise, about, printed, table
 
 FULL_CALLS = 100_000
 LEAST_USE, MOST_INVERTED = 0.98, 0.01
@@ -74,12 +72,8 @@ def judged(plan: Plan, record: Record, found: Found, *, times: bool = True) -> I
     uses = {"the account's": found.account_use, f"{worst}'s": found.campaign_use[worst] if worst else None}
     for what, use in uses.items():
         if use is not None:
-            yield Promise(
-                f"{name}: use of {what}, while short",
-                f"{use:.3f}",
-                f">= {LEAST_USE}",
-                use >= LEAST_USE if times else None,
-            )
+            kept = use >= LEAST_USE if times else None
+            yield Promise(f"{name}: use of {what}, while short", f"{use:.3f}", f">= {LEAST_USE}", kept)
     told = f"{100 * record.store_cpu:.1f} % limits, {100 * record.broker_cpu:.1f} % broker"
     yield Promise(f"{name}: Redis, share of a core", told, "", None)
 
@@ -89,8 +83,6 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=500, help="of each campaign (%(default)s)")
     parser.add_argument("--campaigns", type=int, default=20)
     parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--faster", type=int, default=1, help="times all rates (%(default)s)")
-    parser.add_argument("--seconds", type=float, help="stop after so many, done or not")
     parser.add_argument("--account", type=float, nargs="+", default=[1.25, 0.8, 0.4], help="times all campaigns' rates")
     options = parser.parse_args()
     if options.quick:
@@ -98,19 +90,14 @@ def main() -> int:
     rows: list[list[str]] = []
     shown: list[Promise] = []
     for account in options.account:
-        plan = Plan(
-            campaigns=options.campaigns, calls=options.calls, account=account, processes=options.processes,
-            faster=options.faster, seconds=options.seconds,
-        )  # fmt: skip
+        plan = Plan(campaigns=options.campaigns, calls=options.calls, account=account, processes=options.processes)
         record = happen(plan)
         found = judge(plan, record)
         rows.append(row(plan, record, found))
         shown += judged(plan, record, found, times=not options.quick)
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    print(about("dramatiq", "redis"))
-    print(f"{options.calls} calls each: scale {options.calls / FULL_CALLS:g} of {FULL_CALLS}.\n")
-    print(table(_TITLES, rows), _NOTES, promises("campaign", shown), sep="\n\n")
-    return 1 if any(each.kept is False for each in shown) else 0
+    head = f"{options.calls} calls each: scale {options.calls / FULL_CALLS:g} of {FULL_CALLS}."
+    return printed("campaign", f"{about('dramatiq', 'redis')}\n{head}", [table(_TITLES, rows), _NOTES], shown)
 
 
 if __name__ == "__main__":

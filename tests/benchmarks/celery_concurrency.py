@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis
-from rich.table import Table
 
 from support.celery.site import CelerySite, celery_site
-from support.celery.spans import Event, Spans, most_at_once
-from support.partner.angry import AngryPartner
-from support.reports.command import each_broker, parser_of, show
+from support.flood.slot_record import Happened, SlotRecord, Slots
+from support.reports.command import each_broker, parser_of
+from support.reports.slots import Row, Scenario, angry, backlog, kill, report, send_calls
 from support.servers.flood import Servers
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 
-LEAST_USED = 0.9
-LEAST_OF_FREE = 0.98
-"""Of what as many processes or threads use without a limit."""
-MOST_DELIVERIES = 3.0
 _LEASE = 2
-_PATIENCE = 300.0
 _QUICK_RECOVERY = {
     "broker_transport_options": {
         "visibility_timeout": 6,
@@ -50,198 +44,134 @@ _QUICK_RECOVERY = {
 """So soon a broker that is a Redis gives back what a dead worker had in hand; RabbitMQ does at once."""
 
 
-class Row:
-    """One line of the table."""
+class Place(SlotRecord):
+    """A queue with its workers to come, and what bodies note."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.told: dict[str, str] = {}
-        self.faults: list[str] = []
+    def __init__(self, site: CelerySite, slots: Slots) -> None:
+        super().__init__(site.told["record"], site.queue)
+        self.site, self.slots = site, slots
 
-    def tell(self, what: str, figure: object, *, good: bool = True) -> None:
-        self.told[what] = str(figure)
-        if not good:
-            self.faults.append(f"{self.name}: {what} {figure}")
+    def work(self, job: int | str, seconds: float, task: str = "work") -> None:
+        self.site.send(task, str(job), seconds)
+
+    def call(self, job: str, key: str) -> None:
+        self.site.send("ask", key, job)
+
+    def start(self, concurrency: int = 8, names: Sequence[str] = ("a", "b")) -> Any:
+        return [self.site.start("--concurrency", str(concurrency), name=name) for name in names][-1]
+
+    def stop(self) -> Happened:
+        return Happened(self.events(), self.counts(), 0, "", [])
 
 
 @contextmanager
-def place(where: Servers, **told: Any) -> Iterator[tuple[CelerySite, Spans]]:
-    """A queue with its workers to come, and what bodies note."""
+def place(where: Servers, amount: int = 10, **told: Any) -> Iterator[Place]:
     told = {
-        "module": "support.celery.slots", "store": f"{where.redis_base}/1", "lease": _LEASE, "amount": 10,
+        "module": "support.celery.slots", "store": f"{where.redis_base}/1", "lease": _LEASE, "amount": amount,
         "rate": "100/s", "burst": 100, **told,
     }  # fmt: skip
     with (
         celery_site(where.kind, where.broker_url, where.redis_base, **told) as site,
-        closing(Spans(site.told["record"], site.queue)) as spans,
+        closing(Place(site, Slots(amount=amount, lease=_LEASE))) as found,
     ):
-        yield site, spans
-
-
-def finished(events: list[Event]) -> int:
-    return sum(event.by == -1 for event in events)
-
-
-def used(events: list[Event], amount: int) -> float:
-    """The share of the slots' time that bodies took, from the first beginning to the last end."""
-    span = events[-1].at_us - events[0].at_us
-    return sum(-event.by * event.at_us for event in events) / (amount * span)
+        yield found
 
 
 def bodies(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
-    """A backlog under one limit, beside tasks without a limit on as many processes or threads as there are slots."""
-    without = used(_backlog(where, pool, "free_work", amount, seconds, concurrency=amount, workers="a")[0], amount)
-    events, deliveries = _backlog(where, pool, "work", amount, seconds, concurrency=8, workers="ab")
-    most, share = most_at_once(events), used(events, amount)
-    row.tell("most at once", f"{most} of {amount}", good=most <= amount)
-    good = share >= max(LEAST_USED, LEAST_OF_FREE * without)
-    row.tell("used", f"{share:.3f}, without a limit {without:.3f}", good=good)
-    row.tell("deliveries", f"{deliveries:.2f}", good=deliveries <= MOST_DELIVERIES)
-    row.tell("done", f"{finished(events)} of {len(seconds)}", good=finished(events) == len(seconds))
-
-
-def _backlog(
-    where: Servers, pool: str, task: str, amount: int, seconds: list[float], *, concurrency: int, workers: str
-) -> tuple[list[Event], float]:
-    """What bodies noted of a backlog, and deliveries for each task."""
-    with place(where, pool=pool, amount=amount) as (site, spans):
-        for name in workers:
-            site.start("--concurrency", str(concurrency), name=name)
+    """A backlog under one limit."""
+    with place(where, amount, pool=pool) as found:
+        found.start()
         for number, each in enumerate(seconds):
-            site.send(task, str(number), each)
-        wait_until(
-            lambda: finished(spans.told("work")) >= len(seconds), description="all are done", timeout=_PATIENCE, every=1
-        )
-        return spans.told("work"), spans.counted("deliveries") / len(seconds)
+            found.work(number, each)
+        backlog(row, found, seconds, least_use=0.9, most_deliveries=3.0)
+
+
+def unlimited(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
+    """The same tasks without a limit, on as many processes or threads as there were slots."""
+    with place(where, amount, pool=pool) as found:
+        found.start(amount, ["a"])
+        for number, each in enumerate(seconds):
+            found.work(number, each, "free_work")
+        backlog(row, found, seconds)
 
 
 def killed(where: Servers, row: Row) -> None:
     """All processes of a worker are killed that holds 4 of 8 slots; another worker is busy with the rest."""
-    with place(where, amount=8, conf=_QUICK_RECOVERY) as (site, spans):
-        doomed = site.start("--concurrency", "4", name="doomed")
-        for number in range(4):
-            site.send("work", f"doomed {number}", 600)
-        wait_until(lambda: len(spans.told("work")) == 4, description="the doomed have their slots")
-        site.start("--concurrency", "12", name="other")
-        for number in range(400):
-            site.send("work", str(number), 0.2)
-        wait_until(lambda: len(spans.told("work")) > 60, description="the other is at work")
-        doomed.kill()
-        killed_us = spans.now_us()
-        wait_until(
-            lambda: finished(spans.told("work")) == 400, description="all are done", timeout=_PATIENCE, every=0.5
-        )
-        events = [event for event in spans.told("work") if not event.job.startswith("doomed")]
-        back = next((at_us for at_us, most in _busy(events) if at_us > killed_us and most == 8), None)
-        after = (back - killed_us) / 1e6 if back else float("inf")
-        most = most_at_once(events)
-        row.tell("most at once", f"{most} of 8", good=most <= 8)
-        row.tell("slots back after", f"{after:.1f} s, lease {_LEASE} s", good=after <= _LEASE + 1)
-        row.tell("done", f"{finished(events)} of 400", good=finished(events) == 400)
-
-
-def _busy(events: list[Event]) -> Iterator[tuple[int, int]]:
-    most = 0
-    for event in events:
-        most += event.by
-        yield event.at_us, most
+    with place(where, 8, conf=_QUICK_RECOVERY) as found:
+        kill(row, found, lambda: found.start(4, ["doomed"]), lambda: found.start(12, ["other"]))
 
 
 def lasting(where: Servers, row: Row) -> None:
-    """Bodies that last three times as long as the lease."""
-    with place(where, amount=4) as (site, spans):
-        for name in ("a", "b"):
-            site.start("--concurrency", "4", name=name)
+    """Bodies that last three times as long as the lease. Of six rounds the last ones, uneven, weigh too much."""
+    with place(where, 4) as found:
+        found.start(4)
         for number in range(24):
-            site.send("work", str(number), 3.0 * _LEASE)
-        wait_until(lambda: finished(spans.told("work")) == 24, description="all are done", timeout=_PATIENCE, every=1)
-        events = spans.told("work")
-        row.tell("most at once", f"{most_at_once(events)} of 4", good=most_at_once(events) <= 4)
-        row.tell("used", f"{used(events, 4):.2f}", good=True)  # of six rounds the last ones, uneven, weigh too much
-        row.tell("done", f"{finished(events)} of 24", good=finished(events) == 24)
+            found.work(number, 3.0 * _LEASE)
+        backlog(row, found, [3.0 * _LEASE] * 24)
 
 
 def stopped_store(where: Servers, row: Row) -> None:
     """The limiter's Redis is stopped for twice the lease: each body that runs then may be one too many, once."""
-    with redis_server() as store, place(where, amount=4, store=f"{store}/0") as (site, spans):
+    with redis_server() as store, place(where, 4, store=f"{store}/0") as found:
         for number in range(200):
-            site.send("work", str(number), 0.5)
-        for name in ("a", "b"):
-            site.start("--concurrency", "4", name=name)
-        wait_until(lambda: len(spans.told("work")) > 20, description="they are at work")
+            found.work(number, 0.5)
+        found.start(4)
+        wait_until(lambda: len(found.events()) > 20, description="they are at work")
         with closing(redis.Redis.from_url(store)) as client:
             info: Any = client.info("server")
         os.kill(info["process_id"], signal.SIGSTOP)
         time.sleep(2.0 * _LEASE)  # how long it is away is what is tried
         os.kill(info["process_id"], signal.SIGCONT)
-        wait_until(lambda: finished(spans.told("work")) == 200, description="all are done", timeout=_PATIENCE, every=1)
-        most = most_at_once(spans.told("work"))
+        found.until_ended(200, timeout=300)
+        most = found.stop().most_at_once()
         row.tell("most at once", f"{most} of 4, and 4 that may have lost theirs", good=most <= 8)
-        row.tell("done", f"{finished(spans.told('work'))} of 200")
 
 
-def angry(where: Servers, row: Row, pool: str) -> None:
+def refused(where: Servers, row: Row, pool: str) -> None:
     """Full flood at 100/s, and from the 300th call on 429 with Retry-After 10; another key meanwhile."""
-    with place(where, pool=pool) as (site, spans), closing(AngryPartner(site.told["record"], site.queue)) as partner:
-        partner.be_angry("one", 10, from_call=300)
-        for number in range(800):
-            site.send("ask", "one", str(number))
-            if number % 2:
-                site.send("ask", "other", str(number))
-        for name in ("a", "b"):
-            site.start("--concurrency", "8", name=name)
-        wait_until(
-            lambda: len(partner.told("one").answered) >= 800 and len(partner.told("other").answered) >= 400,
-            description="all are answered", timeout=_PATIENCE, every=1,
-        )  # fmt: skip
-        told, other = partner.told("one"), partner.told("other")
-        first = told.refused[0].at_us
-        late = [call for call in told.between(first, first + 10_000_000) if call.at_us > first + 1_000_000]
-        after = [call.at_us - first - 10_000_000 for call in told.calls if call.at_us > first + 10_000_000]
-        burst = sum(at_us < number * 10_000 for number, at_us in enumerate(after))
-        meanwhile = len(other.between(first, first + 10_000_000))
-        row.tell("429s", f"{len(told.refused)}, 16 slots", good=len(told.refused) <= 16)
-        row.tell("calls in the quiet", len(late), good=not late)
-        row.tell("calls too early afterwards", burst, good=not burst)
-        row.tell("other key meanwhile", meanwhile, good=meanwhile > 0)
-        row.tell("failed", spans.counted("failures"), good=not spans.counted("failures"))
-        row.tell("done", f"{len(set(told.answered))} of 800", good=len(told.answered) == len(set(told.answered)) == 800)
+    with place(where, pool=pool) as found:
+        send_calls(found, 800, from_call=300)
+        found.start()
+        angry(row, found, 800, rate=100, threads=16, beyond=1)
 
 
-def rows(quick: bool) -> Iterator[tuple[str, Callable[[Servers, Row], None]]]:
+def scenarios(quick: bool) -> list[Scenario]:
     jobs, third = (500, 60) if quick else (2000, 200)
     jumping = [0.02] * third + [0.5] * third + [0.02] * third
-    for pool in ("prefork", "threads"):
-        yield f"{pool}, {jobs} of 100 ms", lambda where, row, pool=pool: bodies(where, row, pool, 10, [0.1] * jobs)
-        # Of 3: with 10, 20 ms would ask for 500 tasks a second, which is more than two cores have.
-        yield f"{pool}, 20, 500, 20 ms", lambda where, row, pool=pool: bodies(where, row, pool, 3, jumping)
-    yield "SIGKILL with 4 of 8 slots", killed
-    yield "bodies of three leases", lasting
-    yield "store stopped for two leases", stopped_store
-    for pool in ("prefork", "threads"):
-        yield f"{pool}, 429 with Retry-After 10", lambda where, row, pool=pool: angry(where, row, pool)
+    # Of 3: with 10, 20 ms would ask for 500 tasks a second, which is more than two cores have.
+    backlogs = ((f"{jobs} of 100 ms", 10, [0.1] * jobs), ("20, 500, 20 ms", 3, jumping))
+    found = [
+        Scenario("Slots", f"{pool}, {name}", lambda where, row, of=(pool, amount, seconds): bodies(where, row, *of))
+        for pool in ("prefork", "threads")
+        for name, amount, seconds in backlogs
+    ]
+    found += [
+        Scenario(
+            "Slots", f"{pool}, no limit, {name}", lambda w, row, of=(pool, amount, seconds): unlimited(w, row, *of)
+        )
+        for pool in ("prefork", "threads")
+        for name, amount, seconds in backlogs
+    ]
+    found.append(Scenario("SIGKILL of a worker that holds 4 of 8 slots", "prefork", killed))
+    found.append(Scenario("Slots", "bodies of three leases", lasting))
+    found.append(Scenario("Slots", "store stopped for two leases", stopped_store))
+    title = "429 with Retry-After 10 at full flood, 100/s a key, 16 processes or threads"
+    return [
+        *found,
+        *(
+            Scenario(title, pool, lambda where, row, pool=pool: refused(where, row, pool))
+            for pool in ("prefork", "threads")
+        ),
+    ]
 
 
 def main() -> int:
-    parser = parser_of(__doc__, broker=True, quick="small: is it all there?", only="rows with this in their name")
-    chosen = parser.parse_args()
-    faults: list[str] = []
-    tables: list[Table] = []
-    for where in each_broker(chosen):
-        tables.append(Table("", "figures", title=f"Celery on {where.kind}"))
-        for name, run in rows(chosen.quick):
-            if chosen.only not in name:
-                continue
-            row = Row(name)
-            try:
-                run(where, row)
-            except AssertionError as error:
-                row.tell("gave up", error, good=False)
-            tables[-1].add_row(name, "; ".join(f"{what} {figure}" for what, figure in row.told.items()))
-            print(f"{where.kind}, {name}: {row.told}", flush=True)
-            faults += [f"{where.kind}, {fault}" for fault in row.faults]
-    return show(tables, faults, width=160)
+    parser = parser_of(
+        __doc__, broker=True, quick="small: is it all there?", only="rows with this in their name, or their table's"
+    )
+    options = parser.parse_args()
+    return report(each_broker(options), scenarios(options.quick), options.only)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -15,11 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.celery.flood import CeleryFlood, CeleryFlooding
-from support.flood.figures import Figures, figures
-from support.flood.run import FloodLimit, Told, run
+from support.celery.flood import CeleryFlood
+from support.flood.figures import Figures
+from support.flood.run import FloodLimit, Told
 from support.reports.command import each_broker
-from support.reports.floods import Report, Row, flood_options
+from support.reports.floods import Report, Row, denials, flood_options
 
 MOST_DEFERRALS = 1.1
 _PATIENCE = 120.0
@@ -53,10 +53,6 @@ def rows(quick: bool) -> Iterator[Row]:
         yield Row(f"rate_limit prefork {jobs} 50/s", native, ours=False)
 
 
-def denials(told: Told) -> float:
-    return told.counts.get("store: exhausted", 0) + told.counts.get("store: in line", 0)
-
-
 def deferrals(report: Report, kind: str, row: Row, told: Told, found: Figures) -> None:
     """What a task was deferred on average; a line below the table, and a fault if it is too much."""
     each = denials(told) / row.flood.jobs if row.ours else found.deliveries - 1
@@ -73,9 +69,7 @@ def main() -> int:
     title = "A backlog under a limit: 2 workers × 2, per job done"
     report = Report(options, title, _FOOTNOTES, ("celery", "kombu", "redis"), "Results: Celery")
     for where in each_broker(options):
-        for row in filter(report.wants, rows(options.quick)):
-            told = run(row.flood, where, CeleryFlooding)
-            found = figures(told)
+        for row, told, found in report.run(rows(options.quick), where):
             # A task that waits for long is put back once as well, so that a kill does not lose its place.
             limit, jobs = row.flood.limits[0], row.flood.jobs
             report.add(where.kind, row, found, denials(told) / max(1, jobs - limit.burst))

@@ -17,26 +17,19 @@ from the queue before it notes that it has it.
 from __future__ import annotations
 
 import argparse
-import random
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rich.table import Table
+from support.celery.flood import CeleryFlood
+from support.flood.run import Flood, Told
+from support.reports.command import each_broker
+from support.reports.kills import Run, compare, flood_of, kill_options, moments
 
-from support.celery.flood import CeleryFlood, CeleryFlooding
-from support.flood.figures import figures
-from support.flood.run import FloodLimit, Told, run
-from support.reports.command import each_broker, parser_of, show
-
-KILLS = 6
-_JOBS = 1500
-_BODY = 0.02
-_LIMITS = (FloodLimit("partner", "50/s", 50),)
-_TITLES = "broker", "signal", "acks", "who", "seed", "ended", "begun twice", "ended twice", "lost", "bound, grants"
 _SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL)
 _RECOVERY = {
     "broker_transport_options": {
@@ -49,62 +42,38 @@ _RECOVERY = {
 _LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 
 
-def moments(seed: int) -> tuple[float, ...]:
-    """Six moments in half a minute, far enough apart for the workers to have come back."""
-    chance = random.Random(seed)
-    return tuple(4.5 * i + chance.uniform(0.5, 2.5) for i in range(KILLS))
-
-
-def floods(how: signal.Signals, acks: str, seed: int) -> dict[str, CeleryFlood]:
+def floods(how: signal.Signals, acks: str, seed: int) -> dict[str, Flood]:
+    kills = moments(seed, every=4.5, last=2.5)
     common: dict[str, Any] = {
-        "jobs": _JOBS, "pace": 50, "body": _BODY, "kills": moments(seed), "kill_with": how,
-        "limits": _LIMITS, "settle": 8.0, "give_up": 180.0, "conf": _RECOVERY | (_LATE if acks == "late" else {}),
+        "jobs": 1500, "pace": 50, "kill_with": how, "give_up": 180.0,
+        "conf": _RECOVERY | (_LATE if acks == "late" else {}),
     }  # fmt: skip
-    return {"throttlekit": CeleryFlood(**common), "Celery alone": CeleryFlood(mode="none", **common)}
+    return {
+        "throttlekit": flood_of(CeleryFlood, kills, **common),
+        "Celery alone": flood_of(CeleryFlood, kills, mode="none", **common),
+    }
 
 
-def lost(told: Told, acks: str) -> int:
-    seen = told.ends if acks == "late" else [start.job for start in told.starts]
-    return told.flood.jobs - len(set(seen))
+def lost(told: Told) -> tuple[int, dict[str, str]]:
+    """Acknowledged late: those that no body has finished; early: those that no body has begun."""
+    assert isinstance(told.flood, CeleryFlood)
+    seen = told.ends if "task_acks_late" in told.flood.conf else [start.job for start in told.starts]
+    return told.flood.jobs - len(set(seen)), {}
+
+
+def runs(options: argparse.Namespace) -> Iterator[Run]:
+    signals = [each for each in _SIGNALS if options.signal in (each.name, "all")]
+    acknowledged = ("late", "early") if options.acks == "both" else (options.acks,)
+    for where in each_broker(options):
+        for how in signals:
+            for acks in acknowledged:
+                for seed in range(1, options.seeds + 1):
+                    yield Run(where, seed, floods(how, acks, seed), {"signal": how.name, "acks": acks})
 
 
 def main() -> int:
-    parser = parser_of(__doc__, broker=True)
-    parser.add_argument("--signal", choices=(*(each.name for each in _SIGNALS), "all"), default="all")
-    parser.add_argument("--acks", choices=("late", "early", "both"), default="both")
-    parser.add_argument("--seeds", type=int, default=1, help="how many schedules of signals")
-    options = parser.parse_args()
-    table = Table(title=f"{KILLS} × a signal to 2 workers × 2 processes, {_JOBS} jobs of {1000 * _BODY:.0f} ms")
-    for title in _TITLES:
-        table.add_column(title, no_wrap=True)
-    faults, notes = list[str](), list[str]()
-    for where in each_broker(options):
-        for how, acks, seed in _runs(options):
-            twice: dict[str, int] = {}
-            for who, flood in floods(how, acks, seed).items():
-                told = run(flood, where, CeleryFlooding)
-                found, gone = figures(told), lost(told, acks)
-                twice[who] = told.begun_twice
-                bound = "-" if found.grants_beyond_us is None else f"{found.grants_beyond_us / 1000:+.1f} ms"
-                table.add_row(
-                    where.kind, how.name, acks, who, str(seed), str(found.done), str(twice[who]),
-                    str(told.ended_twice), str(gone) + (f" ({told.left} left)" if told.left else ""), bound,
-                )  # fmt: skip
-                print(f"{where.kind} {how.name} {acks} {who}: {gone} lost, {twice[who]} begun twice", flush=True)
-                if who == "throttlekit" and (gone or not found.bound_holds):
-                    faults.append(f"{where.kind}, {how.name}, {acks}, seed {seed}: lost {gone}, bound {bound}")
-            ours, theirs = twice.values()
-            if ours > theirs:
-                notes.append(
-                    f"{where.kind}, {how.name}, {acks}, seed {seed}: {ours} begun twice, Celery alone {theirs}"
-                )
-    return show([table], faults, notes)
-
-
-def _runs(options: argparse.Namespace) -> list[tuple[signal.Signals, str, int]]:
-    signals = [each for each in _SIGNALS if options.signal in (each.name, "all")]
-    acknowledged = ("late", "early") if options.acks == "both" else (options.acks,)
-    return [(how, acks, seed) for how in signals for acks in acknowledged for seed in range(1, options.seeds + 1)]
+    options = kill_options(__doc__, signal=(*(each.name for each in _SIGNALS), "all"), acks=("late", "early", "both"))
+    return compare("a signal to 2 workers × 2 processes, 1500 jobs of 20 ms", runs(options), lost=lost)
 
 
 if __name__ == "__main__":

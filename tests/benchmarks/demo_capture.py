@@ -8,7 +8,6 @@ Where the reader's system asks for no motion, the image shows all lines at once.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -18,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from support.reports.command import parser_of
+from support.reports.svg import terminal
 
 _WIDTH = 100
 _STYLE = """
@@ -48,17 +47,16 @@ def recorded(options: list[str]) -> list[tuple[float, str]]:
 
 
 def drawn(lines: list[tuple[float, str]]) -> str:
-    """The lines as SVG. It names no font of another host."""
-    own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    """The lines as SVG."""
     at: list[float] = []
-    with Path(os.devnull).open("w") as nowhere:
-        console = Console(width=_WIDTH, record=True, file=nowhere, force_terminal=True, highlight=False)
+
+    def show(console: Console) -> None:
         for seconds, line in lines:
             for part in re.findall(rf".{{1,{_WIDTH}}}(?:\s|$)|^$", line) or [""]:
                 console.print(part.rstrip(), markup=False, no_wrap=True, overflow="crop")
                 at.append(seconds)
-        svg = console.export_svg(title="throttlekit demo", code_format=own_fonts, unique_id="demo")
-    svg = re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL).replace("</style>", _STYLE + "</style>", 1)
+
+    svg = terminal("throttlekit demo", "demo", _WIDTH, show).replace("</style>", _STYLE + "</style>", 1)
 
     def moving(found: re.Match[str]) -> str:
         delay = f"animation-delay: {at[int(found[2])]:.1f}s"

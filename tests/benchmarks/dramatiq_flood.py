@@ -15,8 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.flood.figures import figures
-from support.flood.run import Flood, FloodLimit, run
+from support.flood.run import Flood, FloodLimit
 from support.reports.command import each_broker
 from support.reports.floods import Report, Row, flood_options
 
@@ -63,8 +62,8 @@ def main() -> int:
     title = "A backlog under a limit: 2 processes × 4 threads, per job done"
     report = Report(options, title, _FOOTNOTES, ("dramatiq", "redis", "pika"), "Results: Dramatiq")
     for where in each_broker(options):
-        for row in filter(report.wants, rows(options.quick)):
-            report.add(where.kind, row, figures(run(row.flood, where)))
+        for row, _, found in report.run(rows(options.quick), where):
+            report.add(where.kind, row, found)
     return report.finish()
 
 

@@ -12,68 +12,30 @@ sample: take several seeds.
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rich.table import Table
-
-from support.flood.figures import figures
-from support.flood.run import Flood, FloodLimit, run
-from support.reports.command import each_broker, parser_of, show
-
-KILLS = 6
-_BODY = 0.02
-_LIMITS = (FloodLimit("partner", "50/s", 50),)
-
-
-def moments(seed: int) -> tuple[float, ...]:
-    """Six moments in 15 s, far enough apart for the workers to have come back."""
-    chance = random.Random(seed)
-    return tuple(2.5 * i + chance.uniform(0.5, 1.9) for i in range(KILLS))
+from support.flood.run import Flood
+from support.reports.command import each_broker
+from support.reports.kills import Run, compare, flood_of, kill_options, moments
 
 
 def floods(seed: int) -> dict[str, Flood]:
-    common: dict[str, Any] = {"limits": _LIMITS, "body": _BODY, "kills": moments(seed), "settle": 8.0, "give_up": 120.0}
     return {
-        "throttlekit": Flood(jobs=1000, **common),
-        "Dramatiq alone, flat out": Flood(jobs=6000, mode="none", **common),
-        "Dramatiq alone, 50/s": Flood(jobs=1000, mode="none", pace=50, **common),
+        "throttlekit": flood_of(Flood, moments(seed)),
+        "Dramatiq alone, flat out": flood_of(Flood, moments(seed), jobs=6000, mode="none"),
+        "Dramatiq alone, 50/s": flood_of(Flood, moments(seed), mode="none", pace=50),
     }
 
 
 def main() -> int:
-    parser = parser_of(__doc__, broker=True)
-    parser.add_argument("--seeds", type=int, default=1, help="how many schedules of kills")
-    options = parser.parse_args()
-    table = Table(title=f"{KILLS} × SIGKILL of 2 processes × 4 threads, body {1000 * _BODY:.0f} ms")
-    for title in ("broker", "who", "seed", "jobs", "ended", "begun twice", "ended twice", "lost", "bound, grants"):
-        table.add_column(title, no_wrap=True)
-    faults, notes = list[str](), list[str]()
-    for where in each_broker(options):
-        for seed in range(1, options.seeds + 1):
-            begun: dict[str, int] = {}
-            for who, flood in floods(seed).items():
-                told = run(flood, where)
-                found = figures(told)
-                begun[who] = told.begun_twice
-                bound = "-" if found.grants_beyond_us is None else f"{found.grants_beyond_us / 1000:+.1f} ms"
-                lost = str(found.lost) + (f" ({found.left} left)" if found.left else "")
-                table.add_row(
-                    where.kind, who, str(seed), str(flood.jobs), str(found.done),
-                    str(begun[who]), str(told.ended_twice), lost, bound,
-                )  # fmt: skip
-                if who == "throttlekit" and (found.lost or not found.bound_holds):
-                    faults.append(f"{where.kind}, seed {seed}: lost {found.lost}, bound {bound}")
-            ours = begun.pop("throttlekit")
-            for who, count in begun.items():
-                if ours > count:
-                    told_to = faults if ours > max(begun.values()) else notes
-                    told_to.append(f"{where.kind}, seed {seed}: {ours} begun twice, {who} {count}")
-    return show([table], faults, notes)
+    options = kill_options(__doc__)
+    seeds = range(1, options.seeds + 1)
+    runs = (Run(where, seed, floods(seed)) for where in each_broker(options) for seed in seeds)
+    title = "SIGKILL of 2 processes × 4 threads, body 20 ms"
+    return compare(title, runs, twice=lambda ours, others: ours > max(others))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from support.faults.kinds import FAULTS
 from support.faults.strike import Case, Outcome, strike
-from support.reports.command import parser_of
+from support.reports.command import parser_of, show
 from support.reports.tables import page
 
 _OF_FRAMEWORK = ("workers SIGKILL", "workers SIGTERM", "broker restart", "broker SIGKILL")
@@ -68,17 +67,11 @@ def row(case: Case, found: Outcome | None) -> list[str]:
         return [*begin, "not all", *["-"] * 7]
     left = f" ({found.left} in sight)" if found.done < case.jobs else ""
     ours = not case.alone
+    only_ours = found.duplicates_allowed, found.refused, found.over, found.over_allowed
     return [
-        *begin,
-        f"{found.done} of {case.jobs}{left}",
-        str(found.lost),
-        str(found.duplicates),
-        str(found.duplicates_allowed) if ours else "-",
-        str(found.refused) if ours else "-",
-        str(found.over) if ours else "-",
-        str(found.over_allowed) if ours else "-",
-        f"{found.recovered:.2f}",
-    ]
+        *begin, f"{found.done} of {case.jobs}{left}", str(found.lost), str(found.duplicates),
+        *(str(each) if ours else "-" for each in only_ours), f"{found.recovered:.2f}",
+    ]  # fmt: skip
 
 
 def main() -> int:
@@ -87,7 +80,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--markdown", type=Path, help="write the table to this file as well, for the docs")
     options = parser.parse_args()
-    progress = Console(stderr=True, highlight=False, width=200)
     rows: list[list[str]] = []
     broken: list[str] = []
     for case in cases(options.jobs, options.seed):
@@ -102,19 +94,20 @@ def main() -> int:
         if found is not None and not case.alone:
             broken += found.broken()
         rows.append(row(case, found))
-        progress.print(" | ".join(rows[-1]))
-    table = Table(*(Column(title, no_wrap=True) for title in _TITLES), title="One fault amid a flood")
+        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+    table = Table(
+        *(Column(title, no_wrap=True) for title in _TITLES),
+        title="One fault amid a flood",
+        caption=_NOTES,
+        caption_justify="left",
+    )
     for cells in rows:
         table.add_row(*cells)
-    verdict = [f"BROKEN  {promise}" for promise in broken] or ["Every promise kept."]
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(table)
-    console.print(_NOTES)
-    console.print("\n".join(verdict))
     if options.markdown:
+        verdict = [f"BROKEN  {promise}" for promise in broken] or ["Every promise kept."]
         packages = ("dramatiq", "rq", "celery", "kombu", "redis")
         options.markdown.write_text(page("Results: faults", packages, _TITLES, rows, _NOTES, verdict))
-    return 1 if broken else 0
+    return show([table], broken, width=200)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.flood.figures import Figures, figures
-from support.flood.run import FloodLimit, Told
-from support.huey.flood import HueyFlood, run_huey
-from support.reports.floods import Report, Row, flood_options
+from support.flood.run import FloodLimit
+from support.huey.flood import HueyFlood
+from support.reports.floods import Report, Row, denials, flood_options
 from support.servers.flood import servers
 
 LEAST_USE_TIGHT = 0.9
@@ -55,24 +54,17 @@ def _flood(limit: FloodLimit, jobs: int, **options: Any) -> HueyFlood:
     return HueyFlood(limits=(limit,), jobs=jobs, **{"give_up": jobs / 50 + 60, **options})
 
 
-def _say_denials(report: Report, row: Row, told: Told, found: Figures) -> None:
-    counts = told.counts
-    denials = sum(counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line")) / max(1, found.done)
-    report.say(f"{row.name}: {denials:.2f} denials a job", fault=denials > MOST_DENIALS and row.least_use == 0.97)
-
-
 def main() -> int:
     options = flood_options(__doc__)
     title = "A backlog under a limit: 2 consumers × 4 workers, per job done"
     report = Report(options, title, _FOOTNOTES, ("huey", "redis"), "Results: huey")
     with servers("redis") as where:
-        for row in filter(report.wants, rows(options.quick)):
-            assert isinstance(row.flood, HueyFlood)
-            told = run_huey(row.flood, where)
-            found = figures(told)
+        for row, told, found in report.run(rows(options.quick), where):
             report.add("redis", row, found)
             if row.ours:
-                _say_denials(report, row, told, found)
+                each = denials(told) / max(1, found.done)
+                fault = each > MOST_DENIALS and row.least_use == 0.97
+                report.say(f"{row.name}: {each:.2f} denials a job", fault=fault)
     return report.finish()
 
 

@@ -12,87 +12,44 @@ granted, or a body runs twice, or the bound breaks. A row takes half a minute.
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rich.table import Table
-
-from support.flood.figures import figures
-from support.flood.run import FloodLimit
-from support.huey.flood import HueyFlood, run_huey
+from support.flood.run import Flood, Told
+from support.huey.flood import HueyFlood
 from support.huey.workers import WORKER_TYPES
-from support.reports.command import parser_of, show
+from support.reports.kills import Run, compare, flood_of, kill_options, moments
 from support.servers.flood import servers
 
-KILLS = 6
-_BODY = 0.02
-_LIMITS = (FloodLimit("partner", "50/s", 50),)
-_TITLES = (
-    "workers",
-    "who",
-    "seed",
-    "jobs",
-    "ended",
-    "cut short",
-    "granted only",
-    "lost waiting",
-    "twice",
-    "bound, grants",
-)
 
-
-def moments(seed: int) -> tuple[float, ...]:
-    """Six moments in 15 s, far enough apart for the workers to have come back."""
-    chance = random.Random(seed)
-    return tuple(2.5 * i + chance.uniform(0.1, 1.9) for i in range(KILLS))
-
-
-def floods(kind: str, seed: int) -> dict[str, HueyFlood]:
-    common: dict[str, Any] = {
-        "limits": _LIMITS, "body": _BODY, "kills": moments(seed), "settle": 12.0, "give_up": 120.0, "worker_type": kind,
-    }  # fmt: skip
+def floods(kind: str, seed: int) -> dict[str, Flood]:
+    kills, how = moments(seed, first=0.1), {"worker_type": kind, "settle": 12.0}
     return {
-        "throttlekit": HueyFlood(jobs=1000, **common),
-        "huey alone, flat out": HueyFlood(jobs=6000, mode="none", **common),
-        "huey alone, 50/s": HueyFlood(jobs=1000, mode="none", pace=50, **common),
+        "throttlekit": flood_of(HueyFlood, kills, **how),
+        "huey alone, flat out": flood_of(HueyFlood, kills, jobs=6000, mode="none", **how),
+        "huey alone, 50/s": flood_of(HueyFlood, kills, mode="none", pace=50, **how),
     }
 
 
+def lost(told: Told) -> tuple[int, dict[str, str]]:
+    """Those that no body has begun. A worker that is killed between a grant and its note of it leaves one to nobody."""
+    begun, jobs = len({start.job for start in told.starts}), told.flood.jobs
+    granted_only = min(jobs - begun, max(0, len(told.grants) - begun))
+    cut_short = begun - len(set(told.ends))
+    shown = {"granted only": str(granted_only) if told.grants else "-", "cut short": str(cut_short)}
+    return max(jobs - begun - granted_only, told.left if told.grants else 0), shown
+
+
 def main() -> int:
-    parser = parser_of(__doc__)
-    parser.add_argument("--type", choices=(*WORKER_TYPES, "all"), default="all")
-    parser.add_argument("--seeds", type=int, default=1, help="how many schedules of kills")
-    options = parser.parse_args()
-    table = Table(title=f"{KILLS} × SIGKILL of 2 consumers × 4 workers, body {1000 * _BODY:.0f} ms")
-    for title in _TITLES:
-        table.add_column(title, no_wrap=True)
-    faults = list[str]()
+    options = kill_options(__doc__, broker=False, type=(*WORKER_TYPES, "all"))
     kinds = WORKER_TYPES if options.type == "all" else (options.type,)
     runs = [(kind, seed) for kind in kinds for seed in range(1, options.seeds + 1)]
     with servers("redis") as where:
-        for kind, seed in runs:
-            for who, flood in floods(kind, seed).items():
-                told = run_huey(flood, where)
-                found, begun = figures(told), len({start.job for start in told.starts})
-                limited = who == "throttlekit"
-                # A worker that is killed between a grant and its note of it leaves the job to be granted again.
-                granted_only = min(flood.jobs - begun, max(0, len(told.grants) - begun)) if limited else 0
-                lost = flood.jobs - begun - granted_only
-                bound = "-" if found.grants_beyond_us is None else f"{found.grants_beyond_us / 1000:+.1f} ms"
-                table.add_row(
-                    kind, who, str(seed), str(flood.jobs), str(found.done), str(begun - found.done),
-                    str(granted_only) if limited else "-", str(lost), str(told.begun_twice), bound,
-                )  # fmt: skip
-                print(f"{kind} {who}, seed {seed}: {lost} lost, {begun - found.done} cut short", file=sys.stderr)
-                if limited and (lost > 0 or told.begun_twice or told.left or not found.bound_holds):
-                    faults.append(
-                        f"{kind}, seed {seed}: {lost} lost, {told.left} left, {told.begun_twice} twice, bound {bound}"
-                    )
-    return show([table], faults, [])
+        each = (Run(where, seed, floods(kind, seed), {"workers": kind}) for kind, seed in runs)
+        title = "SIGKILL of 2 consumers × 4 workers, body 20 ms"
+        return compare(title, each, lost=lost, twice=lambda ours, others: ours > 0)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,10 @@ import itertools
 import json
 import statistics
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -29,9 +27,10 @@ import redis
 
 from support.dramatiq.workers import make_broker, workers
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, table
+from support.reports.tables import Promise, about, printed, table
 from support.servers.processes import patient, redis_server
 from support.servers.proxy import Proxy
+from support.waiting import wait_until
 
 PER_SECOND, PROCESSES, THREADS = 67, 2, 8
 MOST_MEDIAN = 1.1
@@ -43,11 +42,8 @@ _NOTES = """\
   how much the shortest gap was too short."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """
-    What became of the jobs.
-
     Attributes:
         gaps: Seconds between two grants of one key, in order, without those of the first two jobs.
         least: The shortest gap, with those.
@@ -70,15 +66,12 @@ def run(keys: int, jobs: int, every: float, network: float) -> Found:
         record: Any = stack.enter_context(redis.Redis.from_url(f"{url}/2"))
         broker = make_broker(f"{url}/0")
         for _, account in itertools.product(range(jobs), range(keys)):
-            broker.enqueue(
-                dramatiq.Message(queue_name="default", actor_name="call", args=(account,), kwargs={}, options={})
-            )
+            broker.enqueue(dramatiq.Message("default", "call", (account,), {}, {}))
         stack.enter_context(
             workers("support.flood.keyed_jobs", {"TK_KEYS": json.dumps(plan)}, processes=PROCESSES, threads=THREADS)
         )
-        end = time.monotonic() + 60 + 3 * jobs * every
-        while record.llen("ran") < keys * jobs and time.monotonic() < end:
-            time.sleep(0.5)
+        with suppress(AssertionError):  # then some are lost
+            wait_until(lambda: record.llen("ran") >= keys * jobs, description="all ran", timeout=60 + 3 * jobs * every)
         ran: dict[str, list[int]] = {}
         for each in record.lrange("ran", 0, -1):
             key, at = each.decode().split()
@@ -122,9 +115,7 @@ def main() -> int:
         kept += judged(name, every, found)
         rows.append([name, str(keys * jobs), f"{every:.2f}", *shown(found)])
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    print(about("dramatiq", "redis"))
-    print(f"\n{table(_TITLES, rows)}\n\n{_NOTES}\n\n{promises('many_keys', kept)}")
-    return 1 if any(each.kept is False for each in kept) else 0
+    return printed("many_keys", about("dramatiq", "redis"), [table(_TITLES, rows), _NOTES], kept)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,6 @@ from throttlekit.metrics.prometheus import PrometheusMetrics
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
-_ALLOWED = TokenBucket("allowed", "1000000/s", burst=1_000_000)
-_DENIED = TokenBucket("denied", "1/day", burst=1)
-
 
 class _Deaf:
     @hookimpl
@@ -42,28 +39,22 @@ class _Deaf:
         pass
 
 
-def _allowed(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
-    limit, job = _ALLOWED, Job(id="1", name="call")
-    return lambda: (clock.advance(0.001), limiter.acquire(limit, job=job))
-
-
-def _denied(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
-    limit, job = _DENIED, Job(id="1", name="call")
-    limiter.acquire(limit)
-    return lambda: (clock.advance(0.001), limiter.acquire(limit, job=job))
-
-
-def _started(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
-    shut = TokenBucket("allowed", "1000000/s", burst=1)
-    limiter.acquire(shut)
-    job, delivery = Job(id="1", name="call"), Delivery(again=True)  # it has waited and run, and asks again
-    limiter.acquire(shut, job=job)
+def _ways(limiter: Limiter, clock: FakeClock) -> dict[str, Callable[[], object]]:
+    """Decisions that the limiter makes again and again."""
+    job = Job(id="1", name="call")
+    wide = TokenBucket("wide", "1000000/s", burst=1_000_000)
+    shut, short = TokenBucket("shut", "1/day", burst=1), TokenBucket("short", "1000000/s", burst=1)
+    for limit in (shut, short):
+        limiter.acquire(limit)
+    limiter.acquire(short, job=job)
     clock.advance(1)
-    limiter.acquire(shut, job=job)
-    return lambda: (clock.advance(0.001), limiter.acquire(shut, job=job, delivery=delivery))
+    limiter.acquire(short, job=job)
 
+    def ask(limit: TokenBucket, delivery: Delivery = Delivery()) -> Callable[[], object]:  # noqa: B008
+        return lambda: (clock.advance(0.001), limiter.acquire(limit, job=job, delivery=delivery))
 
-_CASES = {"allowed": _allowed, "denied": _denied, "started after a wait": _started}
+    # The last has waited and run, and asks again.
+    return {"allowed": ask(wide), "denied": ask(shut), "started after a wait": ask(short, Delivery(again=True))}
 
 
 def _plugins() -> dict[str, tuple[list[object], Callable[[], object]]]:
@@ -83,11 +74,12 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=300)
     options = parser.parse_args()
     print(f"{'':22}{'plugin':28}{'µs added, median':>18}{'quartiles':>18}{'collected, µs':>16}")
-    for case, make in _CASES.items():
-        asks: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {}
-        for name, (plugins, collect) in _plugins().items():
-            clock = FakeClock()
-            asks[name] = make(Limiter(MemoryStore(clock_us=clock), plugins=plugins), clock), collect
+    made: dict[str, tuple[dict[str, Callable[[], object]], Callable[[], object]]] = {}
+    for name, (plugins, collect) in _plugins().items():
+        clock = FakeClock()
+        made[name] = _ways(Limiter(MemoryStore(clock_us=clock), plugins=plugins), clock), collect
+    for case in made["no plugin"][0]:
+        asks = {name: (ways[case], collect) for name, (ways, collect) in made.items()}
         rounds: dict[str, list[float]] = {name: [] for name in asks}
         collected: dict[str, list[float]] = {name: [] for name in asks}
         for _ in range(options.rounds):

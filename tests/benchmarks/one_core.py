@@ -22,7 +22,7 @@ import redis
 from redis.connection import Connection
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, ratios, spread, table, version_of
+from support.reports.tables import Promise, about, printed, ratios, spread, table, version_of
 from support.servers.processes import redis_server
 from support.throughput.contenders import BASE, CONTENDERS, FLOOR, Ask, Contender
 
@@ -115,11 +115,8 @@ def told(took: dict[Contender, list[float]]) -> Iterator[Promise]:
     rates = {each: statistics.median(1 / seconds for seconds in found) for each, found in took.items()}
     peers = {each.name: rate for each, rate in rates.items() if each.package not in ("redis", "throttlekit-jobs")}
     best = max(peers, key=peers.__getitem__) if peers else ""
-    shown = {
-        "throttlekit `TokenBucket`": "1 limit",
-        "throttlekit 3 × `TokenBucket`": "3 limits",
-        FLOOR: "a bare script",
-    }
+    ours = "throttlekit `TokenBucket`", "throttlekit 3 × `TokenBucket`"
+    shown = {ours[0]: "1 limit", ours[1]: "3 limits", FLOOR: "a bare script"}
     for each, rate in rates.items():
         if each.name in shown:
             yield Promise(f"decisions a second of one Redis core, {shown[each.name]}", f"{rate:,.0f}", "", None)
@@ -143,11 +140,8 @@ def main() -> int:
         for _ in range(options.rounds):
             core.round(options.calls)
         version = redis.Redis.from_url(url).info("server")["redis_version"]
-    print(about("redis", servers=[f"Redis {version}"]))
-    print(f"{options.rounds} rounds of {options.calls} decisions.\n")
-    print(table(_TITLES, rows(core.took)), _NOTES, sep="\n\n")
-    print("", promises("one_core", list(told(core.took))), sep="\n")
-    return 0
+    head = f"{about('redis', servers=[f'Redis {version}'])}\n{options.rounds} rounds of {options.calls} decisions."
+    return printed("one_core", head, [table(_TITLES, rows(core.took)), _NOTES], told(core.took))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ if __name__ == "__main__" and not HIREDIS:  # redis-py reads and packs with it w
 import redis
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, ratios, spread, table, version_of
+from support.reports.tables import Promise, about, printed, ratios, spread, table, version_of
 from support.servers.processes import redis_server
 from support.throughput.contenders import BASE, CONTENDERS, EMPTY_SCRIPT, FLOOR, PLACE, SET, Ask, Bind, Contender
 
@@ -196,9 +196,8 @@ def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = Tr
         if each.name == OURS:
             measured = spread(allowed[each]) if each in allowed else found.fault
             kept = latencies.get(each, 9.0) <= MOST_RATIO if times else None
-            yield Promise(
-                f"latency of one limit, allowed, × INCR{', with hiredis' * HIREDIS}", measured, f"<= {MOST_RATIO}", kept
-            )
+            what = f"latency of one limit, allowed, × INCR{', with hiredis' * HIREDIS}"
+            yield Promise(what, measured, f"<= {MOST_RATIO}", kept)
     for each, found in allowed.items():
         if each.name == FLOOR:
             yield Promise("the least that a script can cost here", spread(found), "", None)
@@ -224,16 +223,12 @@ def beside(figures: dict[Contender, Figures], base: Figures) -> Iterator[Promise
     def latency(kind: str) -> Callable[[Figures], float]:
         return lambda found: statistics.median(ratios(found.seconds[kind], base_of(base, kind)))
 
+    script = {FLOOR: "the least script"}
     for what, of, ours, floors in (
-        (
-            "server CPU of one limit, allowed, × INCR",
-            cpu,
-            OURS,
-            {FLOOR: "the least script", EMPTY_SCRIPT: "an empty one"},
-        ),
-        ("latency of one limit, denied, × INCR", latency("denied"), OURS, {FLOOR: "the least script"}),
+        ("server CPU of one limit, allowed, × INCR", cpu, OURS, script | {EMPTY_SCRIPT: "an empty one"}),
+        ("latency of one limit, denied, × INCR", latency("denied"), OURS, script),
         ("latency of a job that waits, × INCR", latency("denied"), JOB, {PLACE: "the least place in a line"}),
-        ("latency of a new tenant, × INCR", latency("tenants"), OURS, {SET: "a SET", FLOOR: "the least script"}),
+        ("latency of a new tenant, × INCR", latency("tenants"), OURS, {SET: "a SET", **script}),
         ("bytes a tenant", lambda found: found.bytes or 0.0, OURS, {SET: "an integer under the same name"}),
     ):
         if ours in named and all(floor in named for floor in floors):
@@ -269,13 +264,13 @@ def main() -> int:
     figures = arena.figures
     base = next(found for each, found in figures.items() if each.name == BASE)
     hiredis = f"hiredis {version_of('hiredis') or 'is missing'}" if HIREDIS else "without hiredis"
-    print(about("redis", servers=[hiredis, f"Redis {version}"]))
-    print(f"{options.rounds} rounds of {options.calls} calls; {options.tenants} tenants; {options.sample} weighed.")
-    print(f"INCR took {1e6 * statistics.median(base.seconds['allowed']):.0f} µs.\n")
-    print(table(_TITLES, rows(figures, base)), _NOTES, sep="\n\n")
-    shown = list(judged(figures, base, times=not options.quick))
-    print("", promises("peers", shown), sep="\n")
-    return 1 if any(each.kept is False for each in shown) else 0
+    head = (
+        f"{about('redis', servers=[hiredis, f'Redis {version}'])}\n"
+        f"{options.rounds} rounds of {options.calls} calls; {options.tenants} tenants; {options.sample} weighed.\n"
+        f"INCR took {1e6 * statistics.median(base.seconds['allowed']):.0f} µs."
+    )
+    shown = judged(figures, base, times=not options.quick)
+    return printed("peers", head, [table(_TITLES, rows(figures, base)), _NOTES], shown)
 
 
 if __name__ == "__main__":

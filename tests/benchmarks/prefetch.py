@@ -22,7 +22,7 @@ import redis
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, ratios, spread, table
+from support.reports.tables import Promise, about, printed, ratios, spread, table
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
 
@@ -68,12 +68,9 @@ def measure(limiter: Limiter, server: Any, kind: Kind) -> None:
     kind.wall.append((time.perf_counter() - began) / kind.decisions)
     kind.client.append((time.process_time() - cpu) / kind.decisions)
     after = server.info("all")
-    for figures, names in ((kind.server, ("used_cpu_user", "used_cpu_sys")), (kind.calls, ("evalsha",))):
-        figures.append(sum(_figure(after, name) - _figure(before, name) for name in names) / kind.decisions)
-
-
-def _figure(info: dict[str, Any], name: str) -> float:
-    return float(info.get(f"cmdstat_{name}", {}).get("calls", 0) if name == "evalsha" else info[name])
+    cpu = sum(after[name] - before[name] for name in ("used_cpu_user", "used_cpu_sys"))
+    kind.server.append(cpu / kind.decisions)
+    kind.calls.append((after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"]) / kind.decisions)
 
 
 def rows(found: dict[str, Kind]) -> Iterator[tuple[str, ...]]:
@@ -109,11 +106,9 @@ def main() -> None:
         version = server.info("server")["redis_version"]
         limiter.close()
         server.close()
-    print(about("redis", servers=[f"Redis {version}"]))
-    print(
-        f"{options.rounds} rounds; one process, one thread; {ENOUGH} decisions of a round, a tenth where each asks.\n"
-    )
-    print(table(_TITLES, rows(found)), promises("prefetch", judged(found)), sep="\n\n")
+    head = about("redis", servers=[f"Redis {version}"])
+    head += f"\n{options.rounds} rounds of {ENOUGH} decisions, a tenth where each asks; one process, one thread."
+    printed("prefetch", head, [table(_TITLES, rows(found))], judged(found))
 
 
 if __name__ == "__main__":

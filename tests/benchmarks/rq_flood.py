@@ -5,7 +5,7 @@ A backlog under a limit, on real `rq worker` processes: stock ones, ours, and wh
 
 2 workers. The full run takes about 10 minutes, --quick about 2. Below the table: what a denial costs where it is
 decided before the fork, and in the work-horse. Exits with 1 if throttlekit breaks a promise; the promises are in
-`Row.broken`, and in `denials`.
+`Row.broken`, and in `cost_of_denials`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis
 from rq.job import JobStatus
 
-from support.flood.figures import figures
 from support.flood.run import FloodLimit
 from support.reports.floods import Report, Row, flood_options
 from support.rq import jobs as rq_jobs
-from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood, run_rq
+from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood
 from support.rq.workers import Fleet, rq_worker
 from support.servers.flood import Servers, servers
 from support.waiting import wait_until
@@ -75,7 +74,7 @@ def _flood(rate: str, burst: int, jobs: int, kind: str) -> RqFlood:
     return RqFlood(limits=(FloodLimit("partner", rate, burst),), jobs=jobs, kinds=(kind, kind), give_up=120)
 
 
-def denials(report: Report, where: Servers, quick: bool) -> None:
+def cost_of_denials(report: Report, where: Servers, quick: bool) -> None:
     """What a denial costs one worker before the fork, and in the work-horse: seconds of its time."""
     jobs = {OURS: 400 if quick else 4000, STOCK: 40 if quick else 400}
     cost = {kind: _cost_of_denial(where, kind, count) for kind, count in jobs.items()}
@@ -119,11 +118,10 @@ def main() -> int:
         options, "A backlog under a limit: 2 workers, per job done", _FOOTNOTES, ("rq", "redis"), "Results: RQ"
     )
     with servers("redis") as where:
-        for row in filter(report.wants, rows(options.quick)):
-            assert isinstance(row.flood, RqFlood)
-            report.add("redis", row, figures(run_rq(row.flood, where)))
+        for row, _, found in report.run(rows(options.quick), where):
+            report.add("redis", row, found)
         if options.only in "denials":
-            denials(report, where, options.quick)
+            cost_of_denials(report, where, options.quick)
     return report.finish()
 
 

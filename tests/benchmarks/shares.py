@@ -168,29 +168,23 @@ def faster(size: Size) -> Plan:
 def of_faster(found: Happened, size: Size) -> Iterator[Figure]:
     for what, rate, changed in (("× 10", size.raised, 1 / 3), ("÷ 10", size.raised // 10, 2 / 3)):
         begin = found.seconds * changed + 1
-        yield at_least(
-            f"rate {what}: use from 1 s after, on", found.use(rate, begin, begin + found.seconds / 3 - 1.5), 0.95
-        )
+        use = found.use(rate, begin, begin + found.seconds / 3 - 1.5)
+        yield at_least(f"rate {what}: use from 1 s after, on", use, 0.95)
     yield ordered(found, "one")
 
 
 def paused(size: Size) -> Plan:
     pause = 10 * size.time
-    return Plan(
-        size.backlog("one", 4000),
-        (),
-        2.5 * pause,
-        [(pause / 2, lambda control: control.pause("partner", duration=pause))],
-    )
+    acts = [(pause / 2, lambda control: control.pause("partner", duration=pause))]
+    return Plan(size.backlog("one", 4000), (), 2.5 * pause, acts)
 
 
 def of_paused(found: Happened, size: Size) -> Iterator[Figure]:
     pause = found.seconds / 2.5
     resumed = next((at for at, _ in found.starts if at > pause * 1.5 - 0.2), found.seconds) - pause * 1.5
     yield Figure("a pause: the first job starts after its end, s", f"{resumed:.2f}", "<= 2")
-    yield at_least(
-        "a pause: use from 2 s after its end, on", found.use(size.rate, 1.5 * pause + 2, found.seconds), 0.98
-    )
+    use = found.use(size.rate, 1.5 * pause + 2, found.seconds)
+    yield at_least("a pause: use from 2 s after its end, on", use, 0.98)
     yield ordered(found, "one")
 
 
@@ -340,9 +334,8 @@ def main() -> int:
          if name in gathered[part]}
         for part, rows in (("rows", ROWS), ("beside", BESIDE))
     )  # fmt: skip
-    print(
-        about("dramatiq", "celery", "rq", "redis"), by_workers(shown, list(WORKERS)), NOTES, beside(others), sep="\n\n"
-    )
+    parts = by_workers(shown, list(WORKERS)), NOTES, beside(others)
+    print(about("dramatiq", "celery", "rq", "redis"), *parts, sep="\n\n")
     if options.write:
         panels = {title: gathered["service"][title] for title in PANELS.values() if title in gathered["service"]}
         write(options.write, shown, others, list(WORKERS), panels, Size().rate, NOTES)

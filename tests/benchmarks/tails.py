@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, ratios, spread, table, version_of
+from support.reports.tables import Promise, about, printed, ratios, spread, table, version_of
 from support.servers.processes import redis_server
 from support.throughput.contenders import BASE, CONTENDERS, Ask
 
@@ -147,11 +147,9 @@ def main() -> int:
             for name, load in random.sample([*found], len(found)):
                 found[name, load].append(run(ends, name, load, options.seconds))
         version = redis.Redis.from_url(url).info("server")["redis_version"]
-    print(about("redis", servers=[f"Redis {version}"]))
-    print(f"{options.rounds} rounds of {options.seconds:g} s each; {PROCESSES} processes.\n")
-    print(table(_TITLES, rows(found)), _NOTES, sep="\n\n")
-    print("", promises("tails", list(judged(found, options.loads))), sep="\n")
-    return 0
+    head = about("redis", servers=[f"Redis {version}"])
+    head += f"\n{options.rounds} rounds of {options.seconds:g} s each; {PROCESSES} processes."
+    return printed("tails", head, [table(_TITLES, rows(found)), _NOTES], judged(found, options.loads))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.flood.figures import figures
-from support.flood.run import FloodLimit, Told
+from support.flood.run import FloodLimit
 from support.reports.command import each_broker
-from support.reports.floods import Report, Row, flood_options
+from support.reports.floods import Report, Row, denials, flood_options
 from support.servers.flood import Kind
 from support.taskiq.brokers import Kind as Broker
-from support.taskiq.flood import TaskiqFlood, run_taskiq
+from support.taskiq.flood import TaskiqFlood
 
 MOST_DEFERRALS = 1.1
 
@@ -46,20 +45,15 @@ def rows(kind: Kind, quick: bool) -> Iterator[Row]:
         yield Row(f"in place {on} {flood.jobs} 50/s", flood, ours=False)
 
 
-def denials(told: Told) -> float:
-    return told.counts.get("store: exhausted", 0) + told.counts.get("store: in line", 0)
-
-
 def main() -> int:
     options = flood_options(__doc__, broker=True)
     title = "A backlog under a limit: 2 processes × 10 places, per task done"
     packages = ("taskiq", "taskiq-redis", "taskiq-aio-pika", "redis")
     report = Report(options, title, _FOOTNOTES, packages, "Results: taskiq")
     for where in each_broker(options):
-        for row in filter(report.wants, rows(where.kind, options.quick)):
-            told = run_taskiq(row.flood, where)  # type: ignore[arg-type]
+        for row, told, found in report.run(rows(where.kind, options.quick), where):
             each = denials(told) / row.flood.jobs
-            report.add(where.kind, row, figures(told))
+            report.add(where.kind, row, found)
             if row.ours:
                 too_many = f", more than {MOST_DEFERRALS}" if each > MOST_DEFERRALS else ""
                 report.say(f"{where.kind} {row.name}: {each:.2f} denials a task{too_many}", fault=bool(too_many))

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, ratios, spread, table
+from support.reports.tables import Promise, about, printed, ratios, spread, table
 from support.servers.processes import ServerMissing
 from support.throughput.run import AN_INCR, SETUPS, VARIANTS, Bench, Setup, Timing
 
@@ -115,11 +115,10 @@ def main() -> int:
             rows.append(row(name, took))
             shown += judged(name, setup, took, times=not options.quick)
             print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    print(about("dramatiq", "rq", "celery", "taskiq", "huey", "redis"))
+    head = about("dramatiq", "rq", "celery", "taskiq", "huey", "redis")
     told = ", ".join(f"{max(20, round(setup.jobs * options.jobs))} ({name})" for name, setup in SETUPS.items())
-    print(f"{options.rounds} rounds; jobs of a run: {told}.\n")
-    print(table(_TITLES, rows), _NOTES, promises("throughput", shown), sep="\n\n")
-    return 1 if any(each.kept is False for each in shown) else 0
+    head += f"\n{options.rounds} rounds; jobs of a run: {told}."
+    return printed("throughput", head, [table(_TITLES, rows), _NOTES], shown)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import time
@@ -22,44 +21,37 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.dramatiq.workers import workers
 from support.reports.command import parser_of
+from support.reports.svg import terminal
 from support.rq.workers import Fleet, rq_worker
 from support.servers.processes import redis_server
 
 _JOBS = 1200
 _WIDTHS = (80, 150)
 _LOOKS = 12
-_PICTURES: dict[int, str] = {}
 _BLOCK = "<!-- captured: {} -->\n"
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, check: bool = True) -> str:
     """What `throttlekit …` prints, at 100 columns."""
     command = [sys.executable, "-m", "throttlekit_cli", *arguments]
     environment = {**os.environ, "COLUMNS": "100"}
-    shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True, env=environment)
+    shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=check, env=environment)
     return "\n".join(line.rstrip() for line in shown.stdout.splitlines())
 
 
 def pictures(url: str) -> dict[int, str]:
-    """`top` in terminals of 80 and 150 columns after some looks, as SVG. It names no font of another host."""
-    from rich._export_format import CONSOLE_SVG_FORMAT
-    from rich.console import Console
-
+    """`top` in terminals of 80 and 150 columns after some looks, as SVG."""
     from throttlekit_cli.store import name_store, open_store
     from throttlekit_cli.top.watch import View
 
     drawn: dict[int, str] = {}
-    own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     for width in _WIDTHS:
         view = View(order="wait", most=6, name="", show_keys=False, store=name_store(url, "staging"))
-        with contextlib.closing(open_store(url)) as store, Path(os.devnull).open("w") as nowhere:
+        with contextlib.closing(open_store(url)) as store:
             for _ in range(_LOOKS):
                 shown = view.screen(view.look(store), width, live=True)
                 time.sleep(0.5)
-            console = Console(width=width, record=True, file=nowhere, force_terminal=True, highlight=False)
-            console.print(shown)
-            svg = console.export_svg(title="throttlekit top", code_format=own_fonts, unique_id=f"top{width}")
-            drawn[width] = re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL)
+        drawn[width] = terminal("throttlekit top", f"top{width}", width, lambda on, shown=shown: on.print(shown))
     return drawn
 
 
@@ -84,8 +76,8 @@ def flood(url: str) -> list[str]:
     return sent
 
 
-def captured(seconds: float) -> dict[str, str]:
-    """What `top` and `explain` show after so many seconds of the flood."""
+def captured(seconds: float) -> tuple[dict[str, str], dict[int, str]]:
+    """What `top` and `explain` show after so many seconds of the flood, and pictures of it."""
     with redis_server() as base:
         store, broker, queues = f"{base}/0", f"{base}/1", f"{base}/2"
         environment = {"TK_TOP_STORE": store, "TK_TOP_BROKER": broker}
@@ -96,16 +88,10 @@ def captured(seconds: float) -> dict[str, str]:
         with workers("support.jobs.top", environment, processes=2, threads=4), Fleet(commands, environment):
             time.sleep(seconds)
             shown = run("top", "--once", "--url", store, "--limit", "6")
-            told = (run_explain(job_id, store) for job_id in reversed(sent))
+            # Of a job of which nothing is known it ends with an exit code.
+            told = (run("explain", job_id, "--url", store, check=False) for job_id in reversed(sent))
             explained = next(text for text in told if "its turn       in" in text)
-            _PICTURES.update(pictures(store))
-            return {"top": shown, "explain": explained}
-
-
-def run_explain(job_id: str, store: str) -> str:
-    """What `explain` says; of a job of which nothing is known that is an exit code, too."""
-    command = [sys.executable, "-m", "throttlekit_cli", "explain", job_id, "--url", store]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False).stdout.rstrip()
+            return {"top": shown, "explain": explained}, pictures(store)
 
 
 def main() -> int:
@@ -113,7 +99,7 @@ def main() -> int:
     parser.add_argument("--into", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
-    found = captured(options.seconds)
+    found, drawn = captured(options.seconds)
     for text in found.values():
         print(f"{text}\n")
     if options.into:
@@ -124,8 +110,8 @@ def main() -> int:
                 raise SystemExit(f"{options.into} has no place for what {name} shows")
             page = begin + opened + text + "\n```" + f"\n{rest}".partition("\n```")[2]
         options.into.write_text(page, "utf-8")
-        for width, drawn in _PICTURES.items():
-            options.into.with_name(f"top-{width}.svg").write_text(drawn, "utf-8")
+        for width, svg in drawn.items():
+            options.into.with_name(f"top-{width}.svg").write_text(svg, "utf-8")
     return 0
 
 

@@ -1,5 +1,5 @@
 """
-What `throttlekit top` costs the server, and what telling it costs the workers. Prints two tables.
+What `throttlekit top` costs the server. Prints a table.
 
     python tests/benchmarks/top_cost.py [--keys 1000000] [--quick]
 
@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import time
-import timeit
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
-from throttlekit import Job, Limiter, TokenBucket
-from throttlekit._core.answer import NOT_WAITED, Answer, Reason, Waited
+from throttlekit import TokenBucket
 from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import bucket_name, limit_id, wait_names
-from throttlekit._engine.call import Call
-from throttlekit._engine.claims import ClaimResolver
-from throttlekit._engine.registry import LimitRegistry
-from throttlekit.fleet.activity import _REPORT, KEYS, Counts
+from throttlekit.fleet.activity import _REPORT, KEYS
 
 LIMIT = TokenBucket("per-tenant", "10/minute", burst=10, key="{tenant}")
 AT_ONCE = 100
@@ -101,23 +96,6 @@ def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, floa
     return statistics.median(served), statistics.median(lasted), statistics.median(asked)
 
 
-def per_decision() -> list[tuple[str, float]]:
-    """Nanoseconds that counting takes of a decision, in this process."""
-    wide, resolver = TokenBucket("api", "1000/s"), ClaimResolver(LimitRegistry())
-    decision = Limiter().acquire(wide)
-    answer, job = Answer(Reason.ALLOWED, 0, 2, 2, ()), Job(id="job")
-    denied = Limiter()
-    one = TokenBucket("api", "1/d", burst=1)
-    denied.acquire(one)
-    denial = denied.acquire(one, job=job)
-    counts, granted, held = Counts(), resolver.resolve(Call((wide,))), resolver.resolve(Call((one,)))
-    timed = {
-        "allowed": lambda: counts.decided(decision, granted, answer, NOT_WAITED, None),
-        "denied, a job": lambda: counts.decided(denial, held, answer, Waited(0, 1, 0), job),
-    }
-    return [(name, min(timeit.repeat(call, number=5_000, repeat=9)) / 5_000 * 1e9) for name, call in timed.items()]
-
-
 def main() -> int:
     parser = parser_of(__doc__, quick="small: is it all there?")
     parser.add_argument("--keys", type=int, default=1_000_000)
@@ -140,9 +118,6 @@ def main() -> int:
                 served, lasted, asked = looks(client, url, 1 if options.quick else LOOKS, *told)
                 ok &= (served < 50 and lasted < 1) or told == ("--limit", "500")
                 print(f"| {' '.join(told) or '(as it is)'} | {served:.1f} | {asked * 1000:.1f} | {lasted:.2f} |")
-    print("\n| counting a decision | ns |\n|---|---|")
-    for name, took in per_decision():
-        print(f"| {name} | {took:.0f} |")
     if not options.quick:
         print("\nWithin the budget." if ok else "\nOver the budget of 50 ms of the server, and 1 s in all.")
     return 0 if ok or options.quick else 1

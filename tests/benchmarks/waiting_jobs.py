@@ -2,13 +2,13 @@
 Many jobs that wait under one limit of 50/s, on four real workers of each framework: what they cost, and what is lost.
 
     python tests/benchmarks/waiting_jobs.py [--quick] [--jobs 1000 10000 100000] [--workers TEXT]
-        [--results FILE] [--key before]
+        [--results FILE]
 
 Each row sends its jobs before the workers start, waits until they have been taken up, and looks for --window seconds.
 Then the limit is set from 10/s to 100/s, all workers are restarted, and one of them gets a SIGKILL. At the end every
 job is searched for: it has run, or the broker has it. Takes some two minutes a row, and as long as it takes to get the
-jobs in line. --results keeps all figures under --key, and the table shows every row that is kept there. Exits with 1 if
-the limit was broken, a job lost, or one run twice before the kill.
+jobs in line. The table shows every row that --results keeps. Exits with 1 if the limit was broken, a job
+lost, or one run twice before the kill.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.flood.waiting_jobs import KINDS, Found, Plan, happen
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, promises, table
+from support.reports.tables import Promise, about, printed, table
 
 LEAST_USE = 0.98
 _TITLES = [
@@ -86,28 +86,22 @@ def main() -> int:
     parser.add_argument("--window", type=float, default=30.0, help="seconds of the measurement (%(default)s)")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds to take the jobs up (%(default)s)")
     parser.add_argument("--results", type=Path, help="a file that gathers the figures of several runs")
-    parser.add_argument("--key", default="before", help="under which it has those of this one (%(default)s)")
     options = parser.parse_args()
     keep: Path | None = options.results
-    gathered: dict[str, dict[str, Any]] = json.loads(keep.read_text("utf-8")) if keep and keep.exists() else {}
+    gathered: dict[str, Any] = json.loads(keep.read_text("utf-8")) if keep and keep.exists() else {}
     shown: list[Promise] = []
     for workers in (each for each in KINDS if options.workers in each):
         for jobs in [500] if options.quick else options.jobs:
-            times = (2.0, 60.0, 20.0) if options.quick else (options.window, options.patience, 60.0)
-            window, patience, after = times
+            window, patience, after = (2.0, 60.0, 20.0) if options.quick else (options.window, options.patience, 60.0)
             plan = Plan(jobs=jobs, window=window, patience=patience, after=after)
             found, name = happen(plan, workers), f"{workers}, {jobs}"
-            gathered.setdefault(options.key, {})[name] = asdict(found)
+            gathered[name] = asdict(found)
             shown += judged(name, found)
-            print(*row(name, asdict(found)), sep=" | ", file=sys.stderr, flush=True)
+            print(*row(name, gathered[name]), sep=" | ", file=sys.stderr, flush=True)
             if keep:
                 keep.write_text(json.dumps(gathered), "utf-8")
-    print(about("dramatiq", "celery", "rq", "redis"))
-    for each, rows in gathered.items():
-        print(f"\n{each}:\n")
-        print(table(_TITLES, [row(name, found) for name, found in rows.items()]))
-    print(f"\n{_NOTES}\n\n{promises('waiting_jobs', shown)}")
-    return 1 if any(each.kept is False for each in shown) else 0
+    rows = table(_TITLES, [row(name, found) for name, found in gathered.items()])
+    return printed("waiting_jobs", about("dramatiq", "celery", "rq", "redis"), [rows, _NOTES], shown)
 
 
 if __name__ == "__main__":

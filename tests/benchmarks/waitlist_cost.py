@@ -9,7 +9,6 @@ Calls are sent in pipelines, so that the server is not woken for each of them. E
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ import redis
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import throttlekit_lua
+from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import TokenBucket
 from throttlekit._core.answer import Asker, Caller
@@ -44,24 +44,22 @@ class Bench:
         limit = TokenBucket(name, rate, burst=burst)
         return StoreClaim(bucket_name(limit.name, "", limit.fingerprint), limit.bind(1))
 
-    def send(self, text: str, keys: Sequence[str], args: Sequence[Any]) -> None:
-        self.pipeline.evalsha(self._shas[text], len(keys), *keys, *args)
-
     def ask(self, claims: Sequence[StoreClaim], job: str, owner: str, *, attempt: str = "", now: Any = "") -> None:
         keys = wait_keys(claims) + ([granted_name(claims[0].bucket, job)] if attempt else [])
         args = asker_arguments(claims, Asker(Caller.JOB, job, owner, 8), now, "ab", attempt)
-        self.send(_ASK, keys, [*args, *claims_arguments(claims)])
+        self.pipeline.evalsha(self._shas[_ASK], len(keys), *keys, *args, *claims_arguments(claims))
 
     def look(self, claim: StoreClaim, owner: str, ids: Sequence[str] = (), now: Any = "") -> None:
-        self.send(_LOOK, wait_keys([claim]), [now, owner, "8 0", *claims_arguments([claim]), *ids])
+        keys, claims = wait_keys([claim]), claims_arguments([claim])
+        self.pipeline.evalsha(self._shas[_LOOK], len(keys), *keys, now, owner, "8 0", *claims, *ids)
 
-    def fill(self, claims: Sequence[StoreClaim], jobs: int, owners: int) -> None:
+    def fill(self, claims: Sequence[StoreClaim], jobs: int, owners: Sequence[str], now: Any = "") -> None:
         """Let so many jobs wait. Nobody listens yet, and no unit is there."""
         self.client.flushall()
         before = self.client.info("memory")["used_memory"]
         for first in range(0, jobs, 1000):
             for n in range(first, min(jobs, first + 1000)):
-                self.ask(claims, f"old{n:06}", f"owner{n % owners}")
+                self.ask(claims, f"old{n:06}", owners[n % len(owners)], now=now)
             self.pipeline.execute()
         self.bytes_of_a_job = (self.client.info("memory")["used_memory"] - before) / jobs / len(claims)
 
@@ -86,27 +84,25 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
     slow, other, third = (bench.claim("1/h", name=f"slow{n}") for n in range(3))
     found: dict[str, float] = {}
 
-    def owner(n: int) -> str:
-        return f"owner{n % owners}"
+    names = [f"owner{n}" for n in range(owners)]
 
-    bench.fill([slow], jobs, owners)
+    def owner(n: int) -> str:
+        return names[n % owners]
+
+    bench.fill([slow], jobs, names)
     print(f"  {'bytes a job':24}{bench.bytes_of_a_job:7.0f}")
     found["denied, 1 limit"] = bench.cost(lambda n: bench.ask([slow], f"new{n}", owner(n), attempt="1"))
     found["denied again"] = bench.cost(lambda n: bench.ask([slow], f"old{n % jobs:06}", owner(n % jobs), attempt="1"))
     found["look, no ids"] = bench.cost(lambda n: bench.look(slow, owner(n)))
     ids = [f"old{n * owners:06}" for n in range(8) if n * owners < jobs]
     found["look, 8 ids"] = bench.cost(lambda n: bench.look(slow, "owner0", ids))
-    bench.fill([slow, other, third], jobs, owners)
+    bench.fill([slow, other, third], jobs, names)
     found["denied, 3 limits"] = bench.cost(lambda n: bench.ask([slow, other, third], f"new{n}", owner(n), attempt="1"))
     if jobs > 2_000:
         # The bucket fills one unit a millisecond: each call is granted, wakes the next job, and is told so.
         fast = bench.claim("1000/s")
         now = 1_800_000_000_000_000
-        bench.client.flushall()
-        for first in range(0, jobs, 1000):
-            for n in range(first, first + 1000):
-                bench.ask([fast], f"old{n:06}", "me", now=now)
-            bench.pipeline.execute()
+        bench.fill([fast], jobs, ["me"], now)
         step = [1, now]
 
         def granted(_: int) -> None:
@@ -123,9 +119,7 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rounds, and 4 000 jobs instead of 100 000")
-    quick = parser.parse_args().quick
+    quick = parser_of(__doc__, quick="few rounds, and 4 000 jobs instead of 100 000").parse_args().quick
     with redis_server() as url:
         bench = Bench(url, 3 if quick else 10)
         for jobs, owners in ((100, 1), (100, 50), (4_000 if quick else 100_000, 1), (4_000 if quick else 100_000, 50)):

@@ -29,7 +29,6 @@ SLOW_EVENTS = next(path for path in LUA if path.stem == "slow_events")
 VERBS = [path for path in LUA if "ARGV[" in read(path) and path != CLOCK]
 ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, RING, SLOWDOWN, SLOW_EVENTS)]
 every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
-every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
 
 _WRITING = (
@@ -82,30 +81,6 @@ def _split(arguments: str) -> list[str]:
             parts.append(arguments[last:i].strip())
             last = i + 1
     return [*parts, arguments[last:].strip()]
-
-
-def _index(text: str, body: str) -> tuple[int, int]:
-    """An index such as `2 * i - 1`, `7i+4` or `at + 1` as (factor of i, constant); `at` is what the script says."""
-    known = re.search(r"local at = (.+)", body)
-    if "at" in text and known:
-        factor, constant = _index(known.group(1), "")
-        rest = text.replace("at", "0", 1)
-        return factor, constant + int(eval(rest))
-    text = re.sub(r"(\d)\s*\*?\s*i", r"\1i", text.replace(" ", ""))
-    match = re.fullmatch(r"(?:(\d*)i)?([+-]?\d+)?", text)
-    assert match, text
-    factor = 0 if match.group(1) is None else int(match.group(1) or 1)
-    return factor, int(match.group(2) or 0)
-
-
-def _documented(header: str, word: str) -> set[tuple[int, int]]:
-    """The indexes that the header names; "a, b and c" stand for three that follow each other."""
-    indexes: set[tuple[int, int]] = set()
-    lines = re.sub(rf", and {word}\[", f"\n  {word}[", header)
-    for text, told in re.findall(rf"^  {word}\[(.+?)\]\s+(.*)$", lines, re.MULTILINE):
-        factor, constant = _index(text, "")
-        indexes |= {(factor, constant + i) for i in range(3 if "a, b and c" in told else 1)}
-    return indexes
 
 
 # Those of waitlists
@@ -276,46 +251,6 @@ def test_verbs_are_those_that_the_store_runs() -> None:
     assert {path.stem for path in VERBS} == {"renew"}
 
 
-# Verbs
-
-
-@every_verb
-@pytest.mark.parametrize("word", ["KEYS", "ARGV"])
-def test_header_names_every_key_and_argument(path: Path, word: str) -> None:
-    """Every KEYS and ARGV index that the script and its head use is in its header, and the other way round."""
-    header, body = _parts(path)[0], _body(path)
-    used = {_index(text, body) for text in re.findall(rf"{word}\[(.+?)\]", body + _body(CLOCK))}
-    assert used == _documented(header, word)
-
-
-@every_verb
-def test_header_numbers_the_arguments_without_a_gap(path: Path) -> None:
-    """The arguments of each claim follow those of the call, and fill as many places as they are apart."""
-    documented = _documented(_parts(path)[0], "ARGV")
-    factor = max(factor for factor, _ in documented)
-    fixed = sorted(constant for scale, constant in documented if scale == 0)
-    own = sorted(factor + constant for scale, constant in documented if scale == factor > 0)
-    assert fixed == list(range(1, len(fixed) + 1))
-    assert own == list(range(len(fixed) + 1, len(fixed) + factor + 1))
-
-
-@every_verb
-def test_header_names_what_is_written(path: Path) -> None:
-    """Every key that the script writes, itself or by an algorithm, is under Writes, and the other way round."""
-    header, body = _parts(path)[0], _body(path)
-    names = {name: _index(text, body) for name, text in re.findall(r"(\w+) = KEYS\[(.+?)\]", body)}
-    writes = {
-        names[arguments.split(",")[0].strip().removeprefix("c.")]
-        for command, arguments in _calls(body)
-        if re.fullmatch(_WRITING, command)
-    }
-    if "of.keep(c)" in body:
-        writes.add(names["key"])
-    assert writes
-    told = {_index(text, "") for text in re.findall(r"KEYS\[(.+?)\]", _section(header, "Writes"))}
-    assert writes == told
-
-
 def test_header_numbers_the_reasons() -> None:
     """The reasons that the header numbers are those that the store reads, in order."""
     from throttlekit.stores.wire import _REASONS
@@ -324,14 +259,6 @@ def test_header_numbers_the_reasons() -> None:
     numbered = re.search(r"reason: (.*)", header)
     assert numbered
     assert numbered.group(1) == ", ".join(f"{i} {reason.value}" for i, reason in enumerate(_REASONS))
-
-
-@every_verb
-def test_verb_knows_no_algorithm(path: Path) -> None:
-    """A verb calls each claim's algorithm by the names in the head, and none by its code."""
-    body = _body(path)
-    assert not re.search(r"algorithms\.\w", body)
-    assert set(re.findall(r"\.of\.(\w+)\(", body)) <= {*_verbs_of_an_algorithm(), *_verbs_of_leases(), "drop"}
 
 
 # Algorithms

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery, chain, chord
 
 from support.celery.site import CelerySite, celery_site
-from support.celery.spans import Spans
+from support.flood.slot_record import SlotRecord
 from support.partner.angry import AngryPartner
 from support.servers.processes import patient
 from support.waiting import wait_until
@@ -31,7 +31,7 @@ QUIET_US = 2_000_000
 
 class Made(NamedTuple):
     site: CelerySite
-    spans: Spans
+    record: SlotRecord
     partner: AngryPartner
 
 
@@ -47,9 +47,8 @@ def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
             }  # fmt: skip
             broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
             site = stack.enter_context(celery_site(kind, broker, redis_base, **told))
-            record = site.told["record"]
-            spans = stack.enter_context(closing(Spans(record, site.queue)))
-            return Made(site, spans, stack.enter_context(closing(AngryPartner(record, site.queue))))
+            record = stack.enter_context(closing(SlotRecord(site.told["record"], site.queue)))
+            return Made(site, record, record.partner)
 
         yield made
 
@@ -67,7 +66,7 @@ def test_one_429_stops_the_fleet(make: Any, kind: str, pool: str) -> None:
     then nobody until it is over. The rate resumes without a burst; none failed and none is doubled. Another
     key runs on meanwhile.
     """
-    site, spans, partner = make(kind, pool=pool, rate="50/s", burst=50)
+    site, record, partner = make(kind, pool=pool, rate="50/s", burst=50)
     partner.be_angry("one", QUIET_US / 1e6, from_call=20)
     for name in ("a", "b"):
         site.start("--concurrency", "4", name=name)
@@ -83,24 +82,24 @@ def test_one_429_stops_the_fleet(make: Any, kind: str, pool: str) -> None:
     after = [call.at_us - first - QUIET_US for call in told.calls if call.at_us > first + QUIET_US]
     assert all(at_us >= number * 20_000 for number, at_us in enumerate(after)), after
     assert len(partner.told("other").calls) == 20
-    assert spans.counted("failures") == 0
+    assert record.counts()["failures"] == 0
     wait_until(lambda: site.left() == 0 and site.held() == [], description="nothing is left", timeout=WITHIN)
 
 
 @pytest.mark.parametrize("task", ["late_ask", "auto_ask"])
 def test_a_429_is_no_failure_and_no_retry(make: Any, task: str) -> None:
     """Not where a task is acknowledged late, and not where every exception is a retry and none is left."""
-    site, spans, partner = make()
+    site, record, partner = make()
     partner.be_angry("one", 1, retry_after=1)
     site.start()
     assert site.send(task, "one", "it").get(timeout=WITHIN) == "it"
     assert [call.status for call in partner.told("one").calls] == [429, 200]
-    assert spans.counted("failures") == 0
+    assert record.counts()["failures"] == 0
 
 
 def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
     """They wait for the result that comes in the end; no errback is called."""
-    site, spans, partner = make()
+    site, record, partner = make()
     partner.be_angry("one", 1)
     site.start()
     error = site.signature("told_error")
@@ -111,29 +110,29 @@ def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
     whole = chain(first.on_error(error), chord(header, gather, app=site.app), app=site.app)
     assert whole.apply_async().get(timeout=WITHIN) == "1 2"
     assert partner.told("one").refused
-    assert (spans.counted("failures"), spans.counted("errors told")) == (0, 0)
+    assert (record.counts()["failures"], record.counts()["errors told"]) == (0, 0)
 
 
 def test_a_429_without_limits_is_an_error(make: Any) -> None:
     """There is no key to pause."""
-    site, spans, partner = make()
+    site, record, partner = make()
     partner.be_angry("one", 1)
     site.start()
     result = site.send("free_ask", "one", "it")
     wait_until(result.ready, description="it has ended", timeout=WITHIN)
     assert isinstance(result.get(propagate=False), RateLimited)
-    wait_until(lambda: spans.counted("failures") == 1, description="it is told as a failure", timeout=WITHIN)
+    wait_until(lambda: record.counts()["failures"] == 1, description="it is told as a failure", timeout=WITHIN)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_429_while_the_worker_stops_loses_nothing(make: Any, pool: str) -> None:
     """The task was acknowledged when its body began; it goes back to its queue before the worker has ended."""
-    site, spans, partner = make(pool=pool)
+    site, record, partner = make(pool=pool)
     partner.be_angry("one", 1)
     first = site.start()
     result = site.send("slow_ask", "one", "it", 3)
-    wait_until(lambda: spans.told("slow"), description="it runs")
-    first.send(signal.SIGTERM)
+    wait_until(lambda: record.events(), description="it runs")
+    first.signal(signal.SIGTERM)
     first.wait(WITHIN)
     assert [call.status for call in partner.told("one").calls] == [429]
     partner.calm_down("one")

@@ -19,7 +19,7 @@ from celery import Celery, chord, group, xmap, xstarmap
 from kombu import Exchange, Queue
 
 from support.celery.site import CelerySite, celery_site
-from support.celery.workers import Worker
+from support.faults.processes import Command
 from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import ConfigurationError
@@ -84,7 +84,7 @@ def test_a_soft_shutdown_ends_what_runs_and_gives_back_what_waits(broker: Any) -
         wait_until(lambda: site.asked("denied") == 20, description="all were denied", timeout=WITHIN)
         running = site.send("free_wait")
         wait_until(lambda: site.ran("free_wait"), description="a body is under way", timeout=WITHIN)
-        worker.send(signal.SIGQUIT)
+        worker.signal(signal.SIGQUIT)
         wait_until(lambda: "Initiating Soft Shutdown" in worker.log(), description="it stops softly", timeout=WITHIN)
         site.go()
         worker.wait(WITHIN)
@@ -118,7 +118,7 @@ def multi(site: CelerySite, folder: Path) -> Iterator[Any]:
             f"--pidfile={folder}/%n.pid", f"--logfile={folder}/%n.log", "--loglevel=INFO", "--concurrency=1",
             "--without-gossip", "--without-mingle",
         ]  # fmt: skip
-        with contextlib.closing(Worker(command, {"TK_CELERY": json.dumps(site.told), "C_FORCE_ROOT": "1"})) as told:
+        with contextlib.closing(Command(command, {"TK_CELERY": json.dumps(site.told), "C_FORCE_ROOT": "1"})) as told:
             told.wait(WITHIN)
         there = 2 if verb == "start" else 0
         wait_until(lambda: len(list(folder.glob("*.pid"))) == there, description=f"{verb} is done", timeout=WITHIN)
@@ -248,7 +248,7 @@ def test_a_django_project(redis_url: str, redis_base: str, tmp_path: Path, monke
     environment = {"SHOP_REDIS": redis_url, "SHOP_LIMITS": patient(f"{redis_base}/12"), "C_FORCE_ROOT": "1"}
     command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "-c", "2", "-n", "shop@here", "-l", "INFO"]
     app = Celery("sender", broker=redis_url, backend=redis_url, set_as_current=False)
-    with contextlib.closing(Worker(command, environment)) as worker:
+    with contextlib.closing(Command(command, environment)) as worker:
         wait_until(lambda: "ready." in worker.log() or not worker.running, description="it is ready", timeout=WITHIN)
         results = [app.send_task("partner.tasks.call", (n,)) for n in range(5)]
         assert app.send_task("partner.tasks.free").get(timeout=WITHIN) == "free"

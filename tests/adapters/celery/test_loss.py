@@ -141,7 +141,7 @@ def test_a_worker_that_stops_gives_back_what_it_holds(
     for n in range(20):
         site.send("echo", n)
     wait_until(lambda: site.asked("denied") == 20, description="all were denied", timeout=WITHIN)
-    first.send(how)
+    first.signal(how)
     first.wait(WITHIN)
     assert site.left() == 20
     assert_calm(first.log())
@@ -199,7 +199,7 @@ def test_a_store_that_hangs_stops_nobody_else(on_redis: Any) -> None:
         wait_until(lambda: len(site.held()) >= 49, description="all wait", timeout=WITHIN)
         assert site.app.control.ping(destination=[f"w@{site.queue}"], timeout=WITHIN, limit=1)
         assert site.ran("echo") == []
-        session.send(signal.SIGTERM)
+        session.signal(signal.SIGTERM)
         session.wait(WITHIN)
     assert site.left() == 50
 

@@ -95,7 +95,7 @@ def test_a_worker_that_ends_later_doubles_nothing(stack: ExitStack, redis_base: 
         wait_until(lambda: "Trying again in" in worker.log(), description="it tries", timeout=WITHIN)  # noqa: B023
     broker.start()
     wait_until(lambda: site.asked("denied") == 40, description="all were denied again", timeout=WITHIN)
-    workers[0].send(signal.SIGTERM)
+    workers[0].signal(signal.SIGTERM)
     workers[0].wait(WITHIN)
     assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
     wait_until(lambda: site.left() == 0 and not site.held(), description="nothing is left", timeout=WITHIN)

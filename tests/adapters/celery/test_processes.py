@@ -44,7 +44,7 @@ def test_a_flood_keeps_its_bound_and_is_denied_once_a_task(where: Servers, pool:
     How often it is deferred depends on the machine's load; the benchmark holds it to 1.1, and this to 5.
     """
     flood = CeleryFlood(limits=(FloodLimit("one", "100/s", 50),), jobs=300, pool=pool)
-    told = in_order(run(flood, where, CeleryFlooding))
+    told = in_order(run(flood, where))
     assert assert_bound(told, "one", 10_000, 50) == 300
     assert_each_once(told, 300)
     assert sum(told.counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line")) <= 5 * 300
@@ -59,7 +59,7 @@ def test_two_limits_at_once_both_hold(on_redis: Servers) -> None:
         jobs=100,
         account_of=lambda n: f"a{n % 5}",
     )
-    told = in_order(run(flood, on_redis, CeleryFlooding))
+    told = in_order(run(flood, on_redis))
     assert assert_bound(told, "all", 33_334, 30) == 100
     assert assert_bound(told, "account", 100_000, 10) == 100
     assert_each_once(told, 100)
@@ -101,8 +101,8 @@ def test_signals_in_a_flood_lose_nothing(where: Servers, how: signal.Signals) ->
             flooding.send("job", str(n))
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 50, description="50 have started")
-        flooding.fleet.send(how)
-        flooding.fleet.wait(40)
+        flooding.fleet.signal(how)
+        flooding.fleet.ends_within(40)
         flooding.kill()
         flooding.start()
 

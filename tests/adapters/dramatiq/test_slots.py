@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import redis
 
-from support.dramatiq.slots import Slots, Slotting
+from support.dramatiq.slots import DramatiqSlotting, Slots
 from support.servers.flood import Servers
 from support.servers.processes import redis_server
 from support.waiting import wait_until
@@ -26,10 +26,10 @@ def test_never_more_at_once_than_the_limit_says_in_two_processes(
     where: Servers, bodies: tuple[float, ...], costs: tuple[str, ...]
 ) -> None:
     """200 jobs, ten slots, sixteen threads in two processes: ten at once, each job once, none fails, few deliveries."""
-    with Slotting(Slots(amount=10), where) as slotting:
+    with DramatiqSlotting(Slots(amount=10), where) as slotting:
         jobs = [f"{n}{costs[n % len(costs)]}" for n in range(200)]
         for n, job in enumerate(jobs):
-            slotting.send("work", job, str(bodies[n * len(bodies) // 200]))
+            slotting.work(job, bodies[n * len(bodies) // 200])
         slotting.start()
         slotting.until_ended(200)
         held = slotting.stop()
@@ -48,21 +48,21 @@ def test_the_slots_of_a_killed_process_come_free_on_a_busy_key(on_redis: Servers
     Dramatiq puts a due message back on its queue before it acknowledges the delayed one: what a kill finds between the
     two runs twice, throttled or not.
     """
-    with Slotting(Slots(amount=8, lease=5.0), on_redis) as slotting:
+    with DramatiqSlotting(Slots(amount=8, lease=5.0), on_redis) as slotting:
         for n in range(4):
-            slotting.send("work", f"long{n}", "600 2")
+            slotting.work(f"long{n}", "600 2")
         doomed = slotting.start(processes=1, threads=4)
         wait_until(lambda: len(slotting.events()) == 4, description="it holds four slots")
         process, hearts = slotting.events()[0].more, slotting.hearts()
         for n in range(300):
-            slotting.send("work", str(n), "0.1")
+            slotting.work(n, 0.1)
         slotting.start(processes=1, threads=8)
         wait_until(lambda: len(slotting.events()) > 40, description="the others run too")
         killed_us = slotting.now_us()
         doomed.kill()
         slotting.bury(hearts)
         for n in range(12):  # long enough to be at work together, however busy the machine
-            slotting.send("work", f"wide{n}", "2")
+            slotting.work(f"wide{n}", 2)
         slotting.until_ended(316)
         held = slotting.stop()
     assert held.most_at_once({process: killed_us}) <= 8
@@ -78,17 +78,20 @@ def test_the_slots_of_a_killed_process_come_free_on_a_busy_key(on_redis: Servers
 
 def test_a_store_that_is_away_for_longer_than_the_lease_loses_slots_and_no_job(on_redis: Servers) -> None:
     """Bodies run on and are told that their slots are lost; when the store is back all goes on, each job once."""
-    with redis_server() as store, Slotting(Slots(amount=2, lease=2.0, store_url=f"{store}/1"), on_redis) as slotting:
+    with (
+        redis_server() as store,
+        DramatiqSlotting(Slots(amount=2, lease=2.0, store_url=f"{store}/1"), on_redis) as slotting,
+    ):
         client = redis.Redis.from_url(store)
         pid = client.info("server")["process_id"]
         for n in range(2):
-            slotting.send("work", f"long{n}", "6")
+            slotting.work(f"long{n}", 6)
         slotting.start()
         wait_until(lambda: len(slotting.events()) == 2, description="both slots are held")
         os.kill(pid, signal.SIGSTOP)
         try:
             for n in range(20):
-                slotting.send("work", str(n), "0.02")
+                slotting.work(n, 0.02)
             lost_at = slotting.now_us() + 3_500_000
             wait_until(lambda: slotting.now_us() > lost_at, description="the leases are over by far")
             begun = [event.job for event in slotting.events() if event.what == "start"]
@@ -110,11 +113,11 @@ def test_one_429_in_a_flood_stops_the_fleet_for_that_key(where: Servers) -> None
     over, and none of a job that has heard it; the rate resumes without a burst; no job fails; another key runs on.
     """
     rate, pause_us = 50, 3_000_000
-    with Slotting(Slots(rate=f"{rate}/s", burst=20), where) as slotting:
+    with DramatiqSlotting(Slots(rate=f"{rate}/s", burst=20), where) as slotting:
         slotting.partner.be_angry("one", pause_us / 1e6, from_call=60)
         for n in range(200):
-            slotting.send("call", f"a{n}", "one")
-            slotting.send("call", f"b{n}", "two")
+            slotting.call(f"a{n}", "one")
+            slotting.call(f"b{n}", "two")
         slotting.start()
         slotting.until_ended(400)
         one, two = slotting.partner.told("one"), slotting.partner.told("two")
@@ -136,11 +139,11 @@ def test_one_429_in_a_flood_stops_the_fleet_for_that_key(where: Servers) -> None
 
 def test_an_endless_429_is_bounded_by_max_wait(on_redis: Servers) -> None:
     """A partner that never answers: five jobs end as WaitedTooLong, dead-lettered; the other key's are served."""
-    with Slotting(Slots(max_wait=2.0), on_redis) as slotting:
+    with DramatiqSlotting(Slots(max_wait=2.0), on_redis) as slotting:
         slotting.partner.be_angry("one", retry_after=0.3)
         for n in range(5):
-            slotting.send("call", f"a{n}", "one")
-            slotting.send("call", f"b{n}", "two")
+            slotting.call(f"a{n}", "one")
+            slotting.call(f"b{n}", "two")
         slotting.start()
         slotting.until_ended(5)
         wait_until(lambda: slotting.record.llen("failures") == 5, description="five have been given up")

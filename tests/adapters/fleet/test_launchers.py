@@ -17,12 +17,11 @@ from typing import Any, Literal
 import pytest
 
 from support.celery.flood import CeleryFlood, CeleryFlooding
-from support.faults.processes import Command
+from support.faults.processes import Fleet
 from support.flood import run as floods
 from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.run import Flood, Flooding, FloodLimit, run
 from support.rq.flood import OURS, RqFlood, RqFlooding
-from support.rq.workers import Fleet
 from support.servers.flood import Servers
 
 pytestmark = [
@@ -45,11 +44,11 @@ class _Dramatiq(Flooding):
 
     script: tuple[str, ...]
 
-    def workers(self) -> Command:
+    def workers(self) -> Fleet:
         name, *options = self.script
         options += ["-p", str(self.flood.processes), "-t", str(self.flood.threads)]
         path = Path(sysconfig.get_path("scripts"), name)
-        return Command([str(path), floods._MODULE, *options], self._environment)
+        return Fleet([[str(path), floods._MODULE, *options]], self._environment)
 
 
 class _DramatiqSpawned(_Dramatiq):

@@ -3,8 +3,6 @@ Jobs with a fault do not stop the other jobs of their limit: each framework on e
 
 Two kinds of jobs share a limit: those in front have the fault, and the few behind them do not
 (`support.others`). While the fault lasts, each of the jobs behind runs once, long before those in front could have run.
-
-`tests/benchmarks/others_go_on.py` prints the same as a table.
 """
 
 from __future__ import annotations

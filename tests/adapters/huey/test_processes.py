@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
-from support.flood.run import FloodLimit
-from support.huey.flood import HueyFlood, HueyFlooding, run_huey
+from support.flood.run import FloodLimit, run
+from support.huey.flood import HueyFlood, HueyFlooding
 from support.servers.flood import Servers, servers
 from support.waiting import wait_until
 
@@ -39,7 +39,7 @@ def test_a_backlog_keeps_the_bound_and_runs_once(where: Servers, how: dict[str, 
     job once, nothing left. How often a job is denied depends on the machine's load; the benchmark holds it to 1.1.
     """
     flood = HueyFlood(limits=(FloodLimit("one", "50/s", 10),), settle=0.5, **how)
-    told = in_order(run_huey(flood, where))
+    told = in_order(run(flood, where))
     assert assert_bound(told, "one", 20_000, 10) == flood.jobs
     assert starts_of(told) == {str(n): 1 for n in range(flood.jobs)}
     assert told.left == 0
@@ -55,7 +55,7 @@ def test_two_limits_at_once_both_hold(where: Servers) -> None:
         account_of=lambda index: f"a{index % 4}",
         settle=0.5,
     )
-    told = in_order(run_huey(flood, where))
+    told = in_order(run(flood, where))
     assert assert_bound(told, "account", 100_000, 5) == 100
     assert assert_bound(told, "all", 40_000, 10) == 100
     assert starts_of(told) == {str(n): 1 for n in range(100)}

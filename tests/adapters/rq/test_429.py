@@ -12,7 +12,7 @@ from support.flood.checks import assert_calm
 from support.rq import jobs
 from support.rq.flood import OURS, OURS_SIMPLE
 from support.rq.helpers import QUIET, Site
-from support.rq.slots import RqSlots, RqSlotting
+from support.rq.slots import RqSlotting, Slots
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, RateLimited
@@ -168,7 +168,7 @@ def test_an_angry_partner_at_full_flood() -> None:
     After the first 429 only those call that were in the workers' hands, until it is over; then the rate goes on
     without a burst. No job is lost, none fails, and another key runs on.
     """
-    told = RqSlots(rate="40/s", burst=10, kinds=(OURS_SIMPLE, OURS_SIMPLE, OURS))
+    told = Slots(rate="40/s", burst=10, kinds=(OURS_SIMPLE, OURS_SIMPLE, OURS))
     with redis_server() as base, RqSlotting(told, base) as slotting:
         slotting.partner.be_angry("one", 2.0, from_call=25)
         slotting.start()
@@ -194,7 +194,7 @@ def test_an_angry_partner_at_full_flood() -> None:
 @pytest.mark.workers
 def test_an_endless_loop_of_429s_ends() -> None:
     """The job fails with the longest wait, and not before."""
-    with redis_server() as base, RqSlotting(RqSlots(max_wait=2.5, kinds=(OURS_SIMPLE,)), base) as slotting:
+    with redis_server() as base, RqSlotting(Slots(max_wait=2.5, kinds=(OURS_SIMPLE,)), base) as slotting:
         slotting.partner.be_angry("one", retry_after=1.0)
         slotting.start()
         job = slotting.call("endless")

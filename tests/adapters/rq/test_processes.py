@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
-from support.flood.run import Flood, Flooding, FloodLimit
-from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood, RqFlooding, run_rq
+from support.flood.run import Flood, Flooding, FloodLimit, run
+from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood, RqFlooding
 from support.servers.flood import Servers, servers
 from support.waiting import wait_until
 
@@ -46,7 +46,7 @@ def test_a_backlog_keeps_the_bound_and_runs_once(
     burst + elapsed / interval, nothing charged that was not granted, each job once, nothing left.
     """
     flood = RqFlood(limits=(FloodLimit("one", f"{rate}/s", burst),), jobs=jobs, kinds=kinds, settle=0.5)
-    told = in_order(run_rq(flood, where))
+    told = in_order(run(flood, where))
     assert assert_bound(told, "one", 1_000_000 // rate, burst) == jobs
     assert starts_of(told) == once(jobs)
     assert told.left == 0
@@ -61,7 +61,7 @@ def test_two_limits_at_once_both_hold(where: Servers) -> None:
         account_of=lambda n: f"a{n % 4}",
         settle=0.5,
     )
-    told = in_order(run_rq(flood, where))
+    told = in_order(run(flood, where))
     assert assert_bound(told, "all", 40_000, 10) == 100
     assert assert_bound(told, "account", 100_000, 5) == 100
     assert starts_of(told) == once(100)

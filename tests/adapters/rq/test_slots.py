@@ -14,7 +14,7 @@ from support.flood.checks import assert_calm
 from support.rq import jobs
 from support.rq.flood import OURS, OURS_SIMPLE, STOCK
 from support.rq.helpers import QUIET, Site
-from support.rq.slots import RqSlots, RqSlotting
+from support.rq.slots import RqSlotting, Slots
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 from throttlekit_rq import configure
@@ -100,7 +100,7 @@ def test_never_more_at_once(
 ) -> None:
     """By the jobs' own records; each runs once, and nothing is left."""
     jobs = [f"{n}{costs[n % len(costs)]}" for n in range(count)]
-    with RqSlotting(RqSlots(amount=amount, kinds=kinds), base) as slotting:
+    with RqSlotting(Slots(amount=amount, kinds=kinds), base) as slotting:
         for job in jobs:
             slotting.work(job, seconds)
         slotting.start()
@@ -116,7 +116,7 @@ def test_never_more_at_once(
 @pytest.mark.workers
 def test_bodies_that_outlast_their_lease_are_never_one_too_many(base: str) -> None:
     """Wherever they run, plain or async: twice as long as the lease, and it is renewed."""
-    told = RqSlots(amount=4, lease=4, kinds=(OURS, OURS_SIMPLE, OURS_SPAWN if SPAWNS else OURS, "rq.Worker"))
+    told = Slots(amount=4, lease=4, kinds=(OURS, OURS_SIMPLE, OURS_SPAWN if SPAWNS else OURS, "rq.Worker"))
     with RqSlotting(told, base) as slotting:
         slotting.start()
         for n in range(4):
@@ -134,7 +134,7 @@ def test_bodies_that_outlast_their_lease_are_never_one_too_many(base: str) -> No
 @pytest.mark.parametrize("kind", [OURS, SPAWN])
 def test_the_worker_gives_back_what_a_killed_work_horse_held(base: str, kind: str) -> None:
     """At once: long before the lease is over."""
-    with RqSlotting(RqSlots(amount=1, lease=600, kinds=(kind, OURS_SIMPLE)), base) as slotting:
+    with RqSlotting(Slots(amount=1, lease=600, kinds=(kind, OURS_SIMPLE)), base) as slotting:
         slotting.start(kind)
         killed = slotting.work("killed", 600)
         wait_until(lambda: starts(slotting, "killed"), description="it runs")
@@ -149,7 +149,7 @@ def test_the_worker_gives_back_what_a_killed_work_horse_held(base: str, kind: st
 @pytest.mark.parametrize("kind", [OURS, OURS_SIMPLE, SPAWN, "rq.Worker", "rq.SimpleWorker"])
 def test_a_time_limit_gives_the_slot_back(base: str, kind: str) -> None:
     """At once, in every kind of worker."""
-    with RqSlotting(RqSlots(amount=1, lease=600, kinds=(kind,)), base) as slotting:
+    with RqSlotting(Slots(amount=1, lease=600, kinds=(kind,)), base) as slotting:
         slotting.start()
         killed = slotting.work("killed", 600, job_timeout=2)
         wait_until(lambda: killed.get_status(refresh=True) == JobStatus.FAILED, description="it is over")
@@ -160,7 +160,7 @@ def test_a_time_limit_gives_the_slot_back(base: str, kind: str) -> None:
 @pytest.mark.workers
 def test_a_work_horse_whose_worker_is_killed_keeps_its_slot_until_its_end(base: str) -> None:
     """It runs on, and renews its lease itself."""
-    with RqSlotting(RqSlots(amount=1, lease=4), base) as slotting:
+    with RqSlotting(Slots(amount=1, lease=4), base) as slotting:
         fleet = slotting.start(OURS)
         slotting.work("orphan", 9.0)
         wait_until(lambda: starts(slotting, "orphan"), description="it runs")
@@ -175,7 +175,7 @@ def test_a_work_horse_whose_worker_is_killed_keeps_its_slot_until_its_end(base: 
 @pytest.mark.workers
 def test_killed_workers_slots_come_free_with_their_leases(base: str) -> None:
     """Four of eight, on a busy key: the others get them, and no more than that."""
-    with RqSlotting(RqSlots(amount=8, lease=5), base) as slotting:
+    with RqSlotting(Slots(amount=8, lease=5), base) as slotting:
         doomed = slotting.start(*[OURS_SIMPLE] * 4)
         for n in range(4):
             slotting.work(f"doomed-{n}", 600)
@@ -205,7 +205,7 @@ def most_beside(slotting: RqSlotting) -> int:
 @pytest.mark.workers
 def test_a_store_that_is_away_for_longer_than_the_lease(base: str) -> None:
     """A running body sees that its slot may be lost; once the store is back all other jobs run, each once."""
-    with redis_server() as store, RqSlotting(RqSlots(amount=2, lease=2), base, store) as slotting:
+    with redis_server() as store, RqSlotting(Slots(amount=2, lease=2), base, store) as slotting:
         slotting.start(*[OURS_SIMPLE] * 3)
         for n in range(2):
             slotting.work(f"long-{n}", 6.0)

@@ -10,11 +10,11 @@ import pytest
 
 from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.figures import figures
-from support.flood.run import FloodLimit, Told
+from support.flood.run import FloodLimit, Told, run
 from support.servers.flood import Servers
 from support.servers.processes import RabbitMQ, redis_server
 from support.taskiq.brokers import KINDS, Kind
-from support.taskiq.flood import TaskiqFlood, TaskiqFlooding, run_taskiq
+from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
 from support.waiting import wait_until
 from throttlekit import Control, Limiter
 from throttlekit._wiring import wiring_of
@@ -46,7 +46,7 @@ def test_a_flood_keeps_its_bound_and_is_denied_once_a_task(kind: Kind, form: str
     How often it is denied depends on the machine's load; the benchmark holds it to 1.1, and this to 5.
     """
     flood = TaskiqFlood(limits=_LIMITS, jobs=500, on=kind, form=form)
-    told = in_order(run_taskiq(flood, servers_of))
+    told = in_order(run(flood, servers_of))
     assert assert_bound(told, "one", 20_000, 50) == 500
     assert starts_of(told) == {str(n): 1 for n in range(500)}
     assert told.left == 0
@@ -59,7 +59,7 @@ def test_a_flood_keeps_its_bound_and_is_denied_once_a_task(kind: Kind, form: str
 def test_killed_workers_lose_nothing(kind: Kind, servers_of: Servers) -> None:
     """All processes are killed with SIGKILL, twice, while tasks wait and run: every task comes to its end."""
     flood = TaskiqFlood(limits=_LIMITS, jobs=200, on=kind, body=0.02, kills=(1.0, 2.5), settle=1.0)
-    told = in_order(run_taskiq(flood, servers_of))
+    told = in_order(run(flood, servers_of))
     assert set(told.ends) == {str(n) for n in range(200)}
     assert told.ended_twice <= 2 * 2 * flood.threads  # finished, and killed before that was confirmed
     assert figures(told).bound_holds

@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
@@ -20,13 +20,12 @@ import redis
 from celery import Celery
 from kombu import Queue
 
-from support.celery.workers import Worker
-from support.faults.processes import Command
+from support.faults.processes import Fleet
 from support.flood.run import Flood, Flooding, Told
 from support.servers.flood import Servers, batches, publish
 from support.waiting import wait_until
 
-__all__ = ["CeleryFlood", "CeleryFlooding", "CeleryWorkers"]
+__all__ = ["CeleryFlood", "CeleryFlooding"]
 
 _MODULE = "support.celery.jobs"
 _FLEETS = itertools.count(1)
@@ -55,51 +54,8 @@ class CeleryFlood(Flood):
     queues: tuple[str, ...] = ()
     kill_with: signal.Signals = signal.SIGKILL
 
-    def environment(self, where: Servers, queue: str) -> dict[str, str]:
-        told = json.loads(super().environment(where, queue)["TK_FLOOD"])
-        told |= {"results_url": f"{where.redis_base}/3", "conf": dict(self.conf), "install": dict(self.install)}
-        return {"TK_FLOOD": json.dumps(told)}
-
-
-class CeleryWorkers:
-    """Several `celery worker` commands, each in a session of its own."""
-
-    def __init__(
-        self, module: str, environment: Mapping[str, str], *, count: int, options: list[str], node: str = "flood"
-    ) -> None:
-        command = [sys.executable, "-m", "celery", "-A", module, "worker", "--loglevel", "warning"]
-        self.sessions = [Worker([*command, "--hostname", f"w{n}@{node}", *options], environment) for n in range(count)]
-
-    @property
-    def running(self) -> bool:
-        return all(session.running for session in self.sessions)
-
-    def log(self) -> str:
-        return "".join(session.log() for session in self.sessions)
-
-    def send(self, number: int) -> None:
-        """Send a signal to each worker's main process."""
-        for session in self.sessions:
-            session.send(number)
-
-    def kill(self) -> None:
-        for session in self.sessions:
-            session.kill()
-
-    def wait(self, timeout: float) -> None:
-        """Wait for the end of all; what is still there after *timeout* seconds is left to `kill`."""
-        for session in self.sessions:
-            session.ends_within(timeout)
-
-    def stop(self, timeout: float = 60.0) -> None:
-        """SIGTERM to all at once; SIGKILL to what is still there after *timeout* seconds."""
-        self.send(signal.SIGTERM)
-        self.wait(timeout)
-        self.kill()
-
-    def close(self) -> None:
-        for session in self.sessions:
-            session.close()
+    def more(self, where: Servers) -> dict[str, Any]:
+        return {"results_url": f"{where.redis_base}/3", "conf": dict(self.conf), "install": dict(self.install)}
 
 
 class CeleryFlooding(Flooding):
@@ -110,8 +66,8 @@ class CeleryFlooding(Flooding):
     def kill(self) -> None:
         """Stop every worker at once, as the flood says; what is still there after a minute is killed."""
         if self._workers is not None and self.flood.kill_with != signal.SIGKILL:
-            self.fleet.send(self.flood.kill_with)
-            self.fleet.wait(60)
+            self.fleet.signal(self.flood.kill_with)
+            self.fleet.ends_within(60)
         super().kill()
 
     def stop(self) -> Told:
@@ -139,31 +95,25 @@ class CeleryFlooding(Flooding):
         results.close()
         return found
 
-    @property
-    def commands(self) -> Sequence[Command]:
-        return self.fleet.sessions
-
-    @property
-    def fleet(self) -> CeleryWorkers:
-        """The running workers."""
-        assert isinstance(self._workers, CeleryWorkers)
-        return self._workers
-
     def _environment_value(self, name: str) -> str:
         return str(json.loads(self._environment["TK_FLOOD"])[name])
 
     def sender(self, where: Servers, queue: str) -> Any:
         return _Sender(where, queue, self.flood.queues)
 
-    def workers(self) -> Any:
-        options = ["--pool", self.flood.pool, "--concurrency", str(self.flood.threads), "--without-gossip"]
+    def workers(self) -> Fleet:
+        command = [sys.executable, "-m", "celery", "-A", _MODULE, "worker", "--loglevel", "warning"]
+        command += ["--pool", self.flood.pool, "--concurrency", str(self.flood.threads)]
         if self.flood.queues:
-            options += ["-Q", ",".join(f"{self._sender.queue}-{account}" for account in self.flood.queues)]
+            command += ["-Q", ",".join(f"{self._sender.queue}-{account}" for account in self.flood.queues)]
         self._sender.begin()
-        return CeleryWorkers(
-            _MODULE, self._environment, count=self.flood.processes, options=[*options, "--without-mingle"],
-            node=f"{self.queue}.{next(_FLEETS)}",
-        )  # fmt: skip
+        node = f"{self.queue}.{next(_FLEETS)}"
+        names = [f"w{n}@{node}" for n in range(self.flood.processes)]
+        options = ["--without-gossip", "--without-mingle", "--hostname"]
+        return Fleet([[*command, *options, name] for name in names], self._environment)
+
+
+CeleryFlood.flooding = CeleryFlooding
 
 
 class _Sender:
@@ -181,11 +131,10 @@ class _Sender:
         self._before: int | None = None
         self.ids: list[str] = []
 
-    def send(self, actor: str, index: str, account: str = "one", *, delay_ms: int | None = None) -> None:
-        """Send one job to *actor*."""
-        countdown = None if delay_ms is None else delay_ms / 1000
+    def send(self, actor: str, index: str, account: str = "one", *, expires: int | None = None) -> None:
+        """Send one job to *actor*, that expires after so many seconds."""
         queue = f"{self.queue}-{account}" if account in self._queues else self.queue
-        self.ids.append(self.app.send_task(actor, (index, account), queue=queue, countdown=countdown).id)
+        self.ids.append(self.app.send_task(actor, (index, account), queue=queue, expires=expires).id)
         self._before = None
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:

@@ -18,13 +18,11 @@ from typing import Any
 from celery import Celery, Task, signals
 from kombu import messaging
 
-from support.faults import mortal
 from support.flood.limits import FloodLimit, options_of
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limiter, TokenBucket
 from throttlekit_celery import install
 
-mortal.arm(gap=b"BRPOP", until=b"ZADD\r\n$13\r\nunacked_index")
 _flood = json.loads(os.environ["TK_FLOOD"])
 _record = Record(_flood["record_url"], _flood["slow_s"])
 _lock = threading.Lock()

@@ -16,7 +16,7 @@ import redis
 from celery import Celery
 from kombu import Exchange, Queue
 
-from support.celery.workers import Worker
+from support.faults.processes import Command
 from support.waiting import wait_until
 
 __all__ = ["CelerySite", "celery_site", "conf_of"]
@@ -40,10 +40,10 @@ class CelerySite:
         self.app = Celery("tests", broker=broker_url, backend=self.told["backend"], set_as_current=False)
         self.app.conf.update(conf_of(self.told))
         self.app.conf.result_accept_content = ["json", "pickle"]
-        self._workers: list[Worker] = []
+        self._workers: list[Command] = []
         self._names: list[str] = []
 
-    def start(self, *options: str, name: str = "w", ready: bool = True) -> Worker:
+    def start(self, *options: str, name: str = "w", ready: bool = True) -> Command:
         """Another worker; it consumes when this returns."""
         command = [
             sys.executable, "-m", "celery", "-A", self.told["module"], "worker",
@@ -51,7 +51,7 @@ class CelerySite:
             "--pool", self.told["pool"], "--hostname", f"{name}@{self.queue}", "--loglevel", "info", "--without-gossip",
             "--without-mingle", *options,
         ]  # fmt: skip
-        session = Worker(command, {"TK_CELERY": json.dumps(self.told), "C_FORCE_ROOT": "1"})
+        session = Command(command, {"TK_CELERY": json.dumps(self.told), "C_FORCE_ROOT": "1"})
         self._workers.append(session)
         self._names.append(name)
         if ready:

@@ -1,7 +1,7 @@
 """
 What the workers run in tests of slots and of 429s; $TK_CELERY says how, as `support.celery.site` wrote it.
 
-Bodies write down when they begin and end, by the clock of the recording Redis; see `support.celery.spans`.
+Bodies write down when they begin and end, by the clock of the recording Redis; see `support.flood.slot_record`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from typing import Any
 from celery import Celery, signals
 
 from support.celery.site import conf_of
-from support.celery.spans import Spans
-from support.flood.slot_record import slots_of
-from support.partner.angry import AngryPartner
-from throttlekit import Concurrency, Job, Limiter, RateLimited, TokenBucket
+from support.flood.slot_record import SlotRecord, slots_of
+from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit_celery import install
 
 __all__ = ["app"]
@@ -31,7 +29,7 @@ def cost_of(job: Job) -> int:
 def _make_app(told: Mapping[str, Any]) -> Celery:
     app = Celery("slots", broker=told["broker"], backend=told["backend"])
     app.conf.update(conf_of(told))
-    spans, partner = Spans(told["record"], told["queue"]), AngryPartner(told["record"], told["queue"])
+    record = SlotRecord(told["record"], told["queue"])
     install(app, Limiter(told["store"]), **told["install"])
     scope = told.get("scope", "global")
     slots = Concurrency(f"slots of {told['queue']}", told["amount"], lease=told["lease"], scope=scope, cost=cost_of)
@@ -40,36 +38,26 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
 
     @signals.task_received.connect(weak=False)
     def received(**_: Any) -> None:
-        spans.count("deliveries")
+        record.count("deliveries")
 
     @signals.task_failure.connect(weak=False)
     def failed(**_: Any) -> None:
-        spans.count("failures")
+        record.count("failures")
 
-    @app.task(name="work", throttle=slots)
-    def work(job: str, seconds: float) -> str:
-        with spans.body("work", job, seconds):
-            return job
+    def hold(job: str, seconds: float) -> str:
+        record.hold(job, seconds)
+        return job
 
-    @app.task(name="free_work")
-    def free_work(job: str, seconds: float) -> str:
-        with spans.body("work", job, seconds):
-            return job
-
-    @app.task(name="late_work", throttle=slots, acks_late=True, reject_on_worker_lost=True)
-    def late_work(job: str, seconds: float) -> str:
-        with spans.body("work", job, seconds):
-            return job
+    app.task(hold, name="work", throttle=slots)
+    app.task(hold, name="free_work")
+    app.task(hold, name="late_work", throttle=slots, acks_late=True, reject_on_worker_lost=True)
 
     @app.task(name="dying", throttle=slots)
     def dying() -> None:
         os.kill(os.getpid(), 9)
 
     def ask(key: str, job: str) -> str:
-        partner.begin(key, job)
-        answer = partner.call(key, job)
-        if answer.status_code == 429:
-            raise RateLimited.from_response(answer)
+        record.call(key, job)
         return job
 
     limits = [rate, calls]
@@ -81,8 +69,8 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
 
     @app.task(name="slow_ask", throttle=limits)
     def slow_ask(key: str, job: str, seconds: float) -> str:
-        with spans.body("slow", job, seconds):
-            return ask(key, job)
+        record.hold(job, seconds)
+        return ask(key, job)
 
     @app.task(name="gather")
     def gather(results: list[str]) -> str:
@@ -90,7 +78,7 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
 
     @app.task(name="told_error")
     def told_error(*_: Any) -> None:
-        spans.count("errors told")
+        record.count("errors told")
 
     return app
 

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from support.waiting import wait_until
 
-__all__ = ["Command"]
+__all__ = ["Command", "Fleet", "cpu_seconds"]
 
 _TESTS = Path(__file__).resolve().parents[2]
 _ROOT = _TESTS.parent
@@ -54,10 +54,6 @@ class Command:
         """None while the command runs."""
         return self._command.poll()
 
-    def cpu_seconds(self) -> float:
-        """User and system time that the living descendants have used, without the command that watches them."""
-        return sum(_ticks(fields) for pid, fields in self._members() if pid != self.pid) / _TICK
-
     def log(self) -> str:
         """Everything that the processes have printed."""
         return Path(self._log.name).read_text(errors="replace")
@@ -70,7 +66,7 @@ class Command:
 
         def gone() -> bool:
             members = self._members()
-            for pid, _ in members:  # those in process groups of their own
+            for pid in members:  # those in process groups of their own
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return not members
@@ -84,7 +80,12 @@ class Command:
 
     def signal(self, number: int) -> None:
         """A signal to the command alone."""
-        os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the command's own end."""
+        assert self.ends_within(timeout), f"it runs after {timeout} s: {self.log()[-3000:]}"
 
     def ends_within(self, timeout: float) -> bool:
         """Whether the command ends by itself, in *timeout* seconds at most."""
@@ -104,19 +105,72 @@ class Command:
 
     def children(self) -> list[int]:
         """The living processes that the command has started."""
-        return [pid for pid, _ in self._members() if pid != self.pid]
+        return [pid for pid in self._members() if pid != self.pid]
 
-    def _members(self) -> list[tuple[int, list[str]]]:
-        found: list[tuple[int, list[str]]] = []
+    def _members(self) -> list[int]:
+        found: list[int] = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 # The name, in parentheses, may hold blanks: count the fields behind it.
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 state, session = fields[0], int(fields[3])
                 if session == self.pid and state != "Z":
-                    found.append((int(folder.name), fields))
+                    found.append(int(folder.name))
         return found
 
 
-def _ticks(fields: list[str]) -> int:
-    return int(fields[11]) + int(fields[12])
+class Fleet:
+    """Several commands at once."""
+
+    def __init__(self, commands: Iterable[Sequence[str]], environment: Mapping[str, str]) -> None:
+        self.commands = [Command(command, environment) for command in commands]
+
+    @property
+    def running(self) -> bool:
+        return all(command.running for command in self.commands)
+
+    def log(self) -> str:
+        return "".join(command.log() for command in self.commands)
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(pid for command in self.commands for pid in (command.pid, *command.children()))
+
+    def signal(self, number: int) -> None:
+        """A signal to each command alone."""
+        for command in self.commands:
+            command.signal(number)
+
+    def ends_within(self, timeout: float) -> bool:
+        """Whether all end by themselves, each in *timeout* seconds at most."""
+        return all(command.ends_within(timeout) for command in self.commands)
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """SIGTERM to all at once; SIGKILL for what is still there after *timeout* seconds."""
+        for command in self.commands:
+            command.terminate()
+        self.ends_within(timeout)
+        self.kill()
+
+    def kill(self) -> None:
+        for command in self.commands:
+            command.kill()
+
+    def close(self) -> None:
+        for command in self.commands:
+            command.close()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time that these processes have used, with their children that have ended."""
+    used = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            used += sum(map(int, fields[11:15]))
+    return used / _TICK

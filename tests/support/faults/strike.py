@@ -21,11 +21,11 @@ from typing import Any, Literal
 from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.faults.kinds import FAULTS, PASSWORD, Fault, scene
 from support.flood.run import Flood, Flooding, FloodLimit, Told
-from support.huey.flood import HueyFlood, HueyFlooding
+from support.huey.flood import HueyFlood
 from support.partner.strict import Contract
 from support.rq.flood import OURS, RqFlood, RqFlooding
 from support.servers.flood import Kind
-from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
+from support.taskiq.flood import TaskiqFlood
 from support.waiting import wait_until
 
 __all__ = ["Case", "Framework", "Outcome", "judge", "over", "strike"]
@@ -104,7 +104,7 @@ class Case:
         """
         return self.framework == "dramatiq" and self.broker == "redis" and self.what.of_broker
 
-    def flooding(self) -> tuple[type[Flooding], Flood]:
+    def flood(self) -> Flood:
         common: dict[str, Any] = {
             "limits": (FloodLimit("partner", f"{self.rate}/s", self.burst),),
             "jobs": self.jobs,
@@ -113,18 +113,18 @@ class Case:
             "faulty": True,
         }
         if self.framework == "dramatiq":
-            return Flooding, Flood(**common)
+            return Flood(**common)
         if self.framework == "rq":
-            return RqFlooding, RqFlood(kinds=(OURS, OURS) if not self.alone else ("rq.Worker", "rq.Worker"), **common)
+            return RqFlood(kinds=(OURS, OURS) if not self.alone else ("rq.Worker", "rq.Worker"), **common)
         if self.framework == "taskiq":
-            return TaskiqFlooding, TaskiqFlood(**common)
+            return TaskiqFlood(**common)
         if self.framework == "huey":
-            return HueyFlooding, HueyFlood(**common)
+            return HueyFlood(**common)
         # A task is held for a third of it: less than a store is hung for, so that tasks go back and come again
         # meanwhile. All of it is long enough for a busy machine to look after what it holds.
         visible = {"visibility_timeout": 6}
         conf = {**_CELERY_CONF, "broker_transport_options": {**_CELERY_CONF["broker_transport_options"], **visible}}
-        return CeleryFlooding, CeleryFlood(pool=self.pool, conf=conf, **common)
+        return CeleryFlood(pool=self.pool, conf=conf, **common)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +182,10 @@ class Outcome:
 def strike(case: Case) -> Outcome:
     """Let the flood begin, strike it, and see it through. Nothing of it is left when this returns."""
     rnd = random.Random(f"{case.seed} {case.framework} {case.broker} {case.fault}")
-    kind, flood = case.flooding()
+    flood = case.flood()
     with ExitStack() as stack:
         there = stack.enter_context(scene(case.what, case.broker, case.alone))
-        flooding = stack.enter_context(kind(flood, there.servers))
+        flooding = stack.enter_context(flood.flooding(flood, there.servers))
         flooding._environment["dramatiq_restart_delay"] = "300"
         there.flooding = flooding
         for number in range(case.jobs):
@@ -237,7 +237,7 @@ def _see_through(case: Case, flooding: Flooding) -> None:
         nonlocal seen, since
         if not flooding.running:
             if isinstance(flooding, CeleryFlooding):
-                flooding.fleet.wait(3)  # what ends one worker ends the other: in peace, if it can
+                flooding.fleet.ends_within(3)  # what ends one worker ends the other: in peace, if it can
             flooding.kill()
             flooding.start()
         done = flooding.record.scard("ended")

@@ -14,15 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.celery.flood import CeleryFlood
+from support.faults.processes import Fleet
 from support.flood.limits import FloodLimit
-from support.flood.run import Flood, Flooding
+from support.flood.run import Flood, FloodApart
 from support.partner.callers import READY
 from support.partner.hidden import Call, Hidden, HiddenPartner, Rate
-from support.rq.flood import OURS_SIMPLE, RqFlood, RqFlooding
-from support.rq.workers import Fleet
+from support.rq.flood import OURS_SIMPLE, RqFlood
 from support.servers.flood import servers
 from support.servers.processes import redis_server
 from support.waiting import wait_until
@@ -36,21 +37,10 @@ _USED, _REFUSED = 0.85, 0.05
 _WAITING = 300  # so many jobs are not done, at any time
 
 
-class _Apart(Flooding):
-    """A flood on as many `dramatiq` commands of one process each, as on machines of their own."""
-
-    def workers(self) -> Fleet:
-        command = [sys.executable, "-m", "dramatiq", "support.flood.jobs", "-p", "1", "-t", str(self.flood.threads)]
-        return Fleet([command] * self.flood.processes, self._environment)
-
-
-FRAMEWORKS: Mapping[str, tuple[type[Flooding], Callable[..., Flood]]] = {
-    "Dramatiq": (_Apart, Flood),
-    "Celery": (CeleryFlooding, lambda **given: CeleryFlood(pool="threads", **given)),
-    "RQ": (
-        RqFlooding,
-        lambda *, processes, threads, **given: RqFlood(kinds=(OURS_SIMPLE,) * processes, **given),
-    ),
+FRAMEWORKS: Mapping[str, Callable[..., Flood]] = {
+    "Dramatiq": FloodApart,
+    "Celery": partial(CeleryFlood, pool="threads"),
+    "RQ": lambda *, processes, threads, **given: RqFlood(kinds=(OURS_SIMPLE,) * processes, **given),
 }
 """What runs jobs. A worker of RQ runs one job at a time."""
 
@@ -160,12 +150,11 @@ def happen(plan: Plan, what: str, limit: FloodLimit) -> Found:
 
 
 def _of_framework(plan: Plan, what: str, limit: FloodLimit) -> Found:
-    flooding_of, flood_of = FRAMEWORKS[what]
-    flood = flood_of(
+    flood = FRAMEWORKS[what](
         limits=(limit,), jobs=0, processes=plan.processes, threads=plan.threads, give_up=600.0,
         slow_s=plan.slow_s if plan.tells else 3600.0,
     )  # fmt: skip
-    with servers("redis") as where, flooding_of(flood, where) as flooding:
+    with servers("redis") as where, flood.flooding(flood, where) as flooding:
         url = f"{where.redis_base}/2"
         flooding.start()
         with contextlib.closing(HiddenPartner(url)) as partner:

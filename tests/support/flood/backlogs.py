@@ -10,25 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import redis
 
-from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.celery.flood import CeleryFlood
 from support.flood.figures import bursts_beyond_us, inversions
 from support.flood.meters import scripts_run
 from support.flood.run import Flood, Flooding, FloodLimit, Told, run
-from support.rq.flood import OURS_SIMPLE, RqFlood, RqFlooding
+from support.rq.flood import OURS_SIMPLE, RqFlood
 from support.servers.flood import Servers
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
 
-__all__ = ["FLOODINGS", "Cost", "Meter", "at_its_head", "backlog_servers", "drained", "flood_of"]
+__all__ = ["Cost", "Meter", "at_its_head", "backlog_servers", "drained", "flood_of"]
 
-FLOODINGS: dict[str, type[Flooding]] = {"dramatiq": Flooding, "rq": RqFlooding, "celery": CeleryFlooding}
 _ROOM = 2  # the burst: half a second's worth
 _SETTLE = 0.5
 _MOST_OF_IT = 0.8
@@ -74,12 +74,10 @@ def backlog_servers() -> Iterator[Servers]:
 
 def flood_of(framework: str, jobs: int, rate: int) -> Flood:
     limits = (FloodLimit("partner", f"{rate}/s", max(1, rate // _ROOM)),)
-    give_up = 60 + 2 * jobs / rate
-    if framework == "rq":
-        return RqFlood(limits=limits, jobs=jobs, give_up=give_up, kinds=(OURS_SIMPLE, OURS_SIMPLE), settle=_SETTLE)
-    if framework == "celery":
-        return CeleryFlood(limits=limits, jobs=jobs, give_up=give_up, settle=_SETTLE)
-    return Flood(limits=limits, jobs=jobs, give_up=give_up, settle=_SETTLE)
+    kinds: dict[str, Callable[..., Flood]] = {
+        "dramatiq": Flood, "rq": partial(RqFlood, kinds=(OURS_SIMPLE, OURS_SIMPLE)), "celery": CeleryFlood,
+    }  # fmt: skip
+    return kinds[framework](limits=limits, jobs=jobs, give_up=60 + 2 * jobs / rate, settle=_SETTLE)
 
 
 class Meter:
@@ -103,11 +101,11 @@ def _cpu(client: Any) -> float:
     return float(told["used_cpu_user"] + told["used_cpu_sys"])
 
 
-def drained(flood: Flood, where: Servers, framework: str) -> Cost:
+def drained(flood: Flood, where: Servers) -> Cost:
     """Send all, start the workers, and wait until all are done."""
     with contextlib.closing(Meter(where)) as meter:
         before = meter.read()
-        told = run(flood, where, FLOODINGS[framework])
+        told = run(flood, where)
         after = meter.read()
     times = [grant.at_us for grant in told.grants]
     done, limit = max(1, len(set(told.ends))), flood.limits[0]
@@ -128,7 +126,7 @@ def drained(flood: Flood, where: Servers, framework: str) -> Cost:
     )
 
 
-def at_its_head(flood: Flood, where: Servers, framework: str, seconds: float) -> Cost:
+def at_its_head(flood: Flood, where: Servers, seconds: float) -> Cost:
     """
     Send all, start the workers, wait until each job has its place in line, and look for so many seconds, or for most
     of the time that the rest takes.
@@ -136,7 +134,7 @@ def at_its_head(flood: Flood, where: Servers, framework: str, seconds: float) ->
     A job's CPU is its share of what it took to give all of them their places, and of what it took in the window to
     let those through whose turn it was: at most, for some of that is done for those whose turn comes later.
     """
-    with contextlib.closing(Meter(where)) as meter, FLOODINGS[framework](flood, where) as flooding:
+    with contextlib.closing(Meter(where)) as meter, flood.flooding(flood, where) as flooding:
         for index in range(flood.jobs):
             flooding.send("job", str(index), "one")
         before = meter.read()

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from support.faults.histories import Broken, bucket, check
 from support.flood.backlogs import Meter, backlog_servers
-from support.flood.contents import contents
 from support.flood.figures import inversions
 from support.flood.run import Flood, Flooding, FloodLimit, Told
 from support.waiting import wait_until
@@ -37,8 +36,6 @@ class Plan:
     Attributes:
         calls: Of each campaign, all sent before the workers start, by turns.
         account: What the account allows, as a share of what all campaigns together do.
-        faster: All rates, times this.
-        seconds: After which the workers are stopped, done or not. None: when all is done.
     """
 
     campaigns: int = 20
@@ -46,13 +43,11 @@ class Plan:
     account: float = 1.25
     processes: int = 4
     threads: int = 4
-    faster: int = 1
-    seconds: float | None = None
 
     @property
     def amounts(self) -> dict[str, int]:
         """Of each limit, by name: calls in two seconds. The first campaign has 8/s, each next one half a call more."""
-        each = {f"campaign-{number:02}": self.faster * (16 + number) for number in range(self.campaigns)}
+        each = {f"campaign-{number:02}": 16 + number for number in range(self.campaigns)}
         return {**each, _ACCOUNT: max(2, round(sum(each.values()) * self.account))}
 
     @property
@@ -72,7 +67,7 @@ class Record:
     Attributes:
         grants: By the limits' name, the instants at which the limits' Redis charged it.
         starts: By campaign, the numbers of the calls in the order in which their bodies began.
-        done: Calls whose body came to its end, each once; waiting: those that the broker holds.
+        done: Calls whose body came to its end, each once.
         store_cpu, broker_cpu: The share of a core that each Redis used, from the first grant to the last.
         asks: Of the limits' store, a call.
     """
@@ -80,7 +75,6 @@ class Record:
     grants: Mapping[str, list[int]]
     starts: Mapping[str, list[int]]
     done: int
-    waiting: int = 0
     store_cpu: float = 0.0
     broker_cpu: float = 0.0
     asks: float = 0.0
@@ -93,7 +87,7 @@ class Found:
 
     Attributes:
         broken: By limit, where its bound did not hold.
-        lost, twice: Calls not done that do not wait either; bodies begun beyond one a call.
+        lost, twice: Calls not done; bodies begun beyond one a call.
         seconds: From the first grant to the last.
         use: Of what all limits together allowed while anybody had calls left, the share that was granted.
         account_use: Of the account, while it was what was short; None: it never was.
@@ -123,7 +117,7 @@ def judge(plan: Plan, record: Record) -> Found:
     begun = [first_of(order) for order in record.starts.values()]
     return Found(
         broken=broken,
-        lost=plan.campaigns * plan.calls - record.done - record.waiting,
+        lost=plan.campaigns * plan.calls - record.done,
         twice=sum(len(order) for order in record.starts.values()) - sum(map(len, begun)),
         seconds=(account[-1] - account[0]) / 1e6 if account else 0.0,
         use=shares.pop("all", None),
@@ -190,7 +184,6 @@ def happen(plan: Plan) -> Record:
         others={name: (plan.limit(name), account) for name in campaigns},
     )  # fmt: skip
     needed = max(plan.calls / plan.amounts[campaigns[0]], total / plan.amounts[_ACCOUNT]) * _PERIOD_US / 1e6
-    patience = plan.seconds or 60 + 2 * needed
     with backlog_servers() as where, contextlib.closing(Meter(where)) as meter, Flooding(flood, where) as flooding:
         flooding.send_many((name, f"{name}:{number}") for number in range(plan.calls) for name in campaigns)
         before = meter.read()
@@ -202,14 +195,13 @@ def happen(plan: Plan) -> Record:
             return bool(flooding.record.scard("ended") == total)
 
         with contextlib.suppress(AssertionError):  # then some are lost, and the judge says so
-            wait_until(all_are_done, description="all calls are done", timeout=patience, every=0.25)
+            wait_until(all_are_done, description="all calls are done", timeout=60 + 2 * needed, every=0.25)
         asks, store, broker = (b - a for a, b in zip(before, meter.read(), strict=True))
         told = flooding.stop()
-        held = contents(where, flooding.queue).waiting if told.left else {}
-        return _recorded(told, asks / max(1, len(told.ends)), store, broker, len(set(held) - set(told.ends)))
+        return _recorded(told, asks / max(1, len(told.ends)), store, broker)
 
 
-def _recorded(told: Told, asks: float, store: float, broker: float, waiting: int) -> Record:
+def _recorded(told: Told, asks: float, store: float, broker: float) -> Record:
     grants: defaultdict[str, list[int]] = defaultdict(list)
     for grant in told.grants:
         for name, _, _ in grant.buckets:
@@ -221,5 +213,5 @@ def _recorded(told: Told, asks: float, store: float, broker: float, waiting: int
     span = (told.grants[-1].at_us - told.grants[0].at_us) / 1e6 if len(told.grants) > 1 else 1.0
     return Record(
         grants=grants, starts=starts, done=len(set(told.ends)),
-        waiting=waiting, store_cpu=store / span, broker_cpu=broker / span, asks=asks,
+        store_cpu=store / span, broker_cpu=broker / span, asks=asks,
     )  # fmt: skip

@@ -12,9 +12,6 @@ import json
 import logging
 import os
 import random
-import threading
-import time
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,52 +20,17 @@ from dramatiq.middleware import SkipMessage
 from dramatiq.rate_limits import WindowRateLimiter
 from dramatiq.rate_limits.backends import RedisBackend
 
-from support.dramatiq.workers import make_broker
-from support.faults import mortal
+from support.dramatiq.workers import Counts, make_broker
 from support.flood.limits import FloodLimit, options_of
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limit, Limiter
 from throttlekit_dramatiq import Throttle
 
-mortal.arm()
 _flood = json.loads(os.environ["TK_FLOOD"])
 _record = Record(_flood["record_url"], _flood["slow_s"])
 
 
-class Counts(dramatiq.Middleware):
-    """Counts what passes between worker and broker, whatever the limiter. Told when the worker is stopped in peace."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-        self._boot_cpu = 0.0
-
-    def add(self, name: str) -> None:
-        with self._lock:
-            self._counts[name] += 1
-
-    def before_process_message(self, broker: Any, message: Any) -> None:
-        self.add("deliveries")
-
-    def after_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
-        self.add("operations")
-
-    def after_ack(self, broker: Any, message: Any) -> None:
-        self.add("operations")
-
-    def after_nack(self, broker: Any, message: Any) -> None:
-        self.add("operations")
-
-    def after_worker_boot(self, broker: Any, worker: Any) -> None:
-        self._boot_cpu = time.process_time()
-
-    def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
-        for name, count in self._counts.items():
-            _record.count(name, count)
-        _record.count("cpu", time.process_time() - self._boot_cpu)
-
-
-counts = Counts()
+counts = Counts(_record.count)
 
 
 class Naive(dramatiq.Middleware):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ import redis
 
 from support.servers.flood import Servers
 
-__all__ = ["cpu_seconds", "pids_of_broker", "pids_of_redis", "pss_mb", "scripts_run"]
-
-_TICK = os.sysconf("SC_CLK_TCK")
+__all__ = ["pids_of_broker", "pids_of_redis", "pss_mb", "scripts_run"]
 
 
 def pids_of_redis(client: Any) -> list[int]:
@@ -39,16 +36,6 @@ def scripts_run(client: Any, commands: Iterable[str] = ("evalsha", "eval")) -> i
     stats = client.info("commandstats")
     found = [stats[f"cmdstat_{name}"] for name in commands if f"cmdstat_{name}" in stats]
     return int(sum(each["calls"] - each["failed_calls"] for each in found))
-
-
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """What these processes have used, with their children that have ended."""
-    used = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            used += sum(map(int, fields[11:15]))
-    return used / _TICK
 
 
 def pss_mb(pids: Iterable[int]) -> float:

@@ -14,17 +14,17 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import redis
 
 from support.dramatiq.workers import Workers
-from support.faults.processes import Command
+from support.faults.processes import Command, Fleet
 from support.flood.limits import FloodLimit
 from support.servers.flood import Sender, Servers
 from support.waiting import wait_until
 
-__all__ = ["Flood", "FloodLimit", "Flooding", "Grant", "Start", "Told", "run"]
+__all__ = ["Flood", "FloodApart", "FloodLimit", "Flooding", "Grant", "Start", "Told", "run"]
 
 Mode = Literal["throttlekit", "naive", "native", "blocking", "none"]
 _MODULE = "support.flood.jobs"
@@ -70,6 +70,7 @@ class Flood:
     faulty: bool = False
     slow_s: float | None = None
     max_inline_wait: float | None = None
+    flooding: ClassVar[type[Flooding]]
 
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
         actors = {"job": self.limits, **self.others}
@@ -93,7 +94,16 @@ class Flood:
             "slow_s": self.slow_s,
             "max_inline_wait": self.max_inline_wait,
         }
-        return {"TK_FLOOD": json.dumps(told)}
+        return {"TK_FLOOD": json.dumps({**told, **self.more(where)})}
+
+    def more(self, where: Servers) -> dict[str, Any]:
+        """What the workers of one framework are told besides."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloodApart(Flood):
+    """With a command for each worker process of Dramatiq: one command ends with any of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,7 @@ class Told:
 
 def run(flood: Flood, where: Servers, kind: type[Flooding] | None = None) -> Told:
     """Let *flood* happen. When this returns nothing of it is left: no process, no message, no key."""
-    with (kind or Flooding)(flood, where) as flooding:
+    with (kind or flood.flooding)(flood, where) as flooding:
         if flood.pace is None:
             for index in range(flood.jobs):
                 flooding.send("job", str(index), flood.account_of(index))
@@ -168,7 +178,7 @@ class Flooding:
         self.record: Any = redis.Redis.from_url(f"{where.redis_base}/2", decode_responses=True)
         self._sender = self.sender(where, queue)
         self._environment = flood.environment(where, queue)
-        self._workers: Any = None
+        self._workers: Fleet | None = None
         self._logs: list[str] = []
         self.send = self._sender.send
 
@@ -188,6 +198,9 @@ class Flooding:
     ready = "ready for action"
     """What each worker process says when it is."""
 
+    counts_cpu = True
+    """Whether the workers count the CPU that they use; otherwise it is read before they are stopped."""
+
     def sender(self, where: Servers, queue: str) -> Any:
         """The producer."""
         return Sender(where, queue)
@@ -197,13 +210,20 @@ class Flooding:
         return self._workers is not None
 
     @property
+    def fleet(self) -> Fleet:
+        """The workers that run now."""
+        assert self._workers is not None
+        return self._workers
+
+    @property
     def commands(self) -> Sequence[Command]:
         """The commands that run."""
-        return [self._workers]
+        return self.fleet.commands
 
-    def workers(self) -> Any:
+    def workers(self) -> Fleet:
         """The worker processes, started."""
-        return Workers(_MODULE, self._environment, processes=self.flood.processes, threads=self.flood.threads)
+        command = Workers.command(_MODULE, processes=self.flood.processes, threads=self.flood.threads)
+        return Fleet([command], self._environment)
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
         """Send a job for each actor and index, in this order, in batches: for backlogs of many thousands."""
@@ -227,14 +247,14 @@ class Flooding:
 
     def log(self) -> str:
         """What the workers have printed that run now."""
-        return str(self._workers.log())
+        return self.fleet.log()
 
     def stop_workers(self, number: int) -> None:
         """Stop the workers with a signal; they must end by themselves."""
-        self._workers.signal(number)
-        assert self._workers.ends_within(30), self._workers.log()[-3000:]
-        self._logs.append(self._workers.log())
-        self._workers.close()
+        self.fleet.signal(number)
+        assert self.fleet.ends_within(30), self.log()[-3000:]
+        self._logs.append(self.log())
+        self.fleet.close()
 
     def purge(self) -> None:
         """Delete all jobs that wait, as far as the framework can: see its sender."""
@@ -247,6 +267,8 @@ class Flooding:
     def stop(self) -> Told:
         """Stop the workers in peace, and tell."""
         if self._workers is not None:
+            if not self.counts_cpu and self.running:
+                self.record.hincrbyfloat("counts", "cpu", self._workers.cpu_seconds())
             self._workers.stop()
             self._logs.append(self._workers.log())
         record = self.record
@@ -273,6 +295,15 @@ class Flooding:
         """What the store has granted so far, by its clock."""
         found = [_grant(line) for line in self.record.lrange("grants", 0, -1)]
         return sorted(found, key=lambda grant: grant.at_us)
+
+
+class _FloodingApart(Flooding):
+    def workers(self) -> Fleet:
+        command = Workers.command(_MODULE, processes=1, threads=self.flood.threads)
+        return Fleet([command] * self.flood.processes, self._environment)
+
+
+Flood.flooding, FloodApart.flooding = Flooding, _FloodingApart
 
 
 def _follow(flooding: Flooding) -> None:

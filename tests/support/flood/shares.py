@@ -14,19 +14,20 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import redis
 
-from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.celery.flood import CeleryFlood
 from support.flood.figures import bursts_beyond_us, inversions
 from support.flood.limits import FloodLimit
 from support.flood.meters import scripts_run
 from support.flood.run import Flood, Flooding
-from support.rq.flood import OURS_SIMPLE, RqFlood, RqFlooding
-from support.servers.flood import Servers, servers
+from support.rq.flood import OURS_SIMPLE, RqFlood
+from support.servers.flood import Kind, Servers, servers
 from support.servers.processes import patient, redis_server
-from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
+from support.taskiq.flood import TaskiqFlood
 from support.waiting import wait_until
 from throttlekit import Control
 from throttlekit._core.answer import Reason
@@ -34,29 +35,21 @@ from throttlekit._core.answer import Reason
 __all__ = ["ALSO", "STOCK", "WOKEN", "WORKERS", "Happened", "Plan", "happen", "percentile"]
 
 STOCK, WOKEN = "RQ, stock", "RQ, stock, woken"
-WORKERS: dict[str, tuple[type[Flooding], Callable[..., Flood], str]] = {
-    "Dramatiq, Redis": (Flooding, Flood, "redis"),
-    "Dramatiq, RabbitMQ": (Flooding, Flood, "rabbitmq"),
-    "Celery, Redis": (CeleryFlooding, lambda **given: CeleryFlood(pool="threads", **{"threads": 4, **given}), "redis"),
-    "Celery, RabbitMQ": (
-        CeleryFlooding, lambda **given: CeleryFlood(pool="threads", **{"threads": 4, **given}), "rabbitmq"
-    ),
-    "RQ, ours": (RqFlooding, lambda **given: RqFlood(kinds=(OURS_SIMPLE, OURS_SIMPLE), **given), "redis"),
-    STOCK: (
-        RqFlooding,
-        lambda **given: RqFlood(kinds=("rq.SimpleWorker+scheduler", "rq.SimpleWorker"), **given),
-        "redis",
-    ),
-    WOKEN: (
-        RqFlooding, lambda **given: RqFlood(kinds=("rq.SimpleWorker", "rq.SimpleWorker"), wakes=True, **given), "redis"
-    ),
-}  # fmt: skip
+_CELERY, _SIMPLE = partial(CeleryFlood, pool="threads", threads=4), ("rq.SimpleWorker", "rq.SimpleWorker")
+WORKERS: dict[str, tuple[Callable[..., Flood], Kind]] = {
+    "Dramatiq, Redis": (Flood, "redis"),
+    "Dramatiq, RabbitMQ": (Flood, "rabbitmq"),
+    "Celery, Redis": (_CELERY, "redis"),
+    "Celery, RabbitMQ": (_CELERY, "rabbitmq"),
+    "RQ, ours": (partial(RqFlood, kinds=(OURS_SIMPLE, OURS_SIMPLE)), "redis"),
+    STOCK: (partial(RqFlood, kinds=("rq.SimpleWorker+scheduler", "rq.SimpleWorker")), "redis"),
+    WOKEN: (partial(RqFlood, kinds=_SIMPLE, wakes=True), "redis"),
+}
 """What runs jobs: two worker processes of each kind, and their broker."""
 
-ALSO: dict[str, tuple[type[Flooding], Callable[..., Flood], str]] = {
-    "taskiq, Redis": (TaskiqFlooding, TaskiqFlood, "redis"),
-    "taskiq, RabbitMQ": (TaskiqFlooding, TaskiqFlood, "rabbitmq"),
-}
+ALSO: dict[str, tuple[Callable[..., Flood], Kind]] = {
+    "taskiq, Redis": (TaskiqFlood, "redis"), "taskiq, RabbitMQ": (TaskiqFlood, "rabbitmq"),
+}  # fmt: skip
 """The same of the frameworks that the benchmark does not show."""
 
 _DENIALS = tuple(reason for reason in Reason if reason is not Reason.ALLOWED)
@@ -174,7 +167,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 
 @contextlib.contextmanager
-def _where(kind: Any) -> Iterator[Servers]:
+def _where(kind: Kind) -> Iterator[Servers]:
     with servers(kind) as where, redis_server() as limits:
         yield replace(where, limits_url=patient(f"{limits}/1"))
 
@@ -187,11 +180,11 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
         options: More of the flood. mode="none": no limit; the jobs are sent by a round robin over one queue for each
             tenant, at the limit's rate.
     """
-    flooding_of, flood_of, kind = {**WORKERS, **ALSO}[workers]
+    flood_of, kind = {**WORKERS, **ALSO}[workers]
     flood = flood_of(limits=(limit,), jobs=len(plan.backlog), give_up=600.0, settle=0.5, **options)
     with _where(kind) as where, contextlib.ExitStack() as stack:
-        apart = stack.enter_context(flooding_of(flood, where)) if plan.own else None
-        flooding = stack.enter_context(flooding_of(flood, where))
+        apart = stack.enter_context(flood.flooding(flood, where)) if plan.own else None
+        flooding = stack.enter_context(flood.flooding(flood, where))
         store: Any = redis.Redis.from_url(where.store_url)
         pump = _Pump(flooding, limit) if flood.mode == "none" else None
         for index, tenant in enumerate(plan.backlog):

@@ -12,22 +12,19 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import redis
 
-from support.dramatiq.workers import Workers
-from support.faults.processes import Command
+from support.faults.processes import Command, cpu_seconds
 from support.flood.contents import contents, ready
 from support.flood.figures import bursts_beyond_us, full_from, lateness
 from support.flood.limits import FloodLimit
-from support.flood.meters import cpu_seconds, pids_of_broker, pids_of_redis, pss_mb, scripts_run
-from support.flood.run import Flooding
+from support.flood.meters import pids_of_broker, pids_of_redis, pss_mb, scripts_run
+from support.flood.run import Flood, FloodApart, Flooding
 from support.flood.shares import STOCK, WOKEN, WORKERS
-from support.rq.flood import OURS_SIMPLE, RqFlood
-from support.rq.workers import Fleet
+from support.rq.flood import OURS_SIMPLE
 from support.servers.flood import Servers, servers
 from support.servers.processes import patient, redis_server
 from support.waiting import wait_until
@@ -147,30 +144,16 @@ class Found:
 
 def happen(plan: Plan, workers: str) -> Found:
     """Let *plan* happen on fresh servers; nothing of it is left."""
-    flooding_of, flood_of, kind = WORKERS[workers]
+    flood_of, kind = WORKERS[workers]
     limit = FloodLimit("partner", f"{plan.rate}/s", plan.burst)
-    flood = flood_of(limits=(limit,), jobs=plan.jobs, processes=plan.processes)
-    if isinstance(flood, RqFlood):
-        flood = replace(flood, kinds=(OURS_SIMPLE,) * plan.processes)
-    if workers.startswith("Dramatiq"):
-        flooding_of = _OneByOne
+    how: dict[str, Any] = {"processes": plan.processes}
+    if workers.startswith("RQ"):
+        how["kinds"] = (OURS_SIMPLE,) * plan.processes
+    flood = (FloodApart if flood_of is Flood else flood_of)(limits=(limit,), jobs=plan.jobs, **how)
     with servers(kind) as found, redis_server() as limits:
         where = replace(found, limits_url=patient(f"{limits}/1"))
-        with flooding_of(flood, where) as flooding:
+        with flood.flooding(flood, where) as flooding:
             return _Measuring(plan, where, flooding).measure()
-
-
-class _OneByOne(Flooding):
-    """A flood on Dramatiq with a command for each worker process: one command ends with any of its processes."""
-
-    @property
-    def commands(self) -> Sequence[Command]:
-        assert isinstance(self._workers, Fleet)
-        return self._workers.commands
-
-    def workers(self) -> Fleet:
-        command = Workers.command("support.flood.jobs", processes=1, threads=self.flood.threads)
-        return Fleet([command] * self.flood.processes, self._environment)
 
 
 @dataclass(frozen=True)
@@ -374,8 +357,7 @@ class _Measuring:
         return _Reading(self._cpu_of_workers(), *map(cpu_seconds, servers), scripts_run(self.store))
 
     def _cpu_of_workers(self) -> float:
-        commands = self.flooding.commands if self.flooding.started else ()
-        return cpu_seconds(pid for command in commands for pid in _pids(command))
+        return self.flooding.fleet.cpu_seconds() if self.flooding.started else 0.0
 
     def _memory(self) -> tuple[float, float]:
         """Bytes of the broker and of the limits' store: what Redis says of its data; RabbitMQ's processes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +9,12 @@ from typing import Any
 import redis
 from huey import PriorityRedisHuey, RedisHuey
 
-from support.faults.processes import Command
-from support.flood import run as floods
-from support.flood.run import Flood, Flooding, Told
+from support.faults.processes import Fleet
+from support.flood.run import Flood, Flooding
 from support.huey.workers import huey_consumer
 from support.servers.flood import Servers
 
-__all__ = ["HueyFlood", "HueyFlooding", "run_huey"]
+__all__ = ["HueyFlood", "HueyFlooding"]
 
 _MODULE = "support.huey.flood_jobs"
 
@@ -36,55 +34,8 @@ class HueyFlood(Flood):
     queue_sorted: bool = False
     skews: Sequence[float] = ()
 
-    def environment(self, where: Servers, queue: str) -> dict[str, str]:
-        told = json.loads(super().environment(where, queue)["TK_FLOOD"])
-        return {"TK_FLOOD": json.dumps({**told, "sorted": self.queue_sorted})}
-
-
-class _Consumers:
-    """Several consumers, each in a session of its own."""
-
-    def __init__(self, flood: HueyFlood, environment: dict[str, str]) -> None:
-        command = huey_consumer(f"{_MODULE}.queue", kind=flood.worker_type, workers=flood.threads)
-        skews = [*flood.skews, *[0.0] * (flood.processes - len(flood.skews))]
-        self._commands = [Command(command, {**environment, "TK_SKEW_S": str(skew)}) for skew in skews]
-
-    @property
-    def running(self) -> bool:
-        return all(command.running for command in self._commands)
-
-    def log(self) -> str:
-        return "".join(command.log() for command in self._commands)
-
-    def cpu_seconds(self) -> float:
-        return sum(_cpu(command) for command in self._commands)
-
-    def kill(self) -> None:
-        for command in self._commands:
-            command.kill()
-
-    def signal(self, number: int) -> None:
-        for command in self._commands:
-            command.signal(number)
-
-    def ends_within(self, timeout: float) -> bool:
-        return all(command.ends_within(timeout) for command in self._commands)
-
-    def stop(self) -> None:
-        for command in self._commands:
-            command.terminate()
-        for command in self._commands:
-            command.stop(20)
-
-    def close(self) -> None:
-        for command in self._commands:
-            command.close()
-
-
-def _cpu(command: Command) -> float:
-    with open(f"/proc/{command.pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / 100 + command.cpu_seconds()
+    def more(self, where: Servers) -> dict[str, Any]:
+        return {"sorted": self.queue_sorted}
 
 
 class _Sender:
@@ -130,22 +81,19 @@ class HueyFlooding(Flooding):
 
     flood: HueyFlood
     ready = "commands are available"
+    counts_cpu = False
 
     def sender(self, where: Servers, queue: str) -> _Sender:
         return _Sender(self.flood, where, queue)
 
-    def workers(self) -> _Consumers:
-        return _Consumers(self.flood, self._environment)
+    def workers(self) -> Fleet:
+        flood = self.flood
+        command = huey_consumer(f"{_MODULE}.queue", kind=flood.worker_type, workers=flood.threads)
+        skews = [*flood.skews, *[0.0] * (flood.processes - len(flood.skews))]
+        return Fleet([["env", f"TK_SKEW_S={skew}", *command] for skew in skews], self._environment)
 
     def bury(self) -> None:
         """Huey keeps no watch on dead workers; what they had in hand is another's after ten seconds."""
 
-    def stop(self) -> Told:
-        if self._workers is not None and self.running:
-            self.record.hincrbyfloat("counts", "cpu", self._workers.cpu_seconds())
-        return super().stop()
 
-
-def run_huey(flood: HueyFlood, where: Servers) -> Told:
-    """Let *flood* happen, as `support.flood.run.run` does."""
-    return floods.run(flood, where, HueyFlooding)
+HueyFlood.flooding = HueyFlooding

@@ -1,24 +1,25 @@
 """
 Two kinds of jobs for each fault: those of kind "a" have the fault, and those of kind "b" wait behind them.
 
-Both kinds name the limit `all-FAULT`. A job is called KIND_FAULT, and runs as `body_of` says. The worker modules beside
-this one declare the jobs in each framework, as $TK_OTHERS says: the JSON of `Fleet.environment`.
+Both kinds name the limit `all-FAULT`. A job is called KIND_FAULT. `support.plain.worker`
+declares the jobs in each framework.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import redis
 
+from support.plain.plan import Plan
 from support.servers.processes import patient
 from throttlekit import Limit, Limiter, RateLimited, TokenBucket
 
-__all__ = ["FAULTS", "KINDS", "RATE", "Fleet", "account_of", "body_of", "limits_of"]
+__all__ = ["FAULTS", "KINDS", "RATE", "Fleet", "account_of", "declared", "limits_of"]
 
 FAULTS = ("pause", "429", "set", "undecodable", "store", "queue")
 KINDS = ("a", "b")
@@ -45,7 +46,7 @@ def limits_of(kind: str, fault: str) -> list[Limit]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet:
+class Fleet(Plan):
     """
     Worker processes that declare the jobs and listen to one queue.
 
@@ -53,19 +54,12 @@ class Fleet:
         redis_base: The Redis of the limits (database 1) and of the record (database 2).
         group_url: The store of the limits called second-store.
         without: Jobs that these workers do not know.
-        form: What else the worker module needs to know about its broker.
     """
 
-    broker_url: str
     redis_base: str
     group_url: str
-    queue: str
     without: Sequence[str] = ()
-    form: str = ""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"TK_OTHERS": json.dumps(asdict(self))}
+    jobs: str = __name__
 
     @property
     def store_url(self) -> str:
@@ -75,23 +69,16 @@ class Fleet:
     def record_url(self) -> str:
         return f"{self.redis_base}/2"
 
-    @staticmethod
-    def read() -> Fleet:
-        """The fleet of which this process is a worker."""
-        return Fleet(**json.loads(os.environ["TK_OTHERS"]))
 
-    def limiter(self) -> Limiter:
-        return Limiter(self.store_url, stores={"second-store": self.group_url})
-
-    def jobs(self) -> Iterator[tuple[str, list[Limit]]]:
-        """The name and the limits of each job that these workers know."""
-        for fault in FAULTS:
-            for kind in KINDS:
-                if (name := f"{kind}_{fault}") not in self.without:
-                    yield name, limits_of(kind, fault)
+def declared() -> tuple[Limiter, list[tuple[str, Callable[[str, str], None], list[Limit]]]]:
+    """The limiter of this worker, and the jobs that it knows."""
+    fleet = Fleet(**json.loads(os.environ["TK_PLAIN"]))
+    names = [(f"{kind}_{fault}", limits_of(kind, fault)) for fault in FAULTS for kind in KINDS]
+    jobs = [(name, _body_of(fleet, name), limits) for name, limits in names if name not in fleet.without]
+    return Limiter(fleet.store_url, stores={"second-store": fleet.group_url}), jobs
 
 
-def body_of(fleet: Fleet, name: str) -> Callable[[str, str], None]:
+def _body_of(fleet: Fleet, name: str) -> Callable[[str, str], None]:
     """What the job called *name* does: record that it runs; that of kind "a" may get a 429."""
     record: Any = redis.Redis.from_url(fleet.record_url)
 

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import redis
 
-from support.others.jobs import RATE, Fleet, account_of
-from support.others.stacks import STACKS, Producer, Running, Stack, delete_queues
+from support.others.jobs import RATE, Fleet, account_of, limits_of
+from support.others.stacks import STACKS, Running, Stack, delete_queues
+from support.plain.plan import Producer
 from support.servers.processes import RedisProcess, rabbitmq_server, redis_server
 from support.waiting import wait_until
 from throttlekit import Control
@@ -75,6 +76,7 @@ def run(stack: str, faults: Sequence[str], rabbitmq_url: str | None = None) -> d
         if STACKS[stack].kind == "rabbitmq":
             broker_url = rabbitmq_url or servers.enter_context(rabbitmq_server())
         fleet = Fleet(
+            framework=STACKS[stack].framework,
             broker_url=broker_url,
             redis_base=base,
             group_url=f"{group.url}/1",
@@ -96,7 +98,7 @@ class _Run:
         self._stack, self._faults, self._group = stack, faults, group
         names = ["main", *(_QUEUES[fault] for fault in faults if fault in _QUEUES)]
         self._fleets = {name: replace(fleet, queue=f"{fleet.queue}-{name}") for name in names}
-        self._producers: dict[str, Producer] = {name: stack.producer(each) for name, each in self._fleets.items()}
+        self._producers: dict[str, Producer] = {name: each.producer() for name, each in self._fleets.items()}
         self._running: dict[str, Running] = {}
         self._record: Any = redis.Redis.from_url(fleet.record_url, decode_responses=True)
         self._store: Any = redis.Redis.from_url(fleet.store_url, decode_responses=True)
@@ -153,7 +155,8 @@ class _Run:
     def _send(self, fault: str, kind: str, count: int, first: int = 0) -> None:
         name = _queue_of(fault, kind)
         for index in _indices(kind, first + count)[first:]:
-            self._producers[name].send(fault, kind, index, account_of(kind))
+            limits = limits_of(kind, fault)
+            self._producers[name].send(f"{kind}_{fault}", limits, index=index, account=account_of(kind))
 
     def _ran(self, fault: str, kind: str = "b") -> dict[str, int]:
         ran: dict[str, int] = {}
@@ -199,6 +202,7 @@ class _Run:
 
     def _begin_undecodable(self) -> None:
         self._running["deployed"].stop()
+        self._running["deployed"].close()
         fleet = replace(self._fleets["deployed"], without=["a_undecodable"])
         self._running["deployed"] = self._stack.start(fleet, 1)
         self._wait_until_ready("deployed")

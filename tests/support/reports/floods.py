@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from support.flood.figures import Figures
-from support.flood.run import Flood, FloodLimit
+from support.flood.figures import Figures, figures
+from support.flood.run import Flood, FloodLimit, Told, run
 from support.reports.command import parser_of
 from support.reports.tables import page
+from support.servers.flood import Servers
 
-__all__ = ["LEAST_USE", "MOST_DELIVERIES", "Report", "Row", "flood_options"]
+__all__ = ["LEAST_USE", "MOST_DELIVERIES", "Report", "Row", "denials", "flood_options"]
 
 MOST_DELIVERIES = 2.2
 LEAST_USE = 0.97
@@ -76,6 +77,11 @@ def flood_options(doc: str | None, *, broker: bool = False) -> argparse.Namespac
     return parser.parse_args()
 
 
+def denials(told: Told) -> float:
+    """How often the store has denied a job."""
+    return told.counts.get("store: exhausted", 0) + told.counts.get("store: in line", 0)
+
+
 class Report:
     """
     The table of a benchmark, as it grows.
@@ -101,9 +107,12 @@ class Report:
         self._of_limit: dict[tuple[str, FloodLimit, str], list[float]] = {}
         self._progress = Console(stderr=True, highlight=False, width=220 if not sys.stderr.isatty() else None)
 
-    def wants(self, row: Row) -> bool:
-        chosen: str = self._options.only
-        return chosen in row.name
+    def run(self, rows: Iterable[Row], where: Servers) -> Iterator[tuple[Row, Told, Figures]]:
+        """Let those of *rows* happen that --only chooses, and yield what came of each, for `add`."""
+        for row in rows:
+            if self._options.only in row.name:
+                told = run(row.flood, where)
+                yield row, told, figures(told)
 
     def add(self, kind: str, row: Row, found: Figures, cost: float | None = None) -> None:
         """

@@ -1,10 +1,16 @@
-"""The frame that all of the project's charts have."""
+"""The frame that all of the project's charts have, and terminals as pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
-__all__ = ["grid", "picture"]
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+
+__all__ = ["grid", "picture", "terminal"]
 
 _STYLE = """\
 text{font:12px sans-serif;fill:#333}.h{font-weight:bold}.g{stroke:#8886;stroke-width:1}
@@ -24,3 +30,13 @@ def grid(wide: int, high: int, panels: Sequence[Iterable[str]]) -> str:
     for number, panel in enumerate(panels):
         drawn += [f'<g transform="translate({number % 2 * wide},{number // 2 * high})">', *panel, "</g>"]
     return picture(2 * wide, -(-len(panels) // 2) * high, drawn)
+
+
+def terminal(title: str, id: str, width: int, show: Callable[[Console], object]) -> str:
+    """What *show* prints on a terminal of that width. The picture names no font of another host."""
+    own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(width=width, record=True, file=nowhere, force_terminal=True, highlight=False)
+        show(console)
+        svg = console.export_svg(title=title, code_format=own_fonts, unique_id=id)
+    return re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,13 @@ import redis
 from rq import Queue
 from rq.job import Job
 
-from support.faults.processes import Command
-from support.flood import run as floods
-from support.flood.run import Flood, Flooding, Told
+from support.flood.run import Flood, Flooding
 from support.rq.workers import Fleet, rq_waker, rq_worker
 from support.servers.flood import Servers, batches
 from support.waiting import wait_until
 from throttlekit_rq import ThrottledQueue
 
-__all__ = ["OURS", "OURS_SIMPLE", "STOCK", "RqFlood", "RqFlooding", "run_rq"]
+__all__ = ["OURS", "OURS_SIMPLE", "STOCK", "RqFlood", "RqFlooding"]
 
 STOCK = "rq.Worker+scheduler"
 OURS = "throttlekit_rq.ThrottledWorker"
@@ -55,8 +53,9 @@ class _Sender:
         self._queue = ThrottledQueue(queue, connection=self._redis)
         self._commands = 0
 
-    def send(self, actor: str, index: str, account: str = "one") -> None:
-        self._queue.enqueue(self._function, throttle=self._throttle, kwargs={"index": index, "account": account})
+    def send(self, actor: str, index: str, account: str = "one", *, expires: int | None = None) -> None:
+        kwargs = {"index": index, "account": account}
+        self._queue.enqueue(self._function, throttle=self._throttle, kwargs=kwargs, ttl=expires)
         self._commands = self._count()
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
@@ -103,20 +102,15 @@ class _Sender:
 class RqFlooding(Flooding):
     """A flood on RQ under way."""
 
+    flood: RqFlood
     ready = "*** Listening on"
+    counts_cpu = False
 
     def sender(self, where: Servers, queue: str) -> _Sender:
         self.url, self._store = where.broker_url, where.store_url
-        assert isinstance(self.flood, RqFlood)
         return _Sender(self.flood, where, queue)
 
-    @property
-    def commands(self) -> Sequence[Command]:
-        assert isinstance(self._workers, Fleet)
-        return self._workers.commands
-
     def workers(self) -> Fleet:
-        assert isinstance(self.flood, RqFlood)
         options = ["-c", _SETTINGS]
         commands = [rq_worker(self.url, self.queue, kind=kind, options=options) for kind in self.flood.kinds]
         return Fleet(
@@ -152,12 +146,5 @@ class RqFlooding(Flooding):
             begun = set(queue.started_job_registry.get_job_ids())
             return {*waiting} - begun | {*queue.failed_job_registry.get_job_ids()}
 
-    def stop(self) -> Told:
-        if self._workers is not None:
-            self.record.hincrbyfloat("counts", "cpu", self._workers.cpu_seconds())
-        return super().stop()
 
-
-def run_rq(flood: RqFlood, where: Servers) -> Told:
-    """Let *flood* happen, as `support.flood.run.run` does."""
-    return floods.run(flood, where, RqFlooding)
+RqFlood.flooding = RqFlooding

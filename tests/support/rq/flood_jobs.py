@@ -17,8 +17,8 @@ from rq.queue import Queue
 
 from support.flood.limits import options_of
 from support.flood.record import Record, RecordingStore
-from throttlekit import Limiter, TokenBucket, hookimpl
-from throttlekit.hookspecs import Deferred
+from support.rq.workers import Deferrals
+from throttlekit import Limiter, TokenBucket
 from throttlekit_rq import configure
 
 __all__ = ["job", "naive"]
@@ -27,17 +27,9 @@ _flood = json.loads(os.environ["TK_FLOOD"])
 _record = Record(_flood["record_url"], _flood["slow_s"])
 
 
-class _Deferrals:
-    """A plugin that counts deferrals: each is one more delivery."""
-
-    @hookimpl
-    def throttlekit_deferred(self, event: Deferred) -> None:
-        _record.count("deliveries")
-
-
 _limiter = Limiter(
     RecordingStore(_flood["store_url"], _record, _record.count),
-    plugins=[_Deferrals()] if _flood["mode"] == "throttlekit" else [],
+    plugins=[Deferrals(_record.count)] if _flood["mode"] == "throttlekit" else [],
 )
 configure(
     _limiter,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable
 
-from support.faults.processes import Command
+from support.faults import processes
+from throttlekit import hookimpl
+from throttlekit.hookspecs import Deferred
 
-__all__ = ["Fleet", "rq_waker", "rq_worker"]
+__all__ = ["Deferrals", "Fleet", "rq_waker", "rq_worker"]
 
 
 def rq_worker(url: str, *queues: str, kind: str = "rq.Worker", options: Iterable[str] = ()) -> list[str]:
@@ -27,50 +25,26 @@ def rq_waker(url: str, *queues: str, store: str = "") -> list[str]:
     return [*command, *(each for name in queues for each in ("--queue", name))]
 
 
-class Fleet:
-    """Several commands at once."""
+class Deferrals:
+    """A plugin that counts deferrals: each is one more delivery."""
 
-    def __init__(self, commands: Iterable[list[str]], environment: Mapping[str, str]) -> None:
-        self.commands = [Command(command, environment) for command in commands]
+    def __init__(self, count: Callable[[str], object]) -> None:
+        self._count = count
 
-    @property
-    def running(self) -> bool:
-        return all(command.running for command in self.commands)
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        self._count("deliveries")
 
-    def cpu_seconds(self) -> float:
-        """User and system time that the workers have used, those of their children that have ended included."""
-        return sum(_cpu_with_children(command.pid) for command in self.commands)
 
-    def log(self) -> str:
-        return "".join(command.log() for command in self.commands)
+class Fleet(processes.Fleet):
+    """Several workers at once."""
 
-    def stop(self) -> None:
+    def stop(self, timeout: float = 30.0) -> None:
         """SIGTERM to all, once: RQ takes a second one that comes a second later for an order to drop its job."""
         for command in self.commands:
             command.terminate()
         for command in self.commands:
-            if not command.ends_within(30):
+            if not command.ends_within(timeout):
                 command.terminate()  # again: the first can go by where RQ's handler raises inside a destructor
-            command.ends_within(30)
+            command.ends_within(timeout)
             command.kill()
-
-    def kill(self) -> None:
-        for command in self.commands:
-            command.kill()
-
-    def close(self) -> None:
-        for command in self.commands:
-            command.close()
-
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def _cpu_with_children(pid: int) -> float:
-    fields: Any = []
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

@@ -75,9 +75,10 @@ class Sender:
         self._broker.declare_queue(queue)
         self._sent = 0
 
-    def send(self, actor: str, index: str, account: str = "one", *, delay_ms: int | None = None) -> None:
-        """Send one job to *actor*."""
-        self._broker.enqueue(dramatiq.Message(self._queue, actor, (index, account), {}, {}), delay=delay_ms)
+    def send(self, actor: str, index: str, account: str = "one", *, expires: int | None = None) -> None:
+        """Send one job to *actor*, that expires after so many seconds."""
+        options = {} if expires is None else {"max_age": 1000 * expires}
+        self._broker.enqueue(dramatiq.Message(self._queue, actor, (index, account), {}, options))
         self._sent += 1
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:

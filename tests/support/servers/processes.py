@@ -169,51 +169,52 @@ class RedisProcess:
         password: What it asks of its clients.
     """
 
-    def __init__(self, *options: str, password: str = "") -> None:
+    def __init__(self, *options: str, password: str = "", binary: str | None = None, port: int | None = None) -> None:
         import redis
 
-        self.port = free_port()
+        self.port = port or free_port()
         self._folder = tempfile.mkdtemp(prefix="tk-redis-")
         own = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", self._folder]
         # Where replicas take over from each other they share one password.
         secret = ["--requirepass", password, "--masterauth", password] if password else []
-        self._command = [redis_binary(), *own, *secret, *options]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [binary or redis_binary(), *own, *secret, *options]
+        self.process: subprocess.Popen[bytes] | None = None
         self.url = f"redis://{f':{password}@' if password else ''}127.0.0.1:{self.port}"
         self.client: Any = redis.Redis(port=self.port, password=password or None, decode_responses=True)
 
-    def start(self) -> None:
-        """It answers when this returns; what it had kept on its disk is there again."""
+    def start(self, *, ready: bool = True) -> None:
+        """It answers when this returns, if it is to be *ready*; what it had kept on its disk is there again."""
         import redis
 
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
 
         def answers() -> bool:
             with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):  # of which a BusyLoadingError is one
                 return bool(self.client.ping())
             return False
 
-        wait_until(answers, description=f"redis on port {self.port} answers")
+        if ready:
+            wait_until(answers, description=f"redis on port {self.port} answers")
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
     def stop(self) -> None:
         """As its service manager does."""
-        assert self._process is not None
-        self._process.terminate()
-        self._process.wait()
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait()
 
     def hang(self) -> None:
         """It takes connections and commands, and answers none, until `go_on`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         self.client.close()
@@ -229,28 +230,10 @@ def redis_process(binary: str, port: int, *options: str, ready: bool = True) -> 
     Args:
         ready: False: yield it at once.
     """
-    import redis
-
-    with tempfile.TemporaryDirectory(prefix="tk-redis-") as folder:
-        process = subprocess.Popen(
-            [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *options],
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            client = redis.Redis(port=port)
-
-            def answers() -> bool:
-                with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
-                    return bool(client.ping())
-                return False
-
-            if ready:
-                wait_until(answers, description=f"redis on port {port} answers")
-            client.close()
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+    with contextlib.closing(RedisProcess(*options, binary=binary, port=port)) as server:
+        server.start(ready=ready)
+        assert server.process is not None
+        yield server.process
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from typing import Any
 
 import redis
 
-from support.faults.processes import Command
-from support.flood import run as floods
-from support.flood.run import Flood, Flooding, Told
+from support.faults.processes import Fleet
+from support.flood.run import Flood, Flooding
 from support.servers.flood import Servers
 from support.taskiq.brokers import Kind, make_broker
 from support.taskiq.site import Loop, worker_command
 
-__all__ = ["TaskiqFlood", "TaskiqFlooding", "run_taskiq"]
+__all__ = ["TaskiqFlood", "TaskiqFlooding"]
 
 _IDLE_MS = 5_000
 
@@ -37,14 +36,12 @@ class TaskiqFlood(Flood):
     form: str = "loop"
     broker_options: Any = ()
 
-    def environment(self, where: Servers, queue: str) -> dict[str, str]:
-        told = json.loads(super().environment(where, queue)["TK_FLOOD"])
+    def more(self, where: Servers) -> dict[str, Any]:
         kind = self.on if where.kind == "redis" else "rabbitmq"
         options = dict(self.broker_options)
         if kind == "stream" and (self.kills or self.faulty):
             options |= {"idle_timeout": _IDLE_MS, "xread_block": 500}
-        told |= {"kind": kind, "results_url": f"{where.redis_base}/3", "form": self.form, "broker_options": options}
-        return {"TK_FLOOD": json.dumps(told)}
+        return {"kind": kind, "results_url": f"{where.redis_base}/3", "form": self.form, "broker_options": options}
 
 
 class _Sender:
@@ -101,12 +98,10 @@ class TaskiqFlooding(Flooding):
     def sender(self, where: Servers, queue: str) -> _Sender:
         return _Sender(json.loads(self.flood.environment(where, queue)["TK_FLOOD"]))
 
-    def workers(self) -> Command:
+    def workers(self) -> Fleet:
         options = ["--max-async-tasks", str(self.flood.threads)]
-        return Command(
-            worker_command("support.taskiq.flood_jobs:broker", *options, processes=self.flood.processes),
-            self._environment,
-        )
+        command = worker_command("support.taskiq.flood_jobs:broker", *options, processes=self.flood.processes)
+        return Fleet([command], self._environment)
 
     def nudge(self) -> None:
         self._sender.nudge()
@@ -121,9 +116,7 @@ class TaskiqFlooding(Flooding):
         """taskiq keeps no watch on dead workers."""
 
 
-def run_taskiq(flood: TaskiqFlood, where: Servers) -> Told:
-    """Let *flood* happen, as `support.flood.run.run` does."""
-    return floods.run(flood, where, TaskiqFlooding)
+TaskiqFlood.flooding = TaskiqFlooding
 
 
 def _named(name: str) -> Any:

@@ -4,7 +4,7 @@ Real workers of each framework, with jobs that do nothing, with and without thro
     with Bench() as bench:
         timing = bench.run(SETUPS["Dramatiq, Redis"], "limit", jobs=3000)   # a job, once the first tenth is done
 
-What a worker does is told by $TK_THROUGHPUT; the other modules of `support.throughput` are the workers' modules.
+What a worker does is told by $TK_THROUGHPUT, and declared by `support.plain.worker`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -23,16 +22,14 @@ from typing import Any, Literal, NamedTuple
 import redis
 
 from support.faults.processes import Command
-from support.huey.workers import huey_consumer
-from support.rq.workers import rq_worker
+from support.plain.plan import Plan
 from support.servers.processes import rabbitmq_server, redis_server
-from support.taskiq.site import worker_command
 from support.waiting import wait_until
-from throttlekit import TokenBucket
+from throttlekit import Limiter, TokenBucket
 
 __all__ = [
-    "AN_INCR", "LIMIT", "SETUPS", "VARIANTS", "WITHOUT_THROTTLEKIT", "Bench", "Setup", "Timing", "ask", "mark",
-    "settings",
+    "AN_INCR", "LIMIT", "SETUPS", "VARIANTS", "WITHOUT_THROTTLEKIT", "Bench", "Setup", "Timing", "ask", "declared",
+    "mark",
 ]  # fmt: skip
 
 AN_INCR = "an INCR"
@@ -56,7 +53,7 @@ class Setup:
         jobs: So many take a second or two.
         judged_by: What its promise is: a share of its speed ("share"); what an INCR would cost there ("INCR"); else a
             time for each job.
-        worker: The command, by broker URL, queue and variant.
+        kinds: Of the worker, as `support.plain.plan.Plan.commands` knows them: without throttlekit, and with it.
         most_us: That time, in µs. Huey's jobs are kept in Redis until they are granted: one more question, and a script
             in place of a pop.
             taskiq's worker is one thread, which shares the interpreter with the one that asks. Celery's main process
@@ -67,7 +64,8 @@ class Setup:
     broker: str
     jobs: int
     judged_by: Literal["share", "INCR", "time"]
-    worker: Callable[[str, str, str], list[str]]
+    kinds: tuple[str, str] = ("", "")
+    threads: int = 4
     most_us: float = 100.0
 
 
@@ -81,11 +79,6 @@ class Timing(NamedTuple):
 
     us: float
     cpu_us: float | None = None
-
-
-def settings() -> dict[str, Any]:
-    """What this worker is to do."""
-    return dict(json.loads(os.environ["TK_THROUGHPUT"]))
 
 
 def ask() -> None:
@@ -110,13 +103,33 @@ def mark(index: int, *, asks: bool = True) -> None:
             client.hset("marks", str(index), json.dumps(mine))
 
 
-_kept: dict[str, Any] = {}
+def _mark_alone(index: int) -> None:
+    mark(index, asks=False)
 
 
+async def _mark_in_loop(index: int) -> None:
+    mark(index)
+
+
+def declared() -> tuple[Limiter | None, list[tuple[str, Any, list[TokenBucket]]]]:
+    """The limiter of this worker, if it has one, and its job."""
+    told, body = _told(), mark
+    if told["framework"] == "taskiq":
+        body = _mark_in_loop  # type: ignore[assignment]
+    elif told["framework"] == "celery":
+        body = _mark_alone  # type: ignore[assignment]
+        if told["variant"] == AN_INCR:
+            from celery import signals
+
+            signals.task_received.connect(lambda **_: ask(), weak=False)  # in the main process, where the gate asks
+    limiter = None if told["variant"] in WITHOUT_THROTTLEKIT else Limiter(told["store"])
+    return limiter, [("job", body, [LIMIT] if told["variant"] == "limit" else [])]
+
+
+@cache
 def _told() -> dict[str, Any]:
-    if not _kept:
-        _kept.update(settings())
-    return _kept
+    """What this worker is to do."""
+    return dict(json.loads(os.environ["TK_THROUGHPUT"]))
 
 
 @cache
@@ -152,12 +165,18 @@ class Bench:
         for base in (self._redis, self._store):
             with redis.Redis.from_url(base) as client:
                 client.flushall()
+        form = "" if setup.framework != "taskiq" else "rabbitmq" if setup.broker == "rabbitmq" else "stream"
+        plan = Plan(framework=setup.framework, broker_url=url, queue=queue, jobs=__name__, form=form)
         told = {
-            "broker": url, "store": f"{self._store}/1", "record": f"{self._store}/2", "queue": queue,
+            "framework": setup.framework, "store": f"{self._store}/1", "record": f"{self._store}/2",
             "variant": variant, "first": first, "last": jobs - _LAST,
         }  # fmt: skip
-        _SENDERS[setup.framework](url, queue, variant, jobs)
-        worker = Command(setup.worker(url, queue, variant), {"TK_THROUGHPUT": json.dumps(told)})
+        with contextlib.closing(plan.producer()) as producer:
+            for index in range(jobs):
+                producer.send("job", [LIMIT] if variant == "limit" else (), index=index)
+        kind = setup.kinds[variant not in WITHOUT_THROTTLEKIT]
+        (command,), _ = plan.commands(1, threads=setup.threads, kind=kind, quiet=True)
+        worker = Command(command, {**plan.environment, "TK_THROUGHPUT": json.dumps(told)})
         try:
             wait_until(lambda: self._done(worker), description=f"{setup.framework}: {jobs} jobs are done", timeout=180)
         finally:
@@ -173,125 +192,17 @@ class Bench:
         return bool(self._record.hlen("marks") == _LAST + 1)
 
 
-# Producers: they know nothing of throttlekit, but for RQ, where a job brings its limits with it.
-
-
-def _send_dramatiq(url: str, queue: str, variant: str, jobs: int) -> None:
-    import dramatiq
-
-    from support.dramatiq.workers import make_broker
-
-    broker = make_broker(url, middleware=[])
-    broker.declare_queue(queue)
-    for index in range(jobs):
-        broker.enqueue(dramatiq.Message(queue, "job", (index,), {}, {}))
-    broker.close()
-
-
-def _send_celery(url: str, queue: str, variant: str, jobs: int) -> None:
-    from celery import Celery
-    from kombu import Queue
-
-    app = Celery("sender", broker=url, set_as_current=False)
-    app.conf.task_queues = [Queue(queue)]
-    for index in range(jobs):
-        app.send_task("job", (index,), queue=queue)
-    app.close()
-
-
-def _send_rq(url: str, queue: str, variant: str, jobs: int) -> None:
-    from rq import Queue
-
-    from throttlekit_rq import ThrottledQueue
-
-    job = "support.throughput.run.mark"
-    with contextlib.closing(redis.Redis.from_url(url)) as client:
-        if variant == "limit":
-            ours = ThrottledQueue(queue, connection=client)
-            ours.enqueue_many([ours.prepare_data(job, args=(index,), throttle=[LIMIT]) for index in range(jobs)])
-        else:
-            plain = Queue(queue, connection=client)
-            plain.enqueue_many([plain.prepare_data(job, args=(index,)) for index in range(jobs)])
-
-
-def _send_taskiq(url: str, queue: str, variant: str, jobs: int) -> None:
-    import asyncio
-
-    from support.taskiq.brokers import make_broker
-
-    broker = make_broker("rabbitmq" if url.startswith("amqp") else "stream", url, None, queue)
-    task = broker.task("job")(_nothing)
-
-    async def send() -> None:
-        await broker.startup()
-        for index in range(jobs):
-            await task.kiq(index)
-        await broker.shutdown()
-
-    asyncio.run(send())
-
-
-def _send_huey(url: str, queue: str, variant: str, jobs: int) -> None:
-    from huey import RedisHuey
-
-    sender: Any = RedisHuey(queue, url=url)
-    job = sender.task(name="job")(_nothing)
-    job.task_class.__module__ = "support.throughput.huey"
-    sender._registry._registry["support.throughput.huey.job"] = job.task_class
-    for index in range(jobs):
-        job(index)
-    sender.storage.pool.disconnect()
-
-
-def _nothing(index: int) -> None:
-    """Is run elsewhere."""
-
-
-_SENDERS = {
-    "dramatiq": _send_dramatiq, "celery": _send_celery, "rq": _send_rq, "taskiq": _send_taskiq, "huey": _send_huey,
-}  # fmt: skip
-
-
-def _dramatiq(url: str, queue: str, variant: str) -> list[str]:
-    return [sys.executable, "-m", "dramatiq", "support.throughput.dramatiq", "-p", "1", "-t", "4"]
-
-
-def _celery(pool: str) -> Callable[[str, str, str], list[str]]:
-    options = ["--loglevel", "warning", "--pool", pool, "--concurrency", "2", "--without-gossip", "--without-mingle"]
-    command = [sys.executable, "-m", "celery", "-A", "support.throughput.celery", "worker", *options]
-    return lambda url, queue, variant: [*command, "--queues", queue]
-
-
-def _rq(stock: str, ours: str) -> Callable[[str, str, str], list[str]]:
-    def command(url: str, queue: str, variant: str) -> list[str]:
-        if variant in WITHOUT_THROTTLEKIT:
-            return rq_worker(url, queue, kind=stock, options=["-c", "support.throughput.run"])
-        return rq_worker(url, queue, kind=ours, options=["-c", "support.throughput.rq"])
-
-    return command
-
-
-def _taskiq(url: str, queue: str, variant: str) -> list[str]:
-    return worker_command("support.throughput.taskiq:broker", "--log-level", "WARNING")
-
-
-def _huey(kind: str, workers: int) -> Callable[[str, str, str], list[str]]:
-    command = huey_consumer("support.throughput.huey.queue", kind=kind, workers=workers)
-    return lambda url, queue, variant: [*command, "--quiet"]
-
-
+_SIMPLE = "rq.worker.SimpleWorker", "throttlekit_rq.ThrottledSimpleWorker"
 SETUPS: Mapping[str, Setup] = {
-    "Dramatiq, Redis": Setup("dramatiq", "redis", 3000, "time", _dramatiq),
-    "Dramatiq, RabbitMQ": Setup("dramatiq", "rabbitmq", 3000, "INCR", _dramatiq),
-    "RQ, stock worker": Setup("rq", "redis", 80, "share", _rq("rq.Worker", "rq.Worker")),
-    "RQ, ThrottledWorker": Setup("rq", "redis", 80, "share", _rq("rq.Worker", "throttlekit_rq.ThrottledWorker")),
-    "RQ, ThrottledSimpleWorker": Setup(
-        "rq", "redis", 600, "INCR", _rq("rq.worker.SimpleWorker", "throttlekit_rq.ThrottledSimpleWorker")
-    ),
-    "Celery, prefork, Redis": Setup("celery", "redis", 2000, "time", _celery("prefork"), 150.0),
-    "Celery, threads, Redis": Setup("celery", "redis", 2000, "time", _celery("threads"), 150.0),
-    "taskiq, Redis stream": Setup("taskiq", "redis", 2000, "time", _taskiq, 600.0),
-    "taskiq, RabbitMQ": Setup("taskiq", "rabbitmq", 2000, "time", _taskiq, 600.0),
-    "huey, threads": Setup("huey", "redis", 3000, "time", _huey("thread", 4), 300.0),
-    "huey, process": Setup("huey", "redis", 3000, "time", _huey("process", 1), 300.0),
+    "Dramatiq, Redis": Setup("dramatiq", "redis", 3000, "time"),
+    "Dramatiq, RabbitMQ": Setup("dramatiq", "rabbitmq", 3000, "INCR"),
+    "RQ, stock worker": Setup("rq", "redis", 80, "share", ("rq.Worker", "rq.Worker")),
+    "RQ, ThrottledWorker": Setup("rq", "redis", 80, "share", ("rq.Worker", "throttlekit_rq.ThrottledWorker")),
+    "RQ, ThrottledSimpleWorker": Setup("rq", "redis", 600, "INCR", _SIMPLE),
+    "Celery, prefork, Redis": Setup("celery", "redis", 2000, "time", ("prefork",) * 2, 2, 150.0),
+    "Celery, threads, Redis": Setup("celery", "redis", 2000, "time", ("threads",) * 2, 2, 150.0),
+    "taskiq, Redis stream": Setup("taskiq", "redis", 2000, "time", most_us=600.0),
+    "taskiq, RabbitMQ": Setup("taskiq", "rabbitmq", 2000, "time", most_us=600.0),
+    "huey, threads": Setup("huey", "redis", 3000, "time", ("thread",) * 2, 4, 300.0),
+    "huey, process": Setup("huey", "redis", 3000, "time", ("process",) * 2, 1, 300.0),
 }

@@ -1,0 +1,96 @@
+"""
+What workers of any framework run that need plain jobs under limits, as $TK_PLAIN says: see `support.plain.plan`.
+
+The module that it names has `declared`: a limiter, or None for workers without throttlekit, and each job's name, body
+and limits.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from support.plain.plan import Plan
+from throttlekit import Limit
+
+__all__ = ["app", "broker"]
+
+_plan = Plan.read()
+_limiter, _jobs = importlib.import_module(_plan.jobs).declared()
+
+
+def _throttle(limits: Sequence[Limit]) -> dict[str, Any]:
+    return {"throttle": limits} if _limiter is not None and limits else {}
+
+
+def _dramatiq() -> Any:
+    import dramatiq
+
+    from support.dramatiq.workers import make_broker
+
+    options = {} if _plan.broker_url.startswith("redis") else {"confirm_delivery": True}
+    made = make_broker(_plan.broker_url, **options)
+    if _limiter is not None:
+        from throttlekit_dramatiq import Throttle
+
+        made.add_middleware(Throttle(_limiter))
+    dramatiq.set_broker(made)
+    for name, body, limits in _jobs:
+        dramatiq.actor(body, actor_name=name, queue_name=_plan.queue, **_throttle(limits))
+    return made
+
+
+def _celery() -> Any:
+    from celery import Celery, signals
+
+    made = Celery("plain", broker=_plan.broker_url)
+    made.conf.update(_plan.celery_conf())
+    if _limiter is not None:
+        from throttlekit_celery import install
+
+        install(made, _limiter)
+    for name, body, limits in _jobs:
+        made.task(body, name=name, **_throttle(limits))
+    signals.worker_ready.connect(lambda **_: print("ready for action", flush=True), weak=False)
+    return made
+
+
+def _huey() -> Any:
+    from huey import RedisHuey
+
+    made = RedisHuey(_plan.queue, url=_plan.broker_url, results=False)
+    if _limiter is not None:
+        from throttlekit_huey import install
+
+        install(made, _limiter)
+    for name, body, limits in _jobs:
+        body.__module__ = __name__  # messages name it
+        made.task(name=name, **_throttle(limits))(body)
+    return made
+
+
+def _taskiq() -> Any:
+    from support.taskiq.brokers import make_broker
+
+    made = make_broker(_plan.form, _plan.broker_url, None, _plan.queue)  # type: ignore[arg-type]
+    if _limiter is not None:
+        from throttlekit_taskiq import Throttle
+
+        made.add_middlewares(Throttle(_limiter))
+    for name, body, limits in _jobs:
+        made.task(name, **_throttle(limits))(body)
+    return made
+
+
+def _rq() -> None:
+    """This is the settings module, too, and the jobs are its functions. Their limits come with them."""
+    if _limiter is not None:
+        from throttlekit_rq import configure
+
+        configure(_limiter)
+    globals().update({name: body for name, body, _ in _jobs})
+
+
+_FRAMEWORKS = {"celery": _celery, "dramatiq": _dramatiq, "huey": _huey, "rq": _rq, "taskiq": _taskiq}
+app = broker = _FRAMEWORKS[_plan.framework]()

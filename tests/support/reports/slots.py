@@ -1,0 +1,173 @@
+"""Slots and 429s on real workers of a framework, as rows of tables: a backlog, a kill, and an angry partner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from support.flood.slot_record import Happened
+from support.reports.command import show
+from support.servers.flood import Servers
+from support.waiting import wait_until
+
+__all__ = ["Row", "Scenario", "angry", "backlog", "kill", "report", "send_calls"]
+
+PAUSE = 10
+"""Seconds that the angry partner asks for."""
+
+
+@dataclass
+class Row:
+    """
+    One line of a table.
+
+    Attributes:
+        judged: Whether what is not good is a fault.
+    """
+
+    name: str
+    judged: bool = True
+    told: dict[str, str] = field(default_factory=dict[str, str])
+    faults: list[str] = field(default_factory=list[str])
+
+    def tell(self, what: str, figure: object, *, good: bool = True) -> None:
+        self.told[what] = str(figure)
+        if self.judged and not good:
+            self.faults.append(f"{self.name}: {what} {figure}")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A row of the table with this title."""
+
+    title: str
+    name: str
+    run: Callable[[Servers, Row], None]
+    judged: bool = True
+
+
+def report(brokers: Iterable[Servers], scenarios: Sequence[Scenario], only: str) -> int:
+    """Let those happen whose name holds *only*, print a table for each title, and return the exit code."""
+    faults = list[str]()
+    tables: dict[str, list[Row]] = {}
+    for where in brokers:
+        for scenario in scenarios:
+            row = Row(f"{where.kind}, {scenario.name}", scenario.judged)
+            if only not in f"{scenario.title}, {row.name}":
+                continue
+            try:
+                scenario.run(where, row)
+            except AssertionError as error:
+                row.tell("gave up", error, good=False)
+            print(f"{row.name}: {row.told}", flush=True)
+            tables.setdefault(scenario.title, []).append(row)
+            faults += row.faults
+    shown: list[Table] = []
+    for title, rows in tables.items():
+        columns = list(dict.fromkeys(what for row in rows for what in row.told))
+        shown.append(Table("", *columns, title=title))
+        for row in rows:
+            shown[-1].add_row(row.name, *(row.told.get(what, "-") for what in columns))
+    return show(shown, faults, width=180)
+
+
+def backlog(
+    row: Row, place: Any, bodies: Sequence[float], *, least_use: float = 0.0, most_deliveries: float = 1e9
+) -> None:
+    """
+    Jobs whose bodies last so long, all of which have been sent, on workers that are ready.
+
+    Use is the bodies' own time, as a share of limit × time from the first start to the last end. Deliveries are how
+    often a job was taken off its queue.
+    """
+    jobs, amount = len(bodies), place.slots.amount
+    place.until_ended(jobs, timeout=60 + 5 * sum(bodies) / amount)
+    held: Happened = place.stop()
+    most, use, lost = held.most_at_once(), sum(bodies) / (amount * held.span()), jobs - len(held.ends)
+    deliveries, failed = held.counts["deliveries"] / jobs, len(held.failures) + held.counts.get("failures", 0)
+    row.tell("most at once", f"{most} of {amount}", good=most <= amount)
+    row.tell("use", f"{use:.3f}", good=use >= least_use)
+    row.tell("deliveries a job", f"{deliveries:.2f}", good=deliveries <= most_deliveries)
+    if "operations" in held.counts:
+        row.tell("operations a job", f"{held.counts['operations'] / jobs:.1f}")
+    row.tell("seen as failures", failed, good=not failed)
+    row.tell("lost", lost, good=not lost and not held.left)
+    twice = sum(held.starts.values()) - len(held.starts)
+    row.tell("begun twice", twice, good=not twice)
+
+
+def kill(row: Row, place: Any, doomed: Callable[[], Any], others: Callable[[], Any]) -> None:
+    """
+    Workers that hold four of eight slots are killed on a busy key: when do the others have all eight?
+
+    Args:
+        doomed, others: Start four bodies' worth of workers, and twelve.
+    """
+    lease = place.slots.lease
+    for n in range(4):
+        place.work(f"doomed-{n}", 600)
+    victims = doomed()
+    wait_until(lambda: len(place.events()) == 4, description="they hold four slots")
+    processes = [event.more for event in place.events()]
+    for n in range(400):
+        place.work(n, 0.2)
+    others()
+    wait_until(lambda: len(place.events()) > 100, description="the key is busy")
+    victims.kill()
+    killed_us = place.now_us()
+    until_us = killed_us + round((lease + 5) * 1_000_000)
+    if row.judged:  # what loses the slots for ever would take for ever
+        place.until_ended(400, timeout=300)
+    wait_until(lambda: place.now_us() > until_us, description="the key has been watched for long enough")
+    # Those that the killed workers ran may be delivered again, and hold slots: they count like any.
+    held = Happened(place.events(), {}, 0, "", [])
+    instants, at_once = held.at_once(dict.fromkeys(processes, killed_us))
+    full = next((at for at, count in zip(instants, at_once, strict=True) if at > killed_us and count >= 8), None)
+    after = "never" if full is None else f"{(full - killed_us) / 1e6:.1f} s"
+    row.tell("most at once", max(at_once), good=max(at_once) <= 8)
+    row.tell(f"all 8 in use again after, lease {lease:g} s", after, good=full is not None
+             and full - killed_us <= (lease + 1) * 1e6)  # fmt: skip
+
+
+def angry(row: Row, place: Any, jobs: int, *, rate: int, threads: int, beyond: float) -> None:
+    """
+    A partner that answers 429 at full flood, from a call on, to jobs of the key "one" that have all been sent; half as
+    many are of the key "other".
+
+    Args:
+        threads: How many bodies the workers run at once: so many may call once more.
+        beyond: The rate may be exceeded by so many calls after the pause.
+    """
+    place.until_ended(jobs + jobs // 2, timeout=300)
+    one, other = place.partner.told("one"), place.partner.told("other")
+    held: Happened = place.stop()
+    first_us = one.refused[0].at_us
+    over_us = first_us + PAUSE * 1_000_000
+    running, further = one.running_at(first_us), one.between(first_us, over_us)
+    last = max([(call.at_us - first_us) / 1000 for call in further], default=0.0)
+    after = [(call.at_us - over_us) / 1e6 for call in one.calls if call.at_us > over_us]
+    most_beyond = max(n + 1 - rate * at for n, at in enumerate(after))
+    meanwhile, failed = len(other.between(first_us, over_us)), len(held.failures) + held.counts.get("failures", 0)
+    lost = jobs + jobs // 2 - len(set(one.answered)) - len(set(other.answered))
+    twice = len(one.answered) + len(other.answered) - (jobs + jobs // 2) + lost
+    row.tell("bodies running", running)
+    row.tell("further calls", len(further), good=len(further) <= threads)
+    row.tell("the last after", f"{last:.0f} ms", good=last <= 1000)
+    row.tell("next call after", f"{PAUSE + after[0]:.2f} s")
+    row.tell("beyond the rate then", f"{most_beyond:+.1f}", good=most_beyond <= beyond)
+    row.tell("calls of another key", meanwhile, good=meanwhile > 0)
+    row.tell("seen as failures", failed, good=not failed)
+    row.tell("lost", lost, good=not lost)
+    row.tell("twice", twice, good=not twice)
+
+
+def send_calls(place: Any, jobs: int, from_call: int) -> None:
+    """Send what `angry` waits for, to a partner that is angry from that call on."""
+    place.partner.be_angry("one", PAUSE, from_call=from_call)
+    for n in range(jobs):
+        place.call(f"a{n}", "one")
+        if n % 2:
+            place.call(f"b{n}", "other")
