@@ -5,9 +5,9 @@ and how many calls an angry partner gets.
     python tests/benchmarks/dramatiq_concurrency.py [--broker redis|rabbitmq|both] [--jobs 2000] [--only TEXT]
 
 Jobs on one key, ten slots, two processes of eight threads: bodies of 100 ms, and bodies that jump from 20 ms to 500 ms
-and back. Two processes of five threads without a limit show what the machine gives. Dramatiq's own limiter sends those that it denies through its retries, here without end and with a back-off of
-half a second to two. Then: a process that holds four of eight slots is killed; and a partner answers 429
-with Retry-After 10 at full flood.
+and back. Two processes of five threads without a limit show what the machine gives. Dramatiq's own limiter sends the
+jobs that it denies through its retries, here without end and with a back-off of half a second to two. Then: a process
+that holds four of eight slots is killed; and a partner answers 429 with Retry-After 10 at full flood.
 
 Exits with 1 if throttlekit lets more run at once than the limit says, loses or fails a job, uses less than 0.9 of the
 slots' time, delivers more than three times a job, or lets a job call during the pause.

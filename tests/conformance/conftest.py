@@ -1,4 +1,4 @@
-"""A client of the test's own server, to look at what a store has written."""
+"""The stores that the tests of this folder ask, each empty, and a client to look at what a store has written."""
 
 from __future__ import annotations
 
@@ -9,10 +9,48 @@ from typing import Any
 import pytest
 import redis
 
-pytest.register_assert_rewrite("conformance.suite")
+from conformance.bench import Bench
+from support.servers.processes import Cluster
+from throttlekit.stores import MemoryStore, Store
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisStore
 
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Any]:
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         yield client
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisStore]:
+    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def _cluster_store(shared_cluster: Cluster) -> Iterator[RedisClusterStore]:
+    """One for the whole run: to learn a cluster's layout takes longer than most tests."""
+    with contextlib.closing(RedisClusterStore(shared_cluster.url, timeout=5)) as store:
+        yield store
+
+
+@pytest.fixture
+def cluster_store(cluster: Cluster, _cluster_store: RedisClusterStore) -> RedisClusterStore:
+    """Its data is empty."""
+    return _cluster_store
+
+
+def store_named(name: str, request: pytest.FixtureRequest) -> Store:
+    if name == "memory":
+        return MemoryStore()
+    if name == "cluster":
+        return request.getfixturevalue("cluster_store")  # type: ignore[no-any-return]
+    return RedisStore(request.getfixturevalue("redis_url"), timeout=5)
+
+
+@pytest.fixture(params=["memory", "redis", "cluster"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Each kind of store."""
+    with contextlib.closing(Bench(store_named(request.param, request))) as bench:
+        yield bench

@@ -40,8 +40,9 @@ def hooked(redis_url: str) -> Iterator[Hooked]:
 
 class TestClientStore(StoreConformance):
     @pytest.fixture(autouse=True)
-    def _server(self, hooked: Hooked) -> None:
+    def _server(self, hooked: Hooked, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hooked = hooked
+        monkeypatch.setattr("throttlekit.testing.store._HISTORIES", 3)  # its commands are those of RedisStore
 
     def make_store(self) -> Store:
         return ClientStore(self.hooked)

@@ -12,76 +12,32 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from conformance.suite.bench import NOW_US, Bench
-from conformance.suite.several_limits import FIVE_CASES, SeveralLimitsConformance
+from conformance.bench import NOW_US, Bench
 from support.servers.processes import Cluster, redis_cluster, stored
 from support.waiting import wait_until
 from throttlekit import (
     ConfigurationError,
     FixedWindow,
     Job,
-    LeakyBucket,
     Limiter,
     SlidingLog,
     SlidingWindow,
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.answer import Answer, Asker, Caller
-from throttlekit._core.claim import StoreClaim
+from throttlekit._core.answer import Asker, Caller
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, wait_names
-from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import State
-from throttlekit.stores import Correction, Store
+from throttlekit.stores import Correction
 from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.testing import FakeClock
 
 _SLOTS = 16384
 
 
-class TestAcrossSlots(SeveralLimitsConformance):
-    """Each limit has a name of its own, so the claims of one request lie in many hash slots."""
-
-    spread = True
-
-    @pytest.fixture(autouse=True)
-    def _server(self, cluster: Cluster) -> None:
-        self.url = cluster.url
-
-    def make_store(self) -> Store:
-        return RedisClusterStore(self.url, timeout=5)
-
-
-class ClockedStore(RedisClusterStore):
-    """A cluster store on a test's clock."""
-
-    def __init__(self, url: str, clock: FakeClock) -> None:
-        super().__init__(url, timeout=5)
-        self._clock = clock
-
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
-    ) -> Answer:
-        return super().ask(claims, asker, self._clock() if now_us is None else now_us, attempt=attempt)
-
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
-        super().return_units(charges, asker, self._clock() if now_us is None else now_us)
-
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        super().settle(corrections, self._clock() if now_us is None else now_us)
-
-
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(NOW_US)
-
-
-@pytest.fixture
-def limiter(cluster: Cluster, clock: FakeClock) -> Iterator[Limiter]:
-    limiter = Limiter(ClockedStore(cluster.url, clock))
-    yield limiter
-    limiter.close()
+def limiter(cluster_store: RedisClusterStore) -> Limiter:
+    return Limiter(cluster_store)
 
 
 @pytest.fixture
@@ -118,21 +74,9 @@ def _calls(nodes: Sequence[Any], command: str) -> list[int]:
 # Round trips
 
 
-def test_one_call_where_all_claims_share_a_hash_slot(cluster: Cluster) -> None:
-    """Five limits of five algorithms in one hash slot are one EVALSHA, allowed or denied."""
-    limits = [case.limit for case in FIVE_CASES]
-    with _nodes(cluster) as nodes, contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
-        bench = Bench(store)
-        assert bench.ask(*limits).allowed
-        before = _calls(nodes, "evalsha")
-        assert bench.ask(*limits, cost=0).allowed
-        assert not bench.ask(*limits).allowed
-        assert sum(_calls(nodes, "evalsha")) - sum(before) == 2
-
-
 def test_one_call_for_each_hash_slot_and_one_more_to_give_back(cluster: Cluster, limiter: Limiter) -> None:
     """A grant is one EVALSHA for each hash slot; a denial stops, and gives back what was charged before it."""
-    limits = [_on_node(node, TokenBucket, f"{10 + node}/s", burst=2) for node in range(3)]  # the scarcest first
+    limits = [_on_node(node, TokenBucket, f"{10 + node}/h", burst=2) for node in range(3)]  # the scarcest first
     with _nodes(cluster) as nodes:
         for _ in range(2):  # the second finds every script known
             limiter.acquire(*limits)
@@ -158,9 +102,9 @@ def test_one_call_for_each_hash_slot_and_one_more_to_give_back(cluster: Cluster,
 def test_denial_anywhere_leaves_every_stored_value(cluster: Cluster, limiter: Limiter, denies: int) -> None:
     """After a denial the stored values are what they were before, byte for byte, also where limits were used."""
     limits = [
-        _on_node(0, TokenBucket, "10/s", burst=5),
-        _on_node(1, FixedWindow, "5/m"),
-        _on_node(2, SlidingWindow, "5/m"),
+        _on_node(0, TokenBucket, "1/h", burst=5),
+        _on_node(1, FixedWindow, "5/year"),
+        _on_node(2, SlidingWindow, "5/365d"),
     ]
     for limit in limits:
         assert limiter.acquire(limit, cost=3)
@@ -174,55 +118,8 @@ def test_denial_anywhere_leaves_every_stored_value(cluster: Cluster, limiter: Li
     assert None not in before
 
 
-def test_two_limits_with_one_unit_each(cluster: Cluster, limiter: Limiter) -> None:
-    """Two limits with one unit each let one job pass, in whichever order jobs name them, and then none."""
-    one, other = _on_node(0, LeakyBucket, "1/h"), _on_node(2, SlidingLog, "1/h")
-    decisions = [limiter.acquire(one, other), limiter.acquire(other, one), limiter.acquire(one, other)]
-    assert [bool(decision) for decision in decisions] == [True, False, False]
-    assert _remaining(limiter, [one, other]) == [0, 0]
-
-
-def test_jobs_pass_one_after_the_other(limiter: Limiter, clock: FakeClock) -> None:
-    """Forty jobs under four limits on three nodes all pass, within all limits; all but the first are denied once."""
-    limits = [
-        _on_node(2, TokenBucket, "20/s", burst=3),
-        _on_node(0, LeakyBucket, "10/s"),
-        _on_node(1, SlidingLog, "60/m"),
-        _on_node(0, FixedWindow, "1000/h"),
-    ]
-    waiting = [(clock(), number, Job(id=str(number))) for number in range(40)]
-    passed: list[int] = []
-    denials = 0
-    while waiting:
-        waiting.sort(key=lambda each: each[:2])
-        due_us, number, job = waiting.pop(0)
-        clock.advance(max(0, due_us - clock()) / 1_000_000)
-        decision = limiter.acquire(*limits, job=job)
-        if decision:
-            passed.append(clock())
-        else:
-            denials += 1
-            due_us = clock() + round(decision.delay * 1_000_000)
-            waiting.append((due_us, number, job))
-    early_us = [passed[0] + 100_000 * number - at_us for number, at_us in enumerate(passed)]
-    assert max(early_us) <= 50_000, "a grant is for the instant at which the unit comes, which the limiter waits for"
-    assert denials == 39
-    assert limiter.peek(limits[3]).remaining == 1000 - 40
-
-
-def test_settle_and_reset_reach_every_node(limiter: Limiter) -> None:
-    """A wrong cost is corrected on all nodes, and a reset deletes on all nodes."""
-    limits = [_on_node(0, TokenBucket, "9/m", burst=9), _on_node(1, FixedWindow, "9/m"), _on_node(2, SlidingLog, "9/m")]
-    decision = limiter.acquire(*limits, cost=2)
-    for limit in limits:
-        decision = limiter.settle(decision, actual=7, limit=limit)
-    assert _remaining(limiter, limits) == [2, 2, 2]
-    limiter.reset(*limits)
-    assert _remaining(limiter, limits) == [9, 9, 9]
-
-
-def test_cluster_owns_the_clock(cluster: Cluster) -> None:
-    """By a URL, without a test's clock: allowed across nodes, peeked, settled by the nodes' own clocks, closed."""
+def test_every_verb_reaches_every_node(cluster: Cluster) -> None:
+    """By the nodes' own clocks, also after the limiter was closed."""
     limits = [_on_node(node, SlidingLog, "9/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     decision = limiter.acquire(*limits, cost=9)
@@ -233,13 +130,15 @@ def test_cluster_owns_the_clock(cluster: Cluster) -> None:
     assert _remaining(limiter, limits) == [8, 8, 8]
     limiter.close()
     assert _remaining(limiter, limits) == [8, 8, 8]
+    limiter.reset(*limits)
+    assert _remaining(limiter, limits) == [9, 9, 9]
     limiter.close()
 
 
 # Names
 
 
-@pytest.mark.parametrize("name", ["{a}", "}{", "a{b}c", "{{a}}", "{}", "a:b", "\n", "🙂{🙂}", "x" * 10_000 + "{tag}"])
+@pytest.mark.parametrize("name", ["{a}", "}{", "a{b}c", "{}", "\n", "🙂{🙂}", "x" * 10_000 + "{tag}"])
 def test_name_with_hash_tags_stays_in_one_hash_slot(cluster: Cluster, limiter: Limiter, name: str) -> None:
     """With any braces in a name or a key, bucket and line share the hash slot, also by the server's own count."""
     limit = TokenBucket(name, "1/h", key="{account}")

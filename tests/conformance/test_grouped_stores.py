@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from conformance.suite.several_limits import SeveralLimitsConformance
 from support.servers.processes import RedisProcess, patient
 from support.waiting import wait_until
 from support.waitlists import ask
@@ -62,28 +61,17 @@ def limiter(redis_url: str, other: RedisProcess) -> Iterator[Limiter]:
         yield limiter
 
 
-class OnTwoServers:
+class TestGroupedStore(StoreConformance):
+    """All limits of the suite are of one group. (For claims in several groups: see test_several_limits.py.)"""
+
     @pytest.fixture(autouse=True)
-    def _servers(self, redis_url: str, other: RedisProcess) -> None:
+    def _servers(self, redis_url: str, other: RedisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
         self.urls = redis_url, f"{other.url}/0"
-
-
-class TestGroupedStore(OnTwoServers, StoreConformance):
-    """All limits of the suite are of one group."""
+        monkeypatch.setattr("throttlekit.testing.store._HISTORIES", 3)  # its answers are those of RedisStore
 
     def make_store(self) -> Store:
         default, group = (RedisStore(url, timeout=5) for url in self.urls)
         return grouped(default, [("none*", default), ("conf*nce", group)])
-
-
-class TestAcrossStores(OnTwoServers, SeveralLimitsConformance):
-    """Each limit has a name of its own, so the claims of one request lie in both servers."""
-
-    spread = True
-
-    def make_store(self) -> Store:
-        default, group = (RedisStore(url, timeout=5) for url in self.urls)
-        return grouped(default, [(f"*{digit}", group) for digit in "02468ace"])
 
 
 def names(client: Any) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conformance.suite.bench import NOW_US, SECOND_US, Bench
+from conformance.bench import NOW_US, SECOND_US, Bench
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.answer import Caller, Reason
 from throttlekit.stores import Lease, MemoryStore

@@ -1,12 +1,10 @@
-"""The test bench of the store conformance suite: a store, a time that the tests set, and shorthands for calls."""
+"""A store under test, a time that the tests set, and shorthands for calls."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
@@ -14,7 +12,7 @@ from throttlekit._core.answer import Answer, Asker, Caller
 from throttlekit._core.claim import UNIT, StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit.stores.base import Correction, Store
+from throttlekit.stores.base import Correction, Lease, Store
 
 __all__ = [
     "NAME",
@@ -25,7 +23,6 @@ __all__ = [
     "STEP_US",
     "TEN",
     "Bench",
-    "ConformanceSuite",
     "run_in_threads",
 ]
 
@@ -34,10 +31,7 @@ NOW_US = 1_800_000_000_000_000
 SECOND_US = 1_000_000
 
 NAME = "conformance"
-"""
-The name of every limit of the suite. Their definitions differ, so their states must stay apart; and a store that
-spreads names over servers keeps all claims of a request on one server.
-"""
+"""The name of every limit: their definitions differ, so their states stay apart, on one node of a cluster."""
 TEN = TokenBucket(NAME, "10/s", burst=5)
 ONE = TokenBucket(NAME, "10/s", burst=1)
 SLOW = TokenBucket(NAME, "1/s", burst=1)
@@ -116,6 +110,19 @@ class Bench:
         """The *job* waits no longer."""
         self.store.forget([self.claim(limit) for limit in limits], [job], now_us=self.now_us)
 
+    def pause(self, limit: Limit, for_us: int | None, *, key: str = "", emptied: bool = False) -> None:
+        self.store.pause([self.claim(limit, key)], for_us, now_us=self.now_us, emptied=emptied)
+
+    def lease(self, limit: Limit, holder: str, granted_us: int | None = None, cost: int | None = None) -> Lease:
+        claim = self.claim(limit, cost=cost, holder=holder)
+        return Lease(claim.bucket, claim.algorithm, self.now_us if granted_us is None else granted_us)
+
+    def release(self, *leases: Lease) -> None:
+        self.store.release(leases, now_us=self.now_us)
+
+    def renew(self, *leases: Lease) -> list[bool]:
+        return list(self.store.renew(leases, now_us=self.now_us))
+
     def close(self) -> None:
         if self._end is not None:
             self._end()
@@ -173,25 +180,6 @@ class Bench:
         bucket = bucket_name(name, key, limit.fingerprint)
         units = 1 if cost is None else cost
         return StoreClaim(bucket, algorithm, units, limit.max_queue)
-
-
-class ConformanceSuite:
-    """The base of the suite's parts: what its user defines."""
-
-    spread: ClassVar[bool] = False
-    """Whether each limit has a name of its own where one request has several limits."""
-
-    def make_store(self) -> Store:
-        """Return an empty store. Called once in each test; the store is closed at the end of the test."""
-        raise NotImplementedError
-
-    @contextlib.contextmanager
-    def bench(self) -> Generator[Bench, None, None]:
-        bench = Bench(self.make_store(), spread=self.spread)
-        try:
-            yield bench
-        finally:
-            bench.close()
 
 
 def run_in_threads(threads: int, work: Callable[[int], None]) -> None:

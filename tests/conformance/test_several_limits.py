@@ -1,0 +1,144 @@
+"""
+One request for several limits takes all or nothing, with any algorithms: in one script, across the hash slots of a
+cluster, and across two stores, where claims are charged one after the other and given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from conformance.bench import NOW_US, SECOND_US, SLOW, STEP_US, TEN, Bench, run_in_threads
+from conformance.cases import FIVE_CASES, Case
+from conformance.conftest import store_named
+from throttlekit import Concurrency
+from throttlekit._core.answer import Caller, Reason
+from throttlekit._core.limit.base import Limit
+from throttlekit.stores import MemoryStore
+from throttlekit.stores.grouped import grouped
+
+START_US = NOW_US + 20 * SECOND_US
+FIVE = [case.limit for case in FIVE_CASES]
+TOGETHER = ["memory", "redis", "cluster"]
+SPREAD = ["across hash slots", "across stores"]
+each_case = pytest.mark.parametrize("case", FIVE_CASES, ids=lambda case: case.label)
+
+
+@pytest.fixture(params=[*TOGETHER, *SPREAD])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """At the twentieth second of a minute. Where claims are spread, each limit has a name of its own."""
+    spread = request.param in SPREAD
+    store = store_named(
+        {"across hash slots": "cluster", "across stores": "redis"}.get(request.param, request.param), request
+    )
+    if request.param == "across stores":
+        store = grouped(store, [(f"*{digit}", MemoryStore()) for digit in "02468ace"])
+    with contextlib.closing(Bench(store, spread=spread)) as bench:
+        bench.now_us = START_US
+        yield bench
+
+
+@pytest.fixture
+def in_one_script(request: pytest.FixtureRequest, bench: Bench) -> Bench:
+    if bench.spread:
+        pytest.skip("only where all claims are decided at one instant")
+    return bench
+
+
+def _left(bench: Bench) -> list[int]:
+    return [bench.left(limit) for limit in FIVE]
+
+
+def _seen(bench: Bench, limit: Limit) -> list[object]:
+    """All that is visible of *limit* now: its use, and when each cost would pass."""
+    return [bench.look(limit, cost=cost)[:5] for cost in range(limit.capacity + 1)]
+
+
+def test_a_grant_charges_every_limit_its_own_cost(bench: Bench) -> None:
+    """A cost of 0 passes where nothing is left. One call corrects them all, up and down again."""
+    answer = bench.ask(*FIVE)
+    left = [use and limit.remaining(use, bench.now_us) for limit, use in zip(FIVE, answer.uses, strict=True)]
+    assert left == _left(bench) == [4, 0, 4, 4, 4]
+    bench.settle(*FIVE, was=1, actual=5)
+    assert _left(bench) == [0] * 5
+    bench.settle(*FIVE, was=5, actual=0)
+    assert bench.untouched(*FIVE)
+    bench.drain(FIVE[1])
+    assert bench.ask(*FIVE, cost=(5, 0, 3, 0, 2)).allowed
+    assert _left(bench) == [0, 0, 2, 5, 3]
+
+
+@each_case
+def test_a_denial_by_one_changes_no_other(bench: Bench, case: Case) -> None:
+    """In any order, used or unused, to the unit and to the microsecond; a job that waits keeps nothing either."""
+    others = [limit for limit in FIVE if limit != case.limit]
+    bench.drain(case.limit)
+    for used in (False, True):
+        if used:
+            for limit in others:
+                assert bench.ask(limit, cost=min(2, limit.capacity)).allowed
+                bench.now_us += 1_000
+        before = [_seen(bench, limit) for limit in others]
+        for first in range(5):
+            limits = [*FIVE[first:], *FIVE[:first]]
+            for caller, job in ((Caller.PEEK, ""), (Caller.GUEST, ""), (Caller.JOB, "waits")):
+                answer = bench.ask(*limits, caller=caller, job=job)
+                assert (answer.allowed, answer.retry_us > bench.now_us) == (False, True), answer
+            bench.forget(*limits, job="waits")
+        assert [_seen(bench, limit) for limit in others] == before
+
+
+@each_case
+def test_a_job_passes_when_it_is_woken(bench: Bench, case: Case) -> None:
+    """It waits for one of five limits; newcomers do not pass before it."""
+    bench.drain(case.limit)
+    ids = [f"job {number}" for number in range(1 + case.together)]
+    for id in ids:
+        denied = bench.ask(*FIVE, job=id)
+        assert (denied.reason, FIVE[denied.claim]) == (Reason.EXHAUSTED, case.limit)
+    bench.now_us = bench.look(case.limit, job=ids[0]).retry_us
+    assert not bench.ask(*FIVE).allowed
+    assert bench.woken(case.limit)[0] == ids[0]
+    assert bench.ask(*FIVE, job=ids[0]).allowed
+    others = [limit for limit in FIVE if limit != case.limit]
+    assert [bench.left(limit) for limit in others] == [limit.capacity - 1 for limit in others]
+
+
+def test_a_denial_leaks_no_slot(bench: Bench) -> None:
+    """A slot is held only if the rate passes, and the rate is charged only with a slot."""
+    slots = Concurrency("slots", 1, lease=30)
+    bench.drain(TEN)
+    assert not bench.ask(slots, TEN, holder="one").allowed
+    bench.now_us += SECOND_US
+    assert bench.ask(slots, holder="two").allowed
+    assert not bench.ask(slots, TEN, holder="three").allowed
+    assert bench.left(TEN) == TEN.capacity
+
+
+def test_the_limit_that_opens_last_binds(in_one_script: Bench) -> None:
+    """Of several that deny, in any order; the job waits on its list, and has a position on the others."""
+    bench = in_one_script
+    bench.drain(TEN, SLOW)
+    for limits in ((TEN, SLOW), (SLOW, TEN)):
+        answer = bench.look(*limits)
+        assert (limits[answer.claim], answer.retry_us) == (SLOW, START_US + SECOND_US)
+    for id in ("gone", "stays"):
+        assert bench.ask(TEN, SLOW, job=id).claim == 1
+    bench.forget(TEN, SLOW, job="gone")
+    assert bench.store.where([bench.claim(TEN), bench.claim(SLOW)], "gone", bench.now_us) is None
+    assert [bench.store.list_waiting(bench.claim(limit)).jobs for limit in (SLOW, TEN)] == [1, 0]
+    bench.now_us += STEP_US
+    assert bench.ask(TEN, job="behind").allowed
+    bench.now_us = START_US + SECOND_US
+    assert bench.woken(SLOW) == ["stays"]
+    assert bench.ask(TEN, SLOW, job="stays").allowed
+
+
+def test_threads_never_pass_more_than_the_smallest(bench: Bench) -> None:
+    """With any number of threads each limit is charged what passed: all of the smallest, in one script."""
+    limits, passed = [limit for limit in FIVE if limit.capacity == 5], list[bool]()
+    run_in_threads(4, lambda _: passed.extend(bench.ask(*limits).allowed for _ in range(10)))
+    assert (1 if bench.spread else 5) <= sum(passed) <= 5
+    assert [bench.left(limit) for limit in limits] == [5 - sum(passed)] * len(limits)
