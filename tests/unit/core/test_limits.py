@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -66,50 +67,36 @@ def test_default_burst_is_a_second_worth(rate: str, burst: int) -> None:
 
 RATE_IS = 'Write it as "100/minute", "10/s", "5/10s", or (5, timedelta(seconds=10)).'
 KEY_IS = 'write one in braces, like "{account_id}", or leave it out to count everything together'
+UNNAMED = 'must name its arguments, like "{account_id}"'
+SCOPE_IS = 'the scope must be "global", "queue", "job" or "process"'
+TIERS_ARE = 'tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}'
 
+# Each message begins with "limit 'partner': ", if its name is not what is wrong.
 COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"name": ""}, "a limit's name must be some text, not ''"),
     ({"name": None}, "a limit's name must be some text, not None"),
-    ({"name": 7}, "a limit's name must be some text, not 7"),
     ({"name": "a\ud800"}, "a limit's name must be text that UTF-8 can encode, not 'a\\ud800'"),
-    ({"rate": "often"}, f"limit 'partner': 'often' is not a rate. {RATE_IS}"),
-    ({"rate": "10 a minute"}, f"limit 'partner': '10 a minute' is not a rate. {RATE_IS}"),
-    ({"rate": None}, f"limit 'partner': None is not a rate. {RATE_IS}"),
+    ({"rate": "10 a minute"}, f"'10 a minute' is not a rate. {RATE_IS}"),
+    ({"rate": None}, f"None is not a rate. {RATE_IS}"),
     (
         {"rate": "10/minit"},
-        "limit 'partner': 'minit' in rate '10/minit' is not a unit of time: use s, m, h, d, w, or second … week; "
+        "'minit' in rate '10/minit' is not a unit of time: use s, m, h, d, w, or second … week; "
         "a FixedWindow also takes month and year.",
     ),
     (
         {"rate": "0/s"},
-        "limit 'partner': the amount of rate '0/s' must be a whole number of units, "
-        f"at least 1 and at most 999999999999. {RATE_IS}",
+        f"the amount of rate '0/s' must be a whole number of units, at least 1 and at most 999999999999. {RATE_IS}",
     ),
-    (
-        {"rate": "1/400d"},
-        f"limit 'partner': the period of rate '1/400d' must be between 1 µs and 366 days. {RATE_IS}",
-    ),
-    (
-        {"rate": (10, "1s")},
-        f"limit 'partner': the period of rate (10, '1s') must be a timedelta or a number of seconds. {RATE_IS}",
-    ),
-    ({"key": 7}, "limit 'partner': the key must be a template like \"{account_id}\" or a callable, not 7"),
-    (
-        {"key": b"{account_id}"},
-        "limit 'partner': the key must be a template like \"{account_id}\" or a callable, not b'{account_id}'",
-    ),
-    ({"key": ""}, f"limit 'partner': the key template '' names no argument: {KEY_IS}"),
-    ({"key": "all"}, f"limit 'partner': the key template 'all' names no argument: {KEY_IS}"),
-    (
-        {"key": "{"},
-        "limit 'partner': the key template '{' cannot be read: Single '{' encountered in format string",
-    ),
-    ({"key": "{}"}, "limit 'partner': the key template '{}' must name its arguments, like \"{account_id}\""),
-    ({"key": "{0}"}, "limit 'partner': the key template '{0}' must name its arguments, like \"{account_id}\""),
-    ({"key": "{a b}"}, "limit 'partner': the key template '{a b}' must name its arguments, like \"{account_id}\""),
+    ({"rate": "1/400d"}, f"the period of rate '1/400d' must be between 1 µs and 366 days. {RATE_IS}"),
+    ({"rate": (10, "1s")}, f"the period of rate (10, '1s') must be a timedelta or a number of seconds. {RATE_IS}"),
+    ({"key": 7}, 'the key must be a template like "{account_id}" or a callable, not 7'),
+    ({"key": b"{a}"}, "the key must be a template like \"{account_id}\" or a callable, not b'{a}'"),
+    *(({"key": key}, f"the key template {key!r} names no argument: {KEY_IS}") for key in ("", "all")),
+    *(({"key": key}, f"the key template {key!r} {UNNAMED}") for key in ("{}", "{0}", "{a b}")),
     *(
-        ({"key": key}, f"limit 'partner': the key template {key!r} cannot be read: {fault}")
+        ({"key": key}, f"the key template {key!r} cannot be read: {fault}")
         for key, fault in (
+            ("{", "Single '{' encountered in format string"),
             ("{a:>{b}}", "a format must not hold a field of its own"),
             ("{a:{}}", "a format must not hold a field of its own"),
             ("{a:>1000000000}", "a width or precision must be less than 1000"),
@@ -117,124 +104,60 @@ COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
             ("{a!x}", "there is no conversion !x"),
         )
     ),
-    ({"cost": -1}, "limit 'partner': a cost must be a whole number of at least 0, not -1"),
-    ({"cost": 1.5}, "limit 'partner': a cost must be a whole number of at least 0, not 1.5"),
-    ({"cost": True}, "limit 'partner': a cost must be a whole number of at least 0, not True"),
-    ({"cost": "1"}, "limit 'partner': a cost must be a whole number of at least 0, not str"),
-    ({"cost": None}, "limit 'partner': a cost must be a whole number of at least 0, not NoneType"),
-    (
-        {"scope": "worker"},
-        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not \'worker\'',
-    ),
-    (
-        {"scope": "Queue"},
-        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not \'Queue\'',
-    ),
-    (
-        {"scope": None},
-        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not None',
-    ),
-    (
-        {"scope": ["queue"]},
-        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not [\'queue\']',
-    ),
-    (
-        {"tier": "{plan}"},
-        'limit \'partner\': tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}',
-    ),
-    (
-        {"default_tier": "free"},
-        'limit \'partner\': tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}',
-    ),
-]
-OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
     *(
-        (
-            TokenBucket,
-            {"burst": burst},
-            f"limit 'partner': the burst must be a whole number of at least 1, not {burst!r}: "
-            "it includes the first unit",
-        )
-        for burst in (0, -1, 1.5, True, "9", {"free": 9})
+        ({"cost": cost}, f"a cost must be a whole number of at least 0, not {told}")
+        for cost, told in ((-1, "-1"), (1.5, "1.5"), (True, "True"), ("1", "str"), (None, "NoneType"))
     ),
+    *(({"scope": scope}, f"{SCOPE_IS}, not {scope!r}") for scope in ("worker", "Queue", None, ["queue"])),
+    ({"tier": "{plan}"}, TIERS_ARE),
+    ({"default_tier": "free"}, TIERS_ARE),
+]
+BUCKET_IS = "must be a whole number of at least 1, not {!r}: it includes the first unit"
+WINDOW_IS = (
+    "must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a week, a month or a year: a fixed window begins with "
+    "the calendar's. For any other, take a SlidingWindow or a SlidingLog"
+)
+ZONE_IS = 'like "Europe/Berlin". Where the system has no time zones at all: pip install tzdata'
+OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
+    *((TokenBucket, {"burst": n}, f"the burst {BUCKET_IS.format(n)}") for n in (0, -1, 1.5, True, "9", {"free": 9})),
     (
         TokenBucket,
         {"rate": "1/day", "burst": 3661},
-        "limit 'partner': a burst of 3661 at '1/day' would take more than ten years to fill: lower it",
+        "a burst of 3661 at '1/day' would take more than ten years to fill: lower it",
     ),
     *(
-        (
-            LeakyBucket,
-            {"queue": queue},
-            f"limit 'partner': the queue must be a whole number of at least 0, not {queue!r}",
-        )
-        for queue in (-1, 1.5, True, "9", {"free": 9})
+        (algorithm, {"queue": n}, f"the queue must be a whole number of at least 0, not {n!r}")
+        for algorithm in ALGORITHMS
+        for n in (-1, 1.5, True, "9", {"free": 9})
     ),
     *(
-        (
-            FixedWindow,
-            {"rate": rate},
-            f"limit 'partner': the period of {rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a "
-            "week, a month or a year: a fixed window begins with the calendar's. For any other, take a SlidingWindow "
-            "or a SlidingLog",
-        )
-        for rate in ("1/7s", "1/7h", "1/2d", "1/365d", (5, 0.7), (5, timedelta(days=1, microseconds=1)))
+        (FixedWindow, {"rate": rate}, f"the period of {rate!r} {WINDOW_IS}")
+        for rate in ("1/7s", "1/2d", "1/365d", (5, 0.7), (5, timedelta(days=1, microseconds=1)))
     ),
     *(
-        (
-            FixedWindow,
-            {"tz": tz},
-            f"limit 'partner': the time zone {tz!r} is not known here: write it like \"Europe/Berlin\". "
-            "Where the system has no time zones at all: pip install tzdata",
-        )
+        (FixedWindow, {"tz": tz}, f"the time zone {tz!r} is not known here: write it {ZONE_IS}")
         for tz in ("Europe/Berlim", "berlin", "", "+02:00", "Europe", "../etc/passwd", "\x00", "\ud800", "a" * 5000)
     ),
     *(
-        (FixedWindow, {"tz": tz}, f"limit 'partner': tz must be the name of a time zone, {told}")
-        for tz, told in ((1, 'like "Europe/Berlin", not 1'), (b"UTC", "like \"Europe/Berlin\", not b'UTC'"))
+        (FixedWindow, {"tz": tz}, f'tz must be the name of a time zone, like "Europe/Berlin", not {tz!r}')
+        for tz in (1, b"UTC")
     ),
     (
         SlidingLog,
         {"rate": "100001/s"},
-        "limit 'partner': the amount of '100001/s' is more than 100000: a sliding log keeps 7 bytes a unit. "
+        "the amount of '100001/s' is more than 100000: a sliding log keeps 7 bytes a unit. "
         "Take a SlidingWindow or a TokenBucket, which keep none",
     ),
 ]
+FAULTS = [(algorithm, *fault) for algorithm in ALGORITHMS for fault in COMMON_FAULTS] + OWN_FAULTS
 
 
-@every_algorithm
-@pytest.mark.parametrize(("wrong", "told"), COMMON_FAULTS)
+@pytest.mark.parametrize(("algorithm", "wrong", "told"), FAULTS)
 def test_limit_that_cannot_work_is_refused_when_made(algorithm: type[Limit], wrong: dict[str, Any], told: str) -> None:
     """A value that can never work fails where it is written, not in a job; the message says which and what is right."""
     with pytest.raises(ConfigurationError) as caught:
         make(algorithm, **wrong)
-    assert str(caught.value) == told
-
-
-@pytest.mark.parametrize(("algorithm", "wrong", "told"), OWN_FAULTS)
-def test_option_of_one_algorithm_that_cannot_work_is_refused_when_made(
-    algorithm: type[Limit], wrong: dict[str, Any], told: str
-) -> None:
-    """An algorithm's own options are checked like those that all have."""
-    with pytest.raises(ConfigurationError) as caught:
-        make(algorithm, **wrong)
-    assert str(caught.value) == told
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        (LeakyBucket, {"burst": 5}),
-        (FixedWindow, {"burst": 5}),
-        (SlidingWindow, {"tz": "UTC"}),
-        (SlidingLog, {"burst": 5}),
-        (TokenBucket, {"tiers": {}}),
-    ],
-)
-def test_option_of_another_algorithm_is_refused(algorithm: type[Limit], options: dict[str, Any]) -> None:
-    """An algorithm takes its own options only: none is silently without effect."""
-    with pytest.raises(TypeError, match="unexpected keyword argument"):
-        make(algorithm, **options)
+    assert str(caught.value) == ("" if "name" in wrong else "limit 'partner': ") + told
 
 
 @pytest.mark.parametrize(
@@ -253,15 +176,19 @@ def test_misspelt_option_names_the_class_and_the_right_name(algorithm: type[Limi
     assert str(caught.value) == f"{algorithm.__name__}() got an unexpected keyword argument {option!r}{hint}"
 
 
-@pytest.mark.parametrize("rate", ["1/s", "1/10s", "1/15m", "1/6h", "1/day", (5, 0.5), (5, timedelta(microseconds=1))])
-def test_period_that_fits_into_a_day_is_fine(rate: Any) -> None:
-    """A fixed window may be as long as the calendar has windows."""
-    assert FixedWindow("partner", rate).capacity == FixedWindow("partner", rate).amount
-
-
-def test_log_of_a_million_units_is_fine() -> None:
-    """A log may have a million units, and not more."""
-    assert SlidingLog("partner", "100000/day").capacity == 10**5
+@pytest.mark.parametrize(
+    ("limit", "capacity"),
+    [
+        *((FixedWindow("x", rate), 1) for rate in ("1/s", "1/10s", "1/15m", "1/6h", "1/day", (1, 0.5))),
+        (FixedWindow("x", (1, timedelta(microseconds=1))), 1),
+        (SlidingLog("x", "100000/day", queue=2**53 - 1), 10**5),
+        (TokenBucket("x", "1/day", burst=3660, cost=3660), 3660),
+    ],
+)
+def test_most_that_is_fine(limit: Limit, capacity: int) -> None:
+    """Each is the last value before one that is refused; all that can pass at once may be one cost, and so may 0."""
+    assert limit.capacity == capacity == limit.check_cost(capacity)
+    assert limit.check_cost(0) == 0
 
 
 @pytest.mark.parametrize(
@@ -297,23 +224,6 @@ REMEDIES: dict[type[Limit], str] = {
 }
 
 
-@every_algorithm
-def test_cost_of_all_that_can_pass_at_once_is_fine(algorithm: type[Limit]) -> None:
-    """A cost may be as large as the capacity, and 0."""
-    limit = make(algorithm)
-    assert limit.check_cost(limit.capacity) == limit.capacity
-    assert limit.check_cost(0) == 0
-
-
-def test_cost_above_the_burst_is_refused_when_made() -> None:
-    """A fixed cost that could never pass fails at once, and tells the numbers."""
-    with pytest.raises(CostExceedsLimit) as caught:
-        TokenBucket("partner", "10/s", burst=5, cost=6)
-    error = caught.value
-    assert (error.cost, error.limit, error.most) == (6, "partner", 5)
-    assert isinstance(error, ValueError)
-
-
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_cost_error_travels(copied: Any) -> None:
     """The error can be pickled and copied, numbers included: job frameworks do both."""
@@ -327,16 +237,6 @@ def test_cost_error_travels(copied: Any) -> None:
 def test_cost_error_without_a_remedy_says_what_would_have_to_be() -> None:
     """A limit that knows no remedy of its own still says what is wanted."""
     assert str(CostExceedsLimit(cost=6, limit="partner", most=5)).endswith("or let 6 pass at once.")
-
-
-def test_cost_of_the_whole_burst_is_fine() -> None:
-    """A cost may be as large as the burst."""
-    assert TokenBucket("partner", "10/s", burst=5, cost=5).cost_of(None) == 5
-
-
-def test_burst_of_ten_years_is_fine() -> None:
-    """A bucket may take ten years to fill, and not longer."""
-    assert TokenBucket("partner", "1/day", burst=3660).burst == 3660
 
 
 @pytest.mark.parametrize(
@@ -357,25 +257,29 @@ def test_key_is_worked_out_from_the_job(key: Any, text: str) -> None:
     assert TokenBucket("partner", "10/s", key=key).key_of(JOB) == text
 
 
+MISSING = "names 'customer', which job 'send' does not have; it has"
+NO_TEXT = "a key must be text or a whole number"
+
+
 @pytest.mark.parametrize(
-    "key",
+    ("key", "job", "told"),
     [
-        "{customer}",
-        "{account_id.customer}",
-        "{region[9]}",
-        lambda job: None,
-        lambda job: 1.5,
-        lambda job: True,
-        lambda job: ["a"],
-        lambda job: job.kwargs["customer"],
-        lambda job: 1 // 0,
-        "{account_id:no such format}",
+        ("{customer}", Job(name="send", kwargs={"b": 1, "a": 2}), f"{MISSING} a, b"),
+        ("{customer}", Job(name="send"), "has no arguments"),
+        ("{region.code}", JOB, "which job 'call_partner' does not have; it has account_id"),
+        ("{rest[9]}", JOB, "which job 'call_partner' does not have; it has account_id"),
+        ("{account_id:no such format}", JOB, ""),
+        ("{account_id}", None, "pass job=, or the key itself as key="),
+        *((lambda job, key=key: key, JOB, NO_TEXT) for key in (None, 1.5, True, ["a"], b"x", object())),
+        *(("{a}:{b}", Job(kwargs={"a": value, "b": "x"}), NO_TEXT) for value in (None, True, 1.5)),
+        *((lambda job, n=n: n, JOB, "a whole number must have less than 600 digits") for n in (1 << 2000, 10**5000)),
+        (lambda job: job.kwargs["customer"], JOB, "failed on job 'call_partner': KeyError"),
     ],
 )
-def test_key_that_cannot_be_worked_out_is_a_configuration_error(key: Any) -> None:
-    """A key that fails on a job is a permanent fault, and the message names the limit."""
-    with pytest.raises(ConfigurationError, match="limit 'partner': "):
-        TokenBucket("partner", "10/s", key=key).key_of(JOB)
+def test_key_that_cannot_be_worked_out_is_a_configuration_error(key: Any, job: Job | None, told: str) -> None:
+    """A key that fails on a job is a permanent fault: the message names the limit, and what is missing."""
+    with pytest.raises(ConfigurationError, match=f"limit 'partner': .*{re.escape(told)}"):
+        TokenBucket("partner", "10/s", key=key).key_of(job)
 
 
 @pytest.mark.parametrize("key", ["{customer!r}", "{customer!s}", "{customer!a:>20}"])
@@ -388,54 +292,22 @@ def test_an_address_in_memory_is_no_key(key: str, customer: object) -> None:
         TokenBucket("partner", "10/s", key=key).key_of(Job(name="send", kwargs={"customer": customer}))
 
 
-def test_missing_argument_is_named_with_those_there() -> None:
-    """The message says what the template wants, and what the job has."""
-    with pytest.raises(ConfigurationError, match=r"names 'customer', which job 'send' .* has a, b"):
-        TokenBucket("partner", "10/s", key="{customer}").key_of(Job(name="send", kwargs={"b": 1, "a": 2}))
-
-
-def test_missing_argument_of_a_job_without_arguments() -> None:
-    """The message says so when the job has no arguments at all."""
-    with pytest.raises(ConfigurationError, match="has no arguments"):
-        TokenBucket("partner", "10/s", key="{customer}").key_of(Job(name="send"))
-
-
-def test_key_without_a_job_is_refused() -> None:
-    """A limit with a key needs a job, or the key itself."""
-    with pytest.raises(ConfigurationError, match="pass job=, or the key itself as key="):
-        TokenBucket("partner", "10/s", key="{account_id}").key_of(None)
-
-
-def test_callable_cost_is_given_the_job() -> None:
-    """A cost may be worked out from the job."""
-    assert TokenBucket("tokens", "10/s", cost=lambda job: len(job.args)).cost_of(JOB) == 1
-
-
-@pytest.mark.parametrize("cost", [-1, 1.5, None, True, "3", len, lambda job: 1])
+@pytest.mark.parametrize("cost", [-1, 1.5, None, True, "3", len])
 def test_callable_cost_must_be_a_whole_number(cost: Any) -> None:
     """What a cost callable returns is checked like a cost that is written down."""
+    assert TokenBucket("tokens", "10/s", cost=lambda job: len(job.args)).cost_of(JOB) == 1
     with pytest.raises(ConfigurationError, match="limit 'tokens'"):
         TokenBucket("tokens", "10/s", cost=lambda job: cost).cost_of(JOB)
 
 
-def test_callable_cost_above_the_burst_can_never_pass() -> None:
-    """A cost that turns out larger than the burst raises, it never gets a delay."""
-    with pytest.raises(CostExceedsLimit) as caught:
-        TokenBucket("tokens", "10/s", burst=5, cost=lambda job: 6).cost_of(JOB)
-    assert (caught.value.cost, caught.value.most) == (6, 5)
-
-
 def test_callable_cost_that_fails_names_limit_and_job() -> None:
-    """A cost callable that raises is a permanent fault; the original error stays the cause."""
+    """A cost callable that raises is a permanent fault, and the original error is the cause; it needs a job."""
+    limit = TokenBucket("tokens", "10/s", cost=lambda job: 1 // 0)
     with pytest.raises(ConfigurationError, match=r"limit 'tokens': the cost .* failed on job 'call_partner'") as caught:
-        TokenBucket("tokens", "10/s", cost=lambda job: 1 // 0).cost_of(JOB)
+        limit.cost_of(JOB)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def test_callable_cost_without_a_job_is_refused() -> None:
-    """A cost that comes from the job needs one, or the cost itself."""
     with pytest.raises(ConfigurationError, match="pass job=, or the cost itself as cost="):
-        TokenBucket("tokens", "10/s", cost=lambda job: 1).cost_of(None)
+        limit.cost_of(None)
 
 
 @pytest.mark.parametrize("key", [None, "{account_id}", "{more[zone]}", "{anything}", lambda job: 1])
@@ -449,52 +321,13 @@ def test_function_without_the_named_argument_is_refused() -> None:
     limit = TokenBucket("partner", "10/s", key="{account_id}-{tenant.id}")
     with pytest.raises(ConfigurationError, match=r"names an argument 'tenant' that plain\(account_id\) does not take"):
         limit.check_function(plain)
-
-
-def test_function_with_exactly_the_arguments_fits() -> None:
-    """A function without **kwargs fits when it takes every argument that the template names."""
     TokenBucket("partner", "10/s", key="{account_id}").check_function(plain)
 
 
-@pytest.mark.parametrize("key", ["x", 7, ""])
-def test_key_text_reads_what_has_one_text(key: Any) -> None:
-    """Text and whole numbers have the same text everywhere."""
-    assert key_text(key) == str(key)
-
-
-@pytest.mark.parametrize("key", [None, True, 1.5, b"x", object(), ["a"], ("a",)])
-def test_key_text_refuses_the_rest(key: Any) -> None:
-    """Values whose text may differ between processes are no keys."""
-    with pytest.raises(ConfigurationError, match="a key must be text or a whole number"):
-        key_text(key)
-
-
-def test_number_that_nobody_writes_out_is_no_key() -> None:
-    """A whole number of some 600 digits is a key; one that Python may refuse to write out is none, whoever sent it."""
-    assert len(key_text(10**600)) == 601
-    for key in (1 << 2000, 10**5000):
-        with pytest.raises(ConfigurationError, match="a whole number must have less than 600 digits"):
-            key_text(key)
-
-
-@pytest.mark.parametrize("value", [None, True, 1.5])
-def test_part_of_a_key_is_read_like_a_whole_one(value: Any) -> None:
-    """Also among other text, a value whose text may differ between processes is no key."""
-    limit = TokenBucket("partner", "10/s", key="{account_id}:{region}")
-    with pytest.raises(ConfigurationError, match="a key must be text or a whole number"):
-        limit.key_of(Job(kwargs={"account_id": value, "region": "eu"}))
-
-
-@pytest.mark.parametrize("key", ["{region.code}", "{rest[9]}"])
-def test_missing_part_of_an_argument_is_told_like_a_missing_one(key: str) -> None:
-    """A template that names an attribute or an item that is not there says that the job has none."""
-    with pytest.raises(ConfigurationError, match="which job 'call_partner' does not have; it has account_id"):
-        TokenBucket("partner", "10/s", key=key).key_of(JOB)
-
-
-def test_key_may_be_as_wide_as_three_digits_say() -> None:
-    """A field's width of 999 is the greatest."""
+def test_key_may_be_long() -> None:
+    """A field's width of 999 is the greatest, and so is a number of 600 digits."""
     assert len(TokenBucket("partner", "10/s", key="{account_id:>999}").key_of(JOB)) == 999
+    assert len(key_text(10**600)) == 601
 
 
 def test_cost_that_nobody_writes_out_is_refused() -> None:
@@ -705,21 +538,16 @@ def test_limit_is_equal_to_no_other_thing(other: object) -> None:
     assert TokenBucket("partner", "10/s").__eq__(other) is NotImplemented
 
 
-@pytest.mark.parametrize("limit", VALUES, ids=told)
 @pytest.mark.parametrize("attribute", ["name", "amount", "fingerprint", "burst", "cost", "by_value", "anything"])
-def test_limit_cannot_be_changed(limit: Limit, attribute: str) -> None:
-    """A limit is changed only into a new one; the message says so."""
+def test_limit_cannot_be_changed(attribute: str) -> None:
+    """A limit is changed only into a new one; the message says so. An attribute that no limit has is told as usual."""
+    limit = TokenBucket("partner", "10/s")
     with pytest.raises(AttributeError, match=f"a limit cannot be changed: make a new one .* setting '{attribute}'"):
         setattr(limit, attribute, "other")
     with pytest.raises(AttributeError, match=f"a limit cannot be changed: '{attribute}' stays"):
         delattr(limit, attribute)
-
-
-@pytest.mark.parametrize("limit", VALUES, ids=told)
-def test_attribute_that_no_limit_has_is_told_as_usual(limit: Limit) -> None:
-    """A misspelt attribute is an AttributeError that names the algorithm."""
-    with pytest.raises(AttributeError, match=f"'{type(limit).__name__}' object has no attribute 'brust'"):
-        _ = limit.brust
+    with pytest.raises(AttributeError, match="'TokenBucket' object has no attribute 'brust'"):
+        _ = limit.brust  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -773,13 +601,6 @@ def test_remaining_is_what_is_not_used(algorithm: type[Limit]) -> None:
 
 
 @every_algorithm
-def test_only_a_queue_has_room(algorithm: type[Limit]) -> None:
-    """Without a queue, any number may wait."""
-    limit = make(algorithm)
-    assert limit.max_queue is None
-
-
-@every_algorithm
 @pytest.mark.parametrize("queue", [None, 0, 3])
 def test_queue_is_what_may_wait(algorithm: type[Limit], queue: int | None) -> None:
     """So many jobs; None: any number. It is no part of what is counted, and stays when the rate changes."""
@@ -792,14 +613,6 @@ def test_queue_is_what_may_wait(algorithm: type[Limit], queue: int | None) -> No
     assert algorithm is SlidingLog or scaled(limit, 500).max_queue == queue
     assert load(dump(limit, JOB)).max_queue == queue
     assert ("queue" in dump(limit, JOB)) == (queue is not None or algorithm is LeakyBucket)
-
-
-@every_algorithm
-@pytest.mark.parametrize("queue", [-1, 1.0, "3", True, 2**53, {"free": 1}])
-def test_queue_that_is_none_is_refused(algorithm: type[Limit], queue: Any) -> None:
-    """The message names the limit and the value."""
-    with pytest.raises(ConfigurationError, match="'partner': the queue must be"):
-        make(algorithm, queue=queue)
 
 
 def test_queue_of_tiers_of_rates_and_of_a_share() -> None:
@@ -826,18 +639,6 @@ def test_length_of_a_token_lease_is_kept_to_the_microsecond() -> None:
     assert (limit.prefetch_for, limit.prefetch_quota.for_us) == (0.001001, 1001)
 
 
-def test_what_failed_in_a_key_is_the_cause() -> None:
-    """A key that fails tells the kind of error, and carries the error itself."""
-    fault = LookupError("account 42")
-
-    def key(job: Job) -> str:
-        raise fault
-
-    with pytest.raises(ConfigurationError, match="failed on job 'call_partner': LookupError") as caught:
-        TokenBucket("partner", "10/s", key=key).key_of(JOB)
-    assert caught.value.__cause__ is fault
-
-
 @pytest.mark.parametrize(("scope", "job"), [("queue", Job(queue=7)), ("job", Job(name=b"x"))])  # type: ignore[arg-type]
 def test_scope_of_what_is_no_text_is_refused(scope: Any, job: Job) -> None:
     """A queue or a job's name that is no text has no part in a key."""
@@ -846,9 +647,7 @@ def test_scope_of_what_is_no_text_is_refused(scope: Any, job: Job) -> None:
 
 
 def test_longest_queue_is_what_a_script_can_count() -> None:
-    """A queue of 2**53 - 1 is fine, and one more is refused."""
-    limit = LeakyBucket("partner", "1/d", queue=2**53 - 1)
-    assert limit.max_queue == 2**53 - 1
+    """A queue of 2**53 is refused."""
     with pytest.raises(ConfigurationError, match="must be less than 2"):
         LeakyBucket("partner", "1/d", queue=2**53)
 
