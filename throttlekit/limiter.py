@@ -354,7 +354,7 @@ class Limiter(Wired):
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Forget what was counted under *limits*: full buckets, empty waitlists. Jobs that wait ask again.
+        Forget what was counted under *limits*: full buckets, empty waitlists. Waiting jobs make new requests.
 
         Raises:
             ConfigurationError: As for `acquire`.

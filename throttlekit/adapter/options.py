@@ -85,7 +85,7 @@ class JobOptions:
         Read and check the options where they are declared, so that a mistake shows at once.
 
         Args:
-            limiter: Learns the limits' names: one name stands for one definition.
+            limiter: Registers the limits: one name has one definition.
             function: The job's function: templates of keys and tiers may name its arguments only.
 
         Raises:
