@@ -310,7 +310,7 @@ class Limiter(Wired):
 
         Raises:
             ConfigurationError: As for `acquire`; *limit* has no `adapt=`.
-            StoreUnavailable: The store did not answer. The rate may have fallen, or not.
+            StoreUnavailable: The store did not answer. It is not known whether the rate was reduced.
         """
         self.slow_down([falling(each) for each in self._each_tier(limit, job, key)])
 

@@ -152,8 +152,8 @@ class Prefetcher:
 
     def passed(self) -> list[tuple[Limit, str, int, int]]:
         """
-        What `spend` let pass since this was last called: limit, bucket, jobs, units. An entry that was dropped
-        meanwhile is not counted.
+        Return the grants of `spend` since the last call: limit, bucket, jobs, units. An entry that was dropped in the
+        meantime is not counted.
         """
         held = self._held
         with held.lock:

@@ -141,7 +141,7 @@ class JobOptions:
 
     def with_message(self, travelled: Mapping[str, Any]) -> JobOptions:
         """
-        What a message is held to that brought these options, which `travelling` wrote.
+        The limits of a message that has these options, which `travelling` wrote.
 
         Raises:
             ConfigurationError: They are not what it writes.
