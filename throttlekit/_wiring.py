@@ -52,7 +52,7 @@ class Wiring:
     Attributes:
         stores: What counts: the store of the fleet, and the memory of this process.
         pipeline: Decides a call with the store.
-        decider: Decides every call: what stands before the pipeline, and then the pipeline.
+        decider: Decides every call: the layers above the pipeline, and then the pipeline.
         prefetcher: Keeps the units that were taken ahead; None: nothing takes any.
         prefetched: Decides calls from them.
         peek_all: Answers many peeks together; see `Pipeline.peek_all`.
@@ -160,7 +160,7 @@ class Wired:
         return is_same_address(address, self.store_address)
 
     def _close_waker(self) -> None:
-        """The callers that wait ask again."""
+        """Let the waiting callers send their requests again."""
         waker, self._waker = self._waker, None
         for wake in [] if waker is None else waker.close():
             wake()

@@ -118,7 +118,7 @@ class AsyncLimiter:
         self, limit: Limit, most: int, *, job: Job | None = None, key: str | int | None = None
     ) -> Decision:
         """Like `Limiter.acquire_many`."""
-        await self._has_overrides()  # which asks the store in a thread, if it was not asked yet
+        await self._has_overrides()  # the first call sends a request to the store, in a thread
         units = UpTo(wiring_of(self._limiter).pipeline.resolver, self._limiter.in_force, limit, most, job, key)
         with suppress(StoreUnavailable):
             units.looked(await self.peek(units.limit, key=units.key, cost=units.most))
@@ -267,7 +267,7 @@ class AsyncLimiter:
         return wiring_of(self._limiter).pipeline.decide_all(attempts)
 
     async def _has_overrides(self) -> bool:
-        """Like `Fleet.has_overrides`; the first call in a process, which asks the store, runs in a thread."""
+        """Like `Fleet.has_overrides`; the first call in a process sends a request to the store, in a thread."""
         fleet = self._limiter.fleet
         if fleet is None:
             return False

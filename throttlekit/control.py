@@ -164,8 +164,8 @@ class Control:
 
     def shadow(self, limit: Limit | str, *, duration: float | timedelta | None = None) -> Sequence[Change]:
         """
-        Shadow mode: let a limit decide and count, and deny no job. How many it would have held back stands in the log
-        of each process every 30 seconds, and goes to the hook `throttlekit_shadow_denied`.
+        Shadow mode: let a limit decide and count, but deny no job. Every 30 seconds each process logs how many jobs the
+        limit would have denied, and calls the hook `throttlekit_shadow_denied`.
 
         Args:
             duration: Seconds until it denies again. Default: until `enforce`.
@@ -221,7 +221,7 @@ class Control:
         several patterns, the lowest factor. A `SlidingLog` cannot: it stays as it is, and its processes log that.
 
         Args:
-            limit: Or a pattern for several names, in which each `*` stands for any text: "llm-*".
+            limit: Or a pattern for several names, in which each `*` matches any text: "llm-*".
             factor: From 0.001 to 1, in thousandths; None: end the rule of this name, or of this very pattern.
             duration: Seconds until the limits have all of their rate again. Default: until it is ended.
 

@@ -91,14 +91,14 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
         limits: All limits of the call, of the job's tier.
         uses: What is used of each limit after the decision: `use.units`, of a concurrency limit the slots that are
             held; of a bucket for how many µs it had been full, and lost what came, before a job that waited took of
-            it, else 0. None for a limit that was not asked. Empty if the store was not asked, or gave
-            no answer.
+            it, else 0. None for a limit that was not decided. Empty if no request was sent to the store, or it
+            gave no answer.
         deferrals: How often the job has been denied by now, this time included.
         waited: Seconds since its first denial, by the store's clock. 0.0 if there was none, and while the store does
             not answer.
         waited_for: The name of the limit on whose waitlist the job waits, or waited last; "" if it never waited.
         due: Seconds until the job's turn: `decision.delay` is that, as far as the framework carries it.
-        took: Seconds that the store took to answer, or not to. None if it was not asked.
+        took: Seconds until the store answered or the request failed. None if no request was sent.
     """
 
     job: Job | None
@@ -114,7 +114,7 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
 
 class Deferred(NamedTuple):
     """
-    A job was denied and goes back to its framework.
+    A job was denied, and its framework delivers it again later.
 
     Attributes:
         deferrals: How often this job has been denied by now, this time included.

@@ -310,7 +310,7 @@ class Limiter(Wired):
 
         Raises:
             ConfigurationError: As for `acquire`; *limit* has no `adapt=`.
-            StoreUnavailable: The store did not answer. The rate may have fallen, or not.
+            StoreUnavailable: The store did not answer. It is not known whether the rate was reduced.
         """
         self.slow_down([falling(each) for each in self._each_tier(limit, job, key)])
 
@@ -354,7 +354,7 @@ class Limiter(Wired):
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Forget what was counted under *limits*: full buckets, empty waitlists. Jobs that wait ask again.
+        Forget what was counted under *limits*: full buckets, empty waitlists. Waiting jobs make new requests.
 
         Raises:
             ConfigurationError: As for `acquire`.

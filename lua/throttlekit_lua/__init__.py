@@ -1,9 +1,9 @@
 """
 Every Lua script of throttlekit.
 
-A store's script is composed (`read`): what all share, one file for each algorithm that it needs, and one for the verb;
-for `ask` also the short ways of most grants, `one_record` and `at_once`. The scripts of the fleet and of adapters stand
-alone (`script`).
+A store's script is composed (`read`) of the common part, one file for each algorithm that it needs, and one file for
+the verb. For `ask`, the fast paths of most grants are added, `one_record` and `at_once`. Each script of the fleet and
+of adapters is one file (`script`).
 """
 
 from functools import cache
@@ -61,7 +61,7 @@ _PARTS = {
 
 
 def script(name: str) -> str:
-    """The text of the script *name* that stands alone: call it at import, as above."""
+    """Return the text of the script *name*, which is one file. Call it at import, as above."""
     return (files(__name__) / f"{name}.lua").read_text("utf-8")
 
 

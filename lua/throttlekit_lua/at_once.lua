@@ -7,7 +7,7 @@
   ARGV     now, microseconds, if not by the server's clock; but for a caller without a job who waits for any time, "denials
            caller owner free wait epoch waited early attempt", and the job's id or ""; the claims: see claims.lua
            denials, waited: how often the job was denied, and for how long it has waited, as far as its process knows
-           caller: "job", "again", "guest" or "peek"; free: threads besides the one that asks; wait: how long the job will
+           caller: "job", "again", "guest" or "peek"; free: threads besides the one of this request; wait: how long the job will
            wait, microseconds, or nothing; epoch: of lists that begin now; early: how long before its units come it may
            be granted; attempt: which attempt of the job this is, or nothing
 

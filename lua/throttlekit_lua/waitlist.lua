@@ -502,8 +502,7 @@ end
 -- The workflow that will hold a slot of the claim, or "".
 local function workflow_of(c) return c.of.estimates and sub(c.c, -1) == '#' and c.c or '' end
 
--- Wakes entries of a claim's list, and records the free threads of the caller. Returns the delay until the caller should
--- look at the list again, or nil.
+-- Wakes entries of a claim's list, and records the caller's free threads. Returns the delay of the next look, or nil.
 local function wake_claim(c, free, by_job, granted)
   local list, asker = c.line, c.asker
   if list.epoch == '' or c.size == 0 then return nil end

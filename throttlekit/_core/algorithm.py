@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 __all__ = ["STALE_US", "Algorithm", "AlgorithmBase", "NoSlots", "Use", "WindowAlgorithm", "stored_until_us"]
 
 STALE_US = 60_000_000
-"""A state that lies so much further ahead than it can was written by a clock that was wrong."""
+"""A state that is this much further in the future than it can be was written by a wrong clock."""
 
 
 class Use(NamedTuple):
@@ -35,7 +35,7 @@ class Algorithm(Protocol):
     code: ClassVar[str]
     """One letter, by which the script finds the algorithm."""
     estimates: ClassVar[bool]
-    """Whether no clock shows when units come back: then a job may pass before it is due."""
+    """Whether the time at which units become free is unknown, as for slots. Then a job may be admitted early."""
     overflows: ClassVar[bool]
     """Whether it loses what comes while it is full, and `Use.units` says for how long."""
     remembered_us: ClassVar[int]
@@ -77,7 +77,7 @@ class Algorithm(Protocol):
 
     def read(self, state: Any, now_us: int, emptied_us: int = 0) -> tuple[Any, Any, Any]:
         """
-        Read what is stored.
+        Read the stored state.
 
         Args:
             emptied_us: After a 429: up to then the limit counts as used. 0: there was none.
@@ -121,24 +121,24 @@ class Algorithm(Protocol):
 
     def settle(self, state: Any, now_us: int, granted_us: int, by: int) -> Any:
         """
-        The state once the cost of a request that passed at *granted_us* turns out greater by *by*; less if negative.
+        Return the state after the cost of a request that was admitted at *granted_us* is corrected by *by* units.
 
-        The state may go beyond what the limit allows: then nothing passes until that is made up for. Only units that
-        the request took, and that still count, are given back.
+        A correction may exceed the limit. Then no request is admitted until the excess has expired. A negative *by*
+        returns units, but only those that the request took and that still count.
         """
         ...
 
     def use(self, state: Any, now_us: int) -> Use:
-        """What is used, and until when it counts."""
+        """The units in use, and how long they count."""
         ...
 
     def pace_us(self, state: Any, now_us: int) -> int:
-        """How long the limit takes, at its rate, to let the units of this request pass."""
+        """The time that the units of this request take at the rate of the limit."""
         ...
 
 
 class AlgorithmBase:
-    """What algorithms have in common: each says what of it is different."""
+    """The common part of all algorithms."""
 
     __slots__ = ()
 
@@ -155,19 +155,20 @@ class AlgorithmBase:
 
     def sanitize(self, state: Any, now_us: int) -> Any:
         """
-        The stored state if it can be true; else the state of a limit that has just been used up.
+        Return the stored state if it is possible, otherwise the state of a limit whose units have all just been used.
 
-        A state a little ahead of the clock stays as it is: a clock that steps back then only delays jobs. A state more
-        than `STALE_US` further ahead than it can be would block the limit for as long as the clock was wrong.
+        A state slightly in the future does not change, so a clock that steps back only delays jobs. A state that is
+        more than `STALE_US` further in the future than possible would block the limit for as long as the clock was
+        wrong.
         """
         raise NotImplementedError
 
     def adopt_rate(self, state: Any, now_us: int) -> Any:
-        """What a sanitized *state* means at this rate."""
+        """Convert a sanitized *state* that another rate wrote to this rate."""
         return state
 
     def exhaust(self, state: Any, at_us: int) -> Any:
-        """The state as if all that passes in one period had passed, evenly, up to *at_us*; *state* if it says more."""
+        """Return the state as if one period's units had been used evenly up to *at_us*; *state* if more are used."""
         return state
 
     def holds(self, state: Any, now_us: int) -> bool:
@@ -222,6 +223,6 @@ class WindowAlgorithm(NoSlots):
 
 
 def stored_until_us(algorithm: Algorithm, state: Any, now_us: int) -> int:
-    """The instant from which nothing is of use any more of what is written now."""
+    """Return the time at which the state that is written now expires."""
     full_us = algorithm.use(state, now_us).full_us
     return max(full_us, now_us + algorithm.remembered_us) if algorithm.remembered_us else full_us

@@ -1,5 +1,5 @@
 """
-The owners of jobs that come back late.
+The owners of jobs that their framework returns late.
 
 Some frameworks return a denied job after a delay, for example RQ's scheduler, which checks once a second. No process
 holds such a job, so no process can receive its wake. All jobs with the same greatest delay share one owner: the owner

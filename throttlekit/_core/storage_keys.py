@@ -72,7 +72,7 @@ def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
 
 
 def digest_of(stored: str) -> str:
-    """What stands for a key where people read it, which may contain arguments of jobs: the key as it is *stored*."""
+    """Return the name of a *stored* key for people, without arguments of jobs, which a key may contain."""
     return f"#{hashlib.blake2b(stored.encode(), digest_size=4).hexdigest()}" if stored else ""
 
 

@@ -123,7 +123,7 @@ def slow(
 
 
 def wake_after_change(claim: StoreClaim, number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-    """Wake jobs of one list after what is taken has changed: units or slots came back."""
+    """Wake jobs of one list after units or slots were returned."""
     if state.waitlist is None or not state.waitlist.epoch:
         return state
     return _woken_after(claim, number, state, now_us, bell)

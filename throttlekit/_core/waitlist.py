@@ -54,10 +54,7 @@ FUTURE_US = 1_000_000
 """A time that is further in the future than this was written by a clock that was wrong."""
 
 TRIAL_US = 1_000_000
-"""
-An owner that is skipped gets a trial wake when all its wakes, including the last trial, are overdue by this time. If
-the owner has no free thread, the script only checks whether it listens, this long after the last sign that it does.
-"""
+"""A skipped owner gets a trial wake if all its wakes are overdue by this; one without a free thread is only checked."""
 
 SPACING_US = 10_000
 """The shortest time between two looks that scripts request."""
@@ -75,9 +72,7 @@ MOST_AT_ONCE = 16
 """How many entries one request wakes or removes at most, so that no script blocks the server for long."""
 
 RETRY_SPREAD_US = 60_000_000
-"""
-The retry times of callers without a position are spread over at most this time, because these callers may never return.
-"""
+"""The retry times of callers without a position are spread over at most this time: they may never return."""
 
 FREE_UNKNOWN = 999_999
 """The free threads of an owner that has not reported them. They are known only while it has jobs in the order."""
@@ -127,8 +122,7 @@ class Entry:
             when its position is forgotten. None: never.
         at_us: While it is woken, the time for which it was woken. While it is kept, the end of its turn, or 0 if it has
             none: a job has a turn if it was woken here, and then a less scarce limit denied it.
-        counts: Whether its wake keeps units from other jobs. False for a trial wake, which only checks whether the
-            owner answers.
+        counts: Whether its wake keeps units from other jobs. False for a trial wake.
         workflow: The workflow that will hold the slot; "" if the job itself will.
         step: How much the entry added to its tenant's finish.
         since_us, denials: When the job was first denied, and how often it was denied.
@@ -197,8 +191,7 @@ class Waitlist:
         finishes: The start tag of each tenant's next job, if it is greater than v.
         ends: The entries that have an end, by that time.
         turns: The entries that have a turn, by the end of the turn.
-        next_retry_us: The earliest retry time of the next caller without a position. It spreads these callers over
-            time.
+        next_retry_us: The earliest retry time of the next caller without a position: it spreads them over time.
         pause, slow: The pause and the slow-down of the limit, if there are any.
     """
 
@@ -430,8 +423,7 @@ class Waitlist:
 
     def wake_workflow(self, workflow: str, now_us: int, ring: Ring) -> None:
         """
-        Wake jobs of a workflow that holds its slot, because they need no other slot. When one of them is admitted, this
-        is called again.
+        Wake jobs of a workflow that holds its slot, because they need no other slot. Each grant wakes more of them.
         """
         waiting = [e for e in self.entries.values() if e.state is State.WAITING and e.workflow == workflow]
         for entry in sorted(waiting, key=lambda entry: entry.place)[:MOST_AT_ONCE]:

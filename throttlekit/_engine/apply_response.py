@@ -50,7 +50,7 @@ class _Slower(Protocol):
 
 
 def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequence[Claim]]) -> None:
-    """Slow *claims* down to what *response* says of their units. If the store does not answer, that is logged."""
+    """Slow *claims* down to the remaining units that *response* reports. A store that does not answer is logged."""
     said = read_response(response)
     slowings = [
         (each.limit, Slowing(each.claim, allowance.remaining))
@@ -68,11 +68,11 @@ def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequen
 
 def allowance_of(said: Said, unit: Unit, limit: Limit) -> Allowance | None:
     """
-    The strictest of what *said* says of *unit*: the fewest units a second. A denial with Retry-After leaves no units.
-    What lasts longer than an hour counts as an hour: later answers say more.
+    Return the strictest allowance that *said* has for *unit*: the fewest units a second. A denial with Retry-After
+    leaves no units. A time of more than an hour counts as an hour, because later responses report more.
 
     Returns:
-        None if *limit* itself lets no more pass than that.
+        None if *limit* itself admits no more than that.
     """
     found = [_allowance(each, limit) for each in said.readings if each.unit == unit]
     if said.retry_after is not None and said.status in _DENIED:
@@ -97,7 +97,7 @@ def _allowance(reading: Reading, limit: Limit) -> Allowance | None:
         return Allowance(units, reading.reset)
     if reading.window is not None:
         return Allowance(reading.remaining, reading.window)  # it ends by then
-    # Until when is not known: no more at once than that, for as long as our own rate takes for them.
+    # The reset is not known: allow these units during the time that the limit's own rate takes for them.
     return Allowance(reading.remaining, max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000)
 
 
@@ -105,7 +105,7 @@ def limits_by_unit(
     limit: Limit | None, tokens: Limit | None, input_tokens: Limit | None, output_tokens: Limit | None
 ) -> dict[Unit, Limit]:
     """
-    The limits that were named.
+    Return the limits that the caller named, by unit.
 
     Raises:
         ConfigurationError: One is not a limit, or has no rate.
@@ -124,14 +124,15 @@ def limits_by_unit(
 
 def claims_of(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Claim]]:
     """
-    The limits of *decision* that are *named*, under its keys; for requests, if that is not named, its only other.
+    Return the claims of *decision* on the *named* limits, under its keys. If the caller named no limit for requests,
+    this is the only other limit of *decision*.
 
     Raises:
-        ConfigurationError: A limit is not one that *decision* charged, or it is not clear which is meant.
+        ConfigurationError: *decision* did not charge a named limit, or more than one limit could count requests.
     """
     meant = _meant(decision, named)
     if decision.reason == "store unavailable":
-        return {}  # what this process's own share took, the fleet does not count
+        return {}  # the fleet does not count units of this process's own share
     return {unit: [under(each) for each in those if each.bucket] for unit, those in meant.items()}
 
 

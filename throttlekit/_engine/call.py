@@ -21,30 +21,30 @@ __all__ = ["PLAIN_DELIVERY", "Call", "Delivery", "JobHolder", "Waiting", "Waitli
 
 _PAST = 0.01
 """
-Seconds after its expiry, or the end of its longest wait, at which a job comes back: at the very instant that may not be
-over yet.
+A job that cannot begin in time is redelivered this many seconds after its expiry or its longest wait. Exactly at that
+time, the framework may not treat it as expired.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """
-    What the limiter must know of a framework's delayed delivery. Seconds.
+    How a framework delivers a job after a delay. Times are in seconds.
 
     Attributes:
-        longest: The longest delay that the framework carries safely. A job that is due later
-            comes back then, and is deferred again; its position stays.
-        lateness: How late the framework delivers, in all but rare cases.
-        latest: How late it delivers at worst, if that is more.
-        max_wait: How long a job may wait in all, from its first denial.
+        longest: The longest delay that the framework supports. A job with a longer wait is redelivered after this
+            delay and deferred again; it keeps its position.
+        lateness: How late the framework usually delivers.
+        latest: How late the framework delivers in the worst case, if that is more.
+        max_wait: How long a job may wait in total, from its first denial.
         max_deferrals: How often a job may be denied.
-        expires_in: In how many seconds the framework ends the job if it has not begun: Dramatiq's `max_age`, Celery's
-            `expires`, RQ's `ttl`. A job that cannot begin before that comes back right after it; the framework ends it
-            in its own way. 0 or less: the job has expired.
-        again: Whether the job ran before, and has to wait once more: it stands in front of those that have not run.
-        comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no
-            position. Its key, cost, tier and share are read of it all the same.
-        waits: How it waits if it is denied. None: it comes back by its delay.
+        expires_in: The time after which the framework discards the job if it has not begun: Dramatiq's `max_age`,
+            Celery's `expires`, RQ's `ttl`. A job that cannot begin before that is redelivered right after it, and the
+            framework discards it in its own way. 0 or less: the job has expired.
+        again: Whether the job has run before and waits again. Its position is ahead of jobs that have not run.
+        comes_back: Whether a denied job is redelivered. If not, it is denied as a caller without a job and gets no
+            position. The job still supplies key, cost, tier and share.
+        waits: How the job waits if it is denied. None: the framework redelivers it after a delay.
     """
 
     longest: float = 600.0
@@ -58,27 +58,27 @@ class Delivery:
     waits: Waiting | None = None
 
     def ends_in_us(self, waited_us: int) -> int | None:
-        """In how long it is certain that a job that has waited for *waited_us* is to wait no longer; None: never."""
+        """Return the time after which a job that has waited for *waited_us* must not wait any longer; None: never."""
         seconds = min(self.max_wait - waited_us / 1_000_000, self.expires_in) + _PAST
         return None if seconds == math.inf else max(0, round(seconds * 1_000_000))
 
     def is_over(self, waited: float, denials: int) -> bool:
-        """Whether a job that waited for so many seconds, and was denied so often, is to wait no longer."""
+        """Whether a job has reached its longest wait of *waited* seconds, or its largest number of *denials*."""
         return waited >= self.max_wait or denials > self.max_deferrals
 
     @property
     def owner(self) -> str:
-        """For adapters: the owner of the job on a waitlist, if it comes back by its delay."""
+        """For adapters: the owner of the job on a waitlist, if the framework redelivers it after a delay."""
         return _owner_of(self.lateness, self.latest)
 
     def in_time(self, delay: float) -> bool:
-        """Whether a job that is due in *delay* seconds can begin before it expires."""
+        """Whether a job that is redelivered in *delay* seconds can begin before it expires."""
         lives_us = self._lives_us()
         return lives_us is None or round(delay * 1_000_000) <= lives_us
 
     def deferred(self, decision: Decision, waited: float, denials: int) -> Decision:
         """
-        A denial as an adapter gets it: with a delay that its framework can carry, or as waited too long.
+        Return a denial for an adapter: with a delay that its framework supports, or with the reason "waited too long".
 
         Args:
             waited: Seconds since the job's first denial.
@@ -96,7 +96,7 @@ class Delivery:
         )  # fmt: skip
 
     def _lives_us(self) -> int | None:
-        """How far off the last instant is at which the job can begin in time; None: any."""
+        """The time until the last moment at which the job can begin before it expires; None: it does not expire."""
         if self.expires_in == math.inf:
             return None
         return max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
@@ -111,7 +111,7 @@ PLAIN_DELIVERY = Delivery()
 
 
 class WaitlistStore(Protocol):
-    """What a waker needs of a store."""
+    """The methods of a store that a waker calls."""
 
     def look(self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = ()) -> Look: ...
 
@@ -120,12 +120,12 @@ class WaitlistStore(Protocol):
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        """Call *on_wakes* with the bucket and the wakes of *owner* that others make. Returns what ends that."""
+        """Call *on_wakes* with each bucket and its wakes of *owner*. Returns a function that ends the calls."""
         ...
 
 
 class JobHolder(Protocol):
-    """What a question needs of the holder of its job: a `Waker` of this process, or a `Relay` to that of another."""
+    """The object that holds a waiting job: a `Waker` of this process, or a `Relay` to the waker of another process."""
 
     def asks(
         self, id: str, buckets: Sequence[str], caller: Caller, ends_in_us: Callable[[int], int | None]
@@ -158,11 +158,11 @@ class Waiting(NamedTuple):
     How a job waits if it is denied.
 
     Attributes:
-        waker: Holds it.
-        item: What the waker starts.
-        id: The job's id on the waitlists, if it has none of its own.
-        denied: Whether its message shows that it was denied before, maybe in another process: a full queue does not
-            refuse it then, even if the store has lost its state.
+        waker: The object that holds the job while it waits.
+        item: The object that the waker starts when the job is woken.
+        id: The id on the waitlists of a job that has no id of its own.
+        denied: Whether the message shows that the job was denied before, perhaps in another process. A full queue does
+            not refuse such a job, even if the store has lost its state.
     """
 
     waker: JobHolder
@@ -176,12 +176,12 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
     The arguments of `acquire` or `peek`.
 
     Attributes:
-        limits: As they were given: with tiers, if they have any.
+        limits: The limits as the caller passed them, with all their tiers.
         job: The job that the call is for, if any.
         key: The key to count under, in place of the job's.
         cost: The units to charge to every limit, in place of the limits' own.
-        delivery: How a denied job comes back.
-        peek: Whether nothing is to be charged or stored.
+        delivery: How the framework redelivers a denied job.
+        peek: Whether the call only looks: it charges and stores nothing.
     """
 
     limits: Sequence[Limit]
@@ -193,12 +193,12 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
 
     @property
     def waiting(self) -> Job | None:
-        """The job, if it waits for its turn when it is denied."""
+        """The job, if it gets a position when it is denied."""
         return self.job if self.delivery.comes_back else None
 
     @property
     def waits(self) -> Waiting | None:
-        """How the job waits on waitlists; None: it does not."""
+        """How the job waits on waitlists; None if it does not."""
         return None if self.peek else self.delivery.waits
 
     @property
@@ -209,7 +209,9 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
 
     @property
     def question(self) -> tuple[object, ...] | None:
-        """What stands for the call, if nothing else says what it asks: no job, no cost; as long as its limits live."""
+        """
+        A key for the pipeline's memory of this call, valid while its limits exist; None if a job or a cost varies it.
+        """
         limits, job, key, cost, delivery, peek = self
         if job is not None or cost is not None or peek or delivery.waits or not (key is None or type(key) is str):
             return None

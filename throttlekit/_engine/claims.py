@@ -34,12 +34,12 @@ _MOST_MET = 8192  # numbers
 
 class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass costs twice as much
     """
-    (limit, key, cost) of one job.
+    The units that one job requests from one limit, under one key.
 
     Attributes:
-        limit: Of the job's tier.
-        claim: The same as a store reads it.
-        plain: Whether the shared store alone decides it, with what the claim says.
+        limit: The limit of the job's tier.
+        claim: The same claim in the form that stores take.
+        plain: Whether the shared store decides the claim without any other layer.
     """
 
     limit: Limit
@@ -54,7 +54,7 @@ class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass c
 
     @property
     def is_anyones(self) -> bool:
-        """Whether it is the same for every call that asks the same: not for a slot, which has a holder."""
+        """Whether equal calls may share this claim. False for a slot, because a slot has a holder."""
         return self.plain and not self.claim.algorithm.holder
 
     def charged(self, at_us: int, use: Use | None) -> Charged:
@@ -66,19 +66,19 @@ class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass c
 
 
 def under(charged: Charged) -> Claim:
-    """The claim that counts where *charged* was counted, and takes nothing."""
+    """Return a claim of no units on the limit and key that *charged* was counted under."""
     algorithm = charged.limit.bind(0, time.time_ns() // 1000)
     return Claim(charged.limit, "", 0, StoreClaim(charged.bucket, algorithm, 0))
 
 
 class Attempt(NamedTuple):
     """
-    One question for a call. After a wait in place the same call makes another attempt.
+    One request to the store on behalf of a call. After a wait in place the same call makes another attempt.
 
     Attributes:
         claims: The call's claims, in the order of its limits.
-        request: The question, as a store reads it. Its claims are those of `claims`, one by one.
-        began: When it was put, by `time.perf_counter`; 0 if no plugin listens.
+        request: The request in the form that stores take. It has the same claims, in the same order.
+        began: When the request was sent, by `time.perf_counter`; 0 if no plugin listens.
     """
 
     call: Call
@@ -115,7 +115,7 @@ class Layer(Protocol):
 
 
 class Rest:
-    """Those claims of an attempt that the layer below decides: the last part of it, as a store."""
+    """The claims of an attempt that the layer below decides, as a store. This part is always decided last."""
 
     def __init__(self, attempt: Attempt, numbers: Sequence[int], layer: Layer) -> None:
         self._attempt, self._numbers, self._layer = attempt, numbers, layer
@@ -128,11 +128,11 @@ class Rest:
         return self._layer.decide(self._attempt._replace(claims=mine, request=request))
 
     def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
-        """It is the last part: it is charged only if the others are. A job that they deny asks it for no position."""
+        """Do nothing: the last part is charged only after all others have granted, so it has nothing to return."""
 
 
 class Plugins(Protocol):
-    """What plugins may say of a job under a limit. None: nothing."""
+    """The values that plugins may set for a job under a limit. None: the plugin sets nothing."""
 
     def key(self, job: Job, limit: Limit) -> str | None: ...
 
@@ -141,16 +141,16 @@ class Plugins(Protocol):
 
 class ClaimResolver:
     """
-    Works out the claims of a call: the limit of the job's tier, the key, the cost.
+    Resolves the claims of a call: the limit of the job's tier, the key and the cost.
 
     Args:
-        plugins: Asked for keys and costs first. None: no plugin has such a hook.
+        plugins: Their keys and costs override those of the limits. None: no plugin has such a hook.
 
     Attributes:
         registry: The limits that are known by name.
-        questions: What the pipeline remembers by `Call.question`, for as long as their limits are known.
-        made: How often a claim was worked out, and not given again.
-        weight_of: What live control gave a tenant of a limit in place of its weight; None: there is no live control.
+        questions: Values that the pipeline remembers by `Call.question`, while the limits are known.
+        made: How many claims were built and not taken from the memory.
+        weight_of: Returns the weight that live control has set for a tenant of a limit. None: there is no live control.
     """
 
     def __init__(self, registry: LimitRegistry, plugins: Plugins | None = None) -> None:
@@ -178,10 +178,10 @@ class ClaimResolver:
 
     def key(self, call: Call, limit: Limit) -> str:
         """
-        The key under which *limit* counts *call*.
+        Return the key under which *limit* counts *call*.
 
         Raises:
-            ConfigurationError: It cannot be worked out.
+            ConfigurationError: The key cannot be resolved.
         """
         if call.key is not None and limit.key is not None:
             return key_text(call.key)
@@ -211,19 +211,19 @@ class ClaimResolver:
         job = call.job
         if limit.held_by is None:
             return holder_name(job.id if job else "", os.urandom(6).hex(), now_us)
-        if units == 0 or (call.peek and job is None):  # it asks of no workflow
+        if units == 0 or (call.peek and job is None):  # it has no workflow
             return ""
         return limit.holder_of(job)
 
     def resolve(self, call: Call, *, remember: bool = True) -> list[Claim]:
         """
-        The claims of *call*, in the order of its limits.
+        Return the claims of *call*, in the order of its limits.
 
         Args:
-            remember: Return the same object for the same claim, so that the store remembers what it made of it.
+            remember: Return the same object for equal claims, so that the store can reuse its encoded form.
 
         Raises:
-            ConfigurationError: A key, a tier or a cost cannot be worked out, or can never work.
+            ConfigurationError: A key, a tier or a cost cannot be resolved, or is invalid.
         """
         job, plain = call.job, self._plugins is None
         claims: list[Claim] = []
@@ -299,7 +299,7 @@ class _ClaimTemplate(NamedTuple):
 
 def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAITED) -> Request:
     """
-    The request that *call* makes of *claims*.
+    Build the request of *call* for *claims*.
 
     Args:
         waited: How the job waited before it ran, if it waits again.
@@ -324,7 +324,7 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
 
 
 def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:
-    """*answer* as the decision on *claims*."""
+    """Build the decision on *claims* from the store's *answer*."""
     reason, binding, now_us = answer.reason, answer.claim, answer.now_us
     asked_us = answer.asked_us or (now_us,) * len(claims)
     allowed = reason is Reason.ALLOWED

@@ -1,5 +1,5 @@
 """
-Dispatch events to plugins, and ask them what they configure.
+Dispatch events to plugins, and read the keys, costs, limits and policies that they configure.
 
 A failing plugin affects neither the job nor the other plugins. Without a listener no event is built.
 """
@@ -91,7 +91,7 @@ class EventDispatcher:
     def failure_policy(
         self, error: StoreUnavailable, claims: Sequence[Claim], job: Job | None
     ) -> OnStoreFailure | None:
-        """The policy that a plugin chooses for a call that the store did not answer; None: each limit's own."""
+        """The policy that a plugin selects for a call without an answer of the store; None: each limit's own."""
         if not self._policy.functions:
             return None
         event = StoreFailing(_fault(error), _stored(claims), job)
@@ -110,7 +110,7 @@ class EventDispatcher:
 
     def decided(self, attempt: Attempt, decision: Decision, answer: Answer, waited: Waited) -> None:
         """
-        Emit that *answer* decided the call. Of attempts that ended in a wait in place only the last is emitted.
+        Emit the *decision* on a call that *answer* made. If the call waited in place, only its last attempt is emitted.
 
         Args:
             waited: How the job has waited, this denial included.
@@ -150,7 +150,7 @@ class EventDispatcher:
         self._decided.emit(Decided(attempt.call.job, decision, limits, (), waited.denials, 0.0, "", 0.0, took))
 
     def decided_unasked(self, decision: Decision, limits: Sequence[Limit], job: Job | None, waited: Waited) -> None:
-        """Emit a *decision* on *limits* for which no store was asked."""
+        """Emit a *decision* on *limits* that was made without a request to a store."""
         if self.decisions:
             own = tuple([limit.for_job(job) for limit in limits])
             seconds, due = waited.for_us / 1_000_000, round(decision.delay * 1_000_000) / 1_000_000
@@ -169,7 +169,7 @@ class EventDispatcher:
             self._finished.emit(Finished(job, decision, outcome, seconds))
 
     def settled(self, before: Decision, after: Decision, actual: int) -> None:
-        """Emit each limit whose charge is another in *after* than it was in *before*."""
+        """Emit each limit whose charge differs between *before* and *after*."""
         if self._settled.functions:
             for old, new in zip(before.charged, after.charged, strict=True):
                 if old is not new:

@@ -20,7 +20,7 @@ from throttlekit.stores.base import Store
 __all__ = ["OutageDelays", "decide_without_store"]
 
 _SPREAD = 0.25
-"""Seconds over which denied jobs come back."""
+"""Seconds over which the retries of denied jobs are spread."""
 _SOON_MOST = 100
 """Of the jobs of a process that are denied within one second, how many may return after about a second."""
 _LATER_S = (2.5, 2.9)

@@ -153,7 +153,7 @@ class Hold:
 
     def refuse_in_loop(self, remedy: str) -> None:
         """
-        Refuse to wait in a thread whose event loop would stand still: a task of it may be what is waited for.
+        Refuse to wait in a thread with an event loop: the wait would block the tasks that it may depend on.
 
         Raises:
             ConfigurationError: An event loop runs in this thread.
@@ -162,7 +162,7 @@ class Hold:
             raise ConfigurationError(f"this would stop the event loop that runs here: {remedy}")
 
     def _ask(self, wake: Callable[[], None]) -> Decision:
-        """Ask once. If the limits deny, *wake* is called, in another thread, when it is time to ask again."""
+        """Send one request. If the limits deny it, *wake* is called in another thread when it is time to retry."""
         if self._running is not None or self._left:
             raise ConfigurationError(_IN_USE)
         limits, job, key, cost, _, _ = self._call

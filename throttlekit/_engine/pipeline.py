@@ -180,8 +180,8 @@ class Pipeline:
 
     def where(self, call: Call, claims: Sequence[Claim]) -> Where | None:
         """
-        Where a job that comes back by its delay waits; None: nowhere, or no store answers. One that is on none of the
-        lists of *claims* gets a position on each of those that the fleet shares, unless it only looks.
+        Return where a job that its framework redelivers after a delay waits; None: nowhere, or no store answers. A job
+        without an entry for any of *claims* gets a position on each list that the fleet shares, unless it only looks.
         """
         if not claims or not call.id:
             return None
@@ -288,7 +288,7 @@ def _is_deferral(call: Call, decision: Decision) -> bool:
 
 class History:
     """
-    Remembers the last 10 000 jobs that were granted after they had waited, and come back by a delay.
+    Remembers the last 10 000 jobs that their framework redelivered after a delay and that were then granted.
 
     Args:
         clock_us: For tests: this process's own time in microseconds.
@@ -318,7 +318,7 @@ class History:
                 self._again.discard(oldest)
 
     def before(self, id: str, *, again: bool) -> Waited:
-        """How a job had waited that asks now; *again*: it ran, and received a 429."""
+        """How a job had waited before its current request; *again*: it ran, and received a 429."""
         return self.of(id) if again or id in self._again else NOT_WAITED
 
     def of(self, id: str) -> Waited:

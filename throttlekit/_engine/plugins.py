@@ -35,7 +35,7 @@ __all__ = [
 _log = logging.getLogger("throttlekit")
 _MEMORY, _URL = "memory://", "THROTTLEKIT_URL"
 DEFAULT_STORE = f"${_URL}, else {_MEMORY}"
-"""Stands for what its text says, where a limiter is made without a store."""
+"""A placeholder for the store of a limiter that is made without one."""
 _ADDRESS = re.compile(r"(localhost|\d+(\.\d+){3})(:\d{1,5})?(/\d+)?|[\w.-]+:6379(/\d+)?", re.ASCII)
 """An address that is surely no password."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)

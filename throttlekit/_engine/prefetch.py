@@ -124,8 +124,8 @@ class Prefetcher:
 
     def decide(self, attempt: Attempt) -> Answer:
         """
-        Spend units at hand for the claims that have them, and ask below for the others. What was spent goes back to
-        hand if the layer below denies.
+        Spend prefetched units for the claims that have them, and pass the other claims to the layer below. If that
+        layer denies, the spent units are available again.
         """
         for claim in attempt.claims:
             if claim.limit.prefetch_quota is not None:
@@ -152,8 +152,8 @@ class Prefetcher:
 
     def passed(self) -> list[tuple[Limit, str, int, int]]:
         """
-        What `spend` let pass since this was last called: limit, bucket, jobs, units. An entry that was dropped
-        meanwhile is not counted.
+        Return the grants of `spend` since the last call: limit, bucket, jobs, units. An entry that was dropped in the
+        meantime is not counted.
         """
         held = self._held
         with held.lock:
@@ -288,7 +288,7 @@ class _Spent:
 
 
 class _Refill:
-    """A layer that asks below, and takes units ahead; see `Prefetcher.refill`."""
+    """A layer that passes the attempt down and prefetches units; see `Prefetcher.refill`."""
 
     def __init__(self, prefetcher: Prefetcher) -> None:
         self._prefetcher = prefetcher

@@ -26,12 +26,12 @@ _unreadable = Every()
 
 class RateLimited(ThrottleError):
     """
-    For a throttled job's body to raise: downstream has answered 429, or 503 with Retry-After.
+    The body of a throttled job raises this after the service downstream has answered 429, or 503 with Retry-After.
 
-    The key that the job was counted under then admits no job, in the whole fleet, until *retry_after* is over;
-    a pause that lasts longer already stays. It counts as used evenly until then: no burst follows. The job is
-    deferred to behind the pause, charged no retry, and runs again. How often that may happen is up to its `max_wait`.
-    In a job that names no limit it is an error like any other.
+    In the whole fleet, the key that the job was counted under then admits no job until *retry_after* is over. A longer
+    pause that is in force remains. Units count as used evenly until then, so no burst follows. The job is deferred
+    until the end of the pause and runs again, which counts as no retry. Its `max_wait` limits how often that may
+    happen. In a job without limits, this is an error like any other.
 
     Args:
         retry_after: Seconds, or a timedelta, until downstream will answer again. Default: 30 seconds.
@@ -72,24 +72,24 @@ class RateLimited(ThrottleError):
         longest: float = LONGEST_BY_RESPONSE,
     ) -> RateLimited:
         """
-        Read when to come back from a response of requests, httpx, aiohttp, urllib, or whatever has `.headers`.
+        Read when to retry from a response of requests, httpx, aiohttp or urllib, or any object with `.headers`.
 
         Retry-After counts first, then the resets of the other dialects that docs/limit-429.md lists, in their order.
-        Dates and instants are read against the response's own Date, so a clock that is off here does no harm. What
-        cannot be read, is negative or lies in the past is as if it were not there.
+        Dates are read relative to the response's own Date, so a wrong local clock does no harm. A value that cannot be
+        read, is negative or is in the past is ignored.
 
         Args:
             limit: As for `RateLimited`.
-            default: Seconds, if the response does not say.
-            longest: At most so many seconds: a pause stops the whole fleet.
+            default: Seconds to wait if the response does not report a time.
+            longest: The most seconds to wait, because a pause stops the whole fleet.
         """
         seconds = read_response(response).wait
         return cls(min(longest, LONGEST_PAUSE, default if seconds is None else seconds), limit=limit)
 
 
 def read_response(response: Any) -> Said:
-    """What *response* says now. Headers that cannot be read are logged, once in 30 seconds."""
-    from throttlekit._engine.response_headers import said_by  # not for those who never read a response
+    """Read the limits that *response* reports. Unreadable headers are logged, at most once in 30 seconds."""
+    from throttlekit._engine.response_headers import said_by  # only programs that read responses need this module
 
     said = said_by(response, time.time())
     if said.unreadable and _unreadable.due():

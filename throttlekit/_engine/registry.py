@@ -18,9 +18,9 @@ class LimitRegistry:
     """
     One name, one definition: of the limits that are alive.
 
-    A limit owns its name from its declaration on, or from the second call that it is used in, for as long as it lives.
-    Limits that are made for one call each are let go after it: they take no memory, and may be redefined at any
-    time. Then the old definition and the new one are counted apart.
+    A limit owns its name from its declaration, or from its second call, for as long as the object exists. A limit that
+    is made for one call is forgotten after the call, so it takes no memory and may be redefined at any time. Its old
+    and new definitions have separate counts.
     """
 
     def __init__(self) -> None:
@@ -30,22 +30,22 @@ class LimitRegistry:
 
     def add(self, limit: Limit) -> None:
         """
-        Make *limit* known, as the owner of its name.
+        Register *limit* as the owner of its name.
 
         Raises:
-            ConfigurationError: It is not a limit, or its name is used with another definition.
+            ConfigurationError: *limit* is not a limit, or its name has another definition.
         """
         self._use(limit, owner=True)
 
     def check(self, call: Call) -> bool:
         """
-        Refuse a call that can never work, whatever the job.
+        Reject a call that is invalid for any job.
 
         Returns:
-            Whether each limit owned its name before. Then the same call passes until `let_go` is called.
+            Whether each limit owned its name before. Then the same call is valid until `let_go` is called.
 
         Raises:
-            ConfigurationError: It cannot.
+            ConfigurationError: The call is invalid.
         """
         limits, job = call.limits, call.job
         if not limits:
@@ -109,10 +109,10 @@ class LimitRegistry:
 
 class _Known(ref[Limit]):
     """
-    A limit that was used, and may be gone.
+    A weak reference to a limit that was used.
 
     Attributes:
-        owner: Whether another definition of its name is an error while it lives.
+        owner: Whether another definition of its name is an error while the limit exists.
     """
 
     __slots__ = ("owner",)

@@ -33,13 +33,14 @@ class Relay:
     The `JobHolder` of one job, in a process that does not wake it.
 
     Args:
-        store: Where the job asks.
-        owner: The process that wakes it.
+        store: The store that decides on the job.
+        owner: The process that wakes the job.
         free: How many jobs that process can start at once.
         send: Sends a note at once.
 
     Attributes:
-        kept: The note that the job waits. To be sent once the waker can start the job; None: it waits on no list.
+        kept: The note that the job waits. The adapter sends it once the waker can start the job. None: the job waits
+            on no list.
     """
 
     def __init__(self, store: WaitlistStore, owner: str, free: int, send: Callable[[dict[str, Any]], None]) -> None:
@@ -66,13 +67,15 @@ class Relay:
         self.kept = None if answer.kept is None else _note(id, units, answer.kept, own)
 
     def unanswered(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
-        """Nothing is known, so nothing is sent: the waker finds at its next look what the store has woken."""
+        """
+        Send nothing, because nothing is known. The next look of the waker finds the jobs that the store has woken.
+        """
 
     def hold(
         self, id: str, item: Any, in_us: int, waited: Waited | None = None, *,
         ends_in_us: int | None = None, claims: Sequence[StoreClaim] = (), stops: str = "",
     ) -> None:  # fmt: skip
-        """The framework brings the job back after its delay. It keeps its positions."""
+        """The framework redelivers the job after its delay. The job keeps its positions."""
         self._waited, self.kept = waited or self._waited, None
         self._remove(id, claims, keep=True)
 
@@ -84,10 +87,10 @@ class Relay:
         self._remove(id, claims)
 
     def pass_on(self, id: str) -> None:
-        """The job is in its framework's hands in any case."""
+        """Do nothing: the framework delivers the job in any case."""
 
     def done(self, id: str) -> None:
-        """The job ends with this process."""
+        """Do nothing: the job ends with this process."""
 
     def _remove(self, id: str, claims: Sequence[StoreClaim], *, keep: bool = False) -> None:
         if claims:
@@ -97,7 +100,7 @@ class Relay:
 
 def read_note(waker: Waker[Any], note: Mapping[str, Any], item: Any, ends_in_us: int | None = None) -> None:
     """
-    Read a note of a `Relay`, as the answer to a question of this process.
+    Read a note of a `Relay`, as if it were the answer to a request of this process.
 
     Args:
         item: What *waker* starts once the job is woken, if it waits.
@@ -136,7 +139,7 @@ def _note(
 
 @dataclass(frozen=True, slots=True)
 class _WrittenAlgorithm(NoSlots):
-    """What a look at a waitlist needs of the algorithm of its limit, for one unit. It decides nothing."""
+    """The part of an algorithm that a look at a waitlist needs, for one unit. It makes no decisions."""
 
     code: str
     size: int

@@ -21,15 +21,15 @@ _SECONDARY = 60.0  # GitHub: "wait for at least one minute"
 
 class Reading(NamedTuple):
     """
-    What downstream says of one of its limits.
+    What a response reports of one limit of the service downstream. None: the response does not report that value.
 
     Attributes:
         unit: What the limit counts.
-        remaining: The whole units that are left; None if it does not say.
-        reset: Seconds from now until more of them are there; None if it does not say.
-        limit, window: The whole units of a window, and its seconds; None if it does not say.
-        refills: Whether units come back all the time, and *reset* is when all are back: a bucket. Else none may come
-            back before *reset*: a window.
+        remaining: The whole units that are left.
+        reset: Seconds from now until more units are available.
+        limit, window: The units of a window, and its length in seconds.
+        refills: Whether the limit is a bucket, which refills all the time and is full at *reset*. Otherwise it is a
+            window, and no unit may become available before *reset*.
     """
 
     unit: Unit
@@ -41,7 +41,7 @@ class Reading(NamedTuple):
 
     @property
     def until_reset(self) -> int | None:
-        """The units that may pass until *reset*: those that remain, and of a bucket also those that come back."""
+        """The units available until *reset*: the remaining ones and, for a bucket, those that it refills."""
         if self.remaining is None or not self.refills or self.limit is None:
             return self.remaining
         return max(self.remaining, self.limit)
@@ -49,13 +49,13 @@ class Reading(NamedTuple):
 
 class Said(NamedTuple):
     """
-    What one response says.
+    What one response reports.
 
     Attributes:
-        readings: In the order of `DIALECTS`. None of a response that comes from a cache: it says what was.
-        retry_after: Seconds that the response asks to wait: Retry-After, or what stands for it.
-        status: The response's; None if it is not known.
-        unreadable: The names of headers that should say something, and cannot be read.
+        readings: The readings, in the order of `DIALECTS`. Empty for a response from a cache, which is out of date.
+        retry_after: Seconds to wait, from Retry-After or a header with the same meaning.
+        status: The status of the response; None if it is not known.
+        unreadable: The names of known headers whose values cannot be read.
     """
 
     readings: tuple[Reading, ...] = ()
@@ -66,10 +66,11 @@ class Said(NamedTuple):
     @property
     def wait(self) -> float | None:
         """
-        Seconds until a request that was denied is worth another try; None if the response does not say.
+        Seconds after which to retry a denied request; None if the response does not report it.
 
-        Without Retry-After: the longest reset of the limits that are spent. If none is, the shortest reset: the limit
-        that denied is not known, and a long pause would stop the whole fleet.
+        Without Retry-After, this is the longest reset of the limits that have no units left. If all have units left,
+        the limit that denied the request is not known. Then it is the shortest reset, because a long pause would stop
+        the whole fleet.
         """
         if self.retry_after is not None:
             return self.retry_after
@@ -110,7 +111,7 @@ def _policy(
 
 
 def _family(prefix: str, *, first: str = "") -> Callable[[Fields], list[Reading]]:
-    """Limit, Remaining and Reset behind one prefix. *first*: a header that says the reset better."""
+    """Read Limit, Remaining and Reset after one prefix. *first*: a header with a more exact reset, read first."""
 
     def read(fields: Fields) -> list[Reading]:
         remaining, limit = fields.units(f"{prefix}-remaining"), fields.units(f"{prefix}-limit", least=False)
@@ -132,7 +133,7 @@ def _of_each_unit(pattern: str, units: Mapping[str, Unit]) -> Callable[[Fields],
             remaining = fields.units(pattern.format(unit=name, what="remaining"))
             limit = fields.units(pattern.format(unit=name, what="limit"), least=False)
             reset = fields.reset(pattern.format(unit=name, what="reset"))
-            if remaining is not None or reset:  # Azure: -1, and a reset of 0, of a limit that it does not tell
+            if remaining is not None or reset:  # Azure sends -1 and a reset of 0 for a limit that it does not report
                 readings.append(Reading(unit, remaining, reset, limit, refills=True))
         return readings
 
@@ -178,14 +179,14 @@ def _secondary(fields: Fields) -> float | None:
 
 class Dialect(NamedTuple):
     """
-    One way to say it.
+    One format of rate limit headers.
 
     Attributes:
-        name, says: What it is called, and an example, in Markdown.
+        name, says: The name of the format and an example, in Markdown.
         source, url: The document that describes it.
-        headers: The headers that it is read from, in lower case.
-        read: Returns what remains.
-        wait: Returns the seconds to wait that the response asks for.
+        headers: The headers that it reads, in lower case.
+        read: Returns the readings.
+        wait: Returns the seconds to wait that the response requires.
     """
 
     name: str
@@ -306,15 +307,15 @@ DIALECTS: tuple[Dialect, ...] = (
         _used_of("sforce-limit-info"),
     ),
 )
-"""In their order: of each unit, the first dialect that says a reset is believed."""
+"""In order of precedence. For each unit, the first header format that contains a reset time is used."""
 
 _NAMES = frozenset({"date", "age", *(name for dialect in DIALECTS for name in dialect.headers)})
 
 
 def said_by(response: Any, now: float) -> Said:
     """
-    Read what *response* says: one of requests, httpx, aiohttp, urllib or urllib3, whatever has `.headers`, or headers
-    themselves.
+    Read the limits that *response* reports: a response of requests, httpx, aiohttp, urllib or urllib3, any object with
+    `.headers`, or the headers themselves.
     """
     headers = getattr(response, "headers", response)
     found = (getattr(response, name, None) for name in ("status_code", "status", "code"))
@@ -323,12 +324,12 @@ def said_by(response: Any, now: float) -> Said:
 
 def said_in(headers: Any, now: float, status: int | None = None) -> Said:
     """
-    Read what *headers* say.
+    Read the limits that *headers* report.
 
     Args:
-        headers: In whatever case; also a list of pairs. What is no headers says nothing.
+        headers: A mapping in any case, or a list of pairs. Any other object has no readings.
         now: Seconds since 1970, for a response without a Date.
-        status: The response's; None if it is not known.
+        status: The status of the response; None if it is not known.
     """
     texts = fold(headers, _NAMES)
     fields = Fields(texts, now, status)

@@ -119,21 +119,21 @@ class Room(Generic[_T]):
     # Jobs
 
     def asks(self, id: str) -> None:
-        """Note that a job asks, or runs."""
+        """Record that a job makes a request or runs."""
         self._busy.setdefault(id, None)
 
     def done(self, id: str) -> None:
-        """Note that a job asks and runs no longer, and does not wait."""
+        """Record that a job neither makes a request nor runs nor waits."""
         self._busy.pop(id, None)
 
     def hold(
         self, id: str, item: _T, claim: StoreClaim, epoch: str, now_us: int, until_us: int | None = None
     ) -> _T | None:
         """
-        Hold a job that was denied, and waits on the list of *claim*, of one unit.
+        Hold a denied job, which waits on the list of *claim*. The claim is of one unit.
 
         Args:
-            until_us: When it asks though it was not woken, as it is to wait no longer.
+            until_us: When the job makes a request even if it was not woken, because its longest wait is over.
 
         Returns:
             The item that was held for this id before: a second copy of its message came.
@@ -185,8 +185,8 @@ class Room(Generic[_T]):
 
     def take_ready(self, now_us: int) -> tuple[str, _T, StoreClaim | None] | None:
         """
-        The first job that may ask now, which is held no longer, with the claim, of one unit, of the list on which it
-        waited; None: there is none.
+        Return the first job that may make its request now, and the claim of one unit whose list it waited on. The room
+        no longer holds that job. None: no job may make a request now.
         """
         while self._ready and self._ready[0][0] <= now_us:
             at_us, _, held = heapq.heappop(self._ready)
@@ -226,8 +226,8 @@ class Room(Generic[_T]):
 
     def ask_first(self, now_us: int, but: Sequence[str]) -> None:
         """
-        Let the first job of each list but *but* ask, as its limit may be another now: the answer wakes others. One that
-        is woken already asks anyway.
+        Let the first job of each list make a request, except on the lists *but*, because the limit may have changed.
+        The answer wakes others. Nothing is done for a list with a woken job, which makes its own request.
         """
         for bucket, known in self._lists.items():
             if bucket not in but and all(self._held[id].at_us is None for id in known.ids):
@@ -304,7 +304,7 @@ class Stop:
     A list whose jobs something holds back that the store does not know, like an operator's pause.
 
     Attributes:
-        at_us: When the jobs that it holds back ask again.
+        at_us: When the jobs that it delays make their next requests.
         ids: These jobs, in the order in which they asked first, and whether they have positions.
         positions: How many have. If one has, the store learns that no thread is free for the list; then those without
             ask later than those with, as they would pass before all that wait.

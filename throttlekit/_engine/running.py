@@ -211,9 +211,9 @@ class Running:
 
     def report_overload(self, limit: Limit | str | None = None) -> None:
         """
-        Say that downstream is overloaded, by a sign of your own, such as a time-out: the rate of the job's limits falls
-        as their `adapt=` says, or their slots in use, unless they have fallen since the job was admitted. `RateLimited`
-        does this by itself.
+        Report that the service downstream is overloaded, for example after a time-out. The limits of the job with
+        `adapt=` reduce their rates or slots, unless they were reduced since the job was admitted. `RateLimited` does
+        this by itself.
 
         Outside a throttled job nothing is done, and neither if the store does not answer.
 

@@ -26,10 +26,10 @@ __all__ = ["InProcessLayer", "SharedLayer", "StoreCalendar", "Stores", "needs_ca
 
 class StoreCalendar:
     """
-    Makes sure that a zone's offsets are those of the store's time, whatever this process's clock says.
+    Selects a time zone's offsets by the time of the store, even if the clock of this process is wrong.
 
-    The offsets of 200 days each way are sent along. So an answer of the store tells the time well enough for as long
-    as this process lives. The first request that needs it peeks before, once in a process.
+    A request has the offsets of 200 days before and after that time, so one answer of the store is exact enough for the
+    lifetime of the process. Before the first request that needs the time, the process peeks once.
 
     Args:
         clock_us: For tests: this process's own time in microseconds, of a clock that is never set.
@@ -50,7 +50,7 @@ class StoreCalendar:
 
     def now_us(self, store: Store, claims: Sequence[StoreClaim]) -> int:
         """
-        About what time it is by the clock of *store*, which is asked for it with a peek of *claims* if need be.
+        The approximate time by the clock of *store*. If it is not known, a peek of *claims* reads it.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -119,7 +119,7 @@ class Stores:
             raise
 
     def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
-        """`ask` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
+        """Decide each of *requests*, in one round trip if the store supports it. An error replaces its answer."""
         try:
             answers = self.shared.ask_all(requests)
         except BaseException as error:
@@ -230,7 +230,7 @@ class Stores:
 
 class InProcessLayer:
     """
-    Decides limits of scope "process" first: a process over its own share asks no server.
+    Decides limits of scope "process" first: a process over its own share sends no request.
 
     Args:
         below: Decides the other claims.
@@ -259,7 +259,7 @@ class InProcessLayer:
 
 
 class SharedLayer:
-    """The lowest layer: asks the limiter's store, through its circuit breaker."""
+    """The lowest layer: sends the request to the limiter's store, through its circuit breaker."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores

@@ -73,7 +73,7 @@ class UpTo:
         return decision
 
     def looked(self, decision: Decision) -> None:
-        """Take what the peek for `most` units found free; at least 1, whose denial says when to come back."""
+        """Take the units that the peek for `most` found free; at least 1, whose denial has the retry time."""
         self.cost = _free(decision, self.most)
 
     def smaller(self, decision: Decision) -> bool:

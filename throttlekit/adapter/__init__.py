@@ -1,5 +1,5 @@
 """
-The floor that every adapter stands on: write one for your framework with these names, and no other.
+The interface for adapters. An adapter for another framework needs these names only.
 
 Options (`JobOptions`, `WaitRules`) are read where jobs are declared, admission (`Throttling`) turns a message into one
 of four outcomes, the body runs between `begin` and `end`, and what a process holds waits with a `Waker`, or in a

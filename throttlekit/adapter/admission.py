@@ -158,7 +158,7 @@ class Throttling(Generic[_M]):
 
     def rate_limited(self, run: Run, error: RateLimited, *, release: Callable[[], None]) -> Outcome:
         """
-        The body of the job that *run* let run raised *error*: downstream asks for a pause.
+        The body of the job that *run* let run raised *error*: the service downstream requires a pause.
 
         Pauses the limits that *error* means, in the whole fleet, and puts the job in front of those that have not
         run. Never raises.
@@ -250,7 +250,7 @@ class Throttling(Generic[_M]):
         return AsyncLimiter(self.limiter)
 
     def _asked(self, message: _M, waits: Waiting | None = None) -> Outcome:
-        """What *message* is to be asked for; `Run` without limits if nothing is."""
+        """The limits to request for *message*; `Run` without limits if it has none."""
         job = _UNKNOWN
         try:
             options = self._host.options(message)

@@ -21,7 +21,7 @@ _LOOK_EVERY = 0.5
 _AT_ONCE = 32  # messages that go back to the broker at the same time
 _CANCEL_AGAIN_S = 2.0
 _INSIST_S, _TRY_AGAIN_S = 30.0, 0.5
-"""For how long a worker that ends waits for a broker that is away and brings no message again."""
+"""How long a worker that ends waits for a broker that is not available and does not redeliver messages."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -29,11 +29,11 @@ _R = TypeVar("_R")
 
 class HoldingStream(ABC, Generic[_R, _T]):
     """
-    The messages of a broker, unacknowledged, until they may run: `listen` stands in place of the broker's own.
+    Holds unacknowledged messages of a broker until they may run. Its `listen` replaces that of the broker.
 
-    A message that is denied ends its turn in the worker, waits with the `waker`, and comes out of `listen` once more
-    when it is woken. So one that waits takes no place of those that run. As the worker ends, what waits goes back to
-    the broker. All of it belongs to one loop.
+    A denied message leaves the worker and waits with the `waker`. When it is woken, `listen` yields it again, so a
+    waiting message does not use the worker's capacity. When the worker ends, waiting messages are returned to the
+    broker. One stream belongs to one event loop.
 
     Args:
         open_stream: The broker's own `listen`. What it yields is R; T is a message as the adapter holds it.
@@ -167,7 +167,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
                 reading.add_done_callback(self._ring)
 
     async def _close(self) -> None:
-        """The worker stops: what waits goes back, so that others need not find out that it is gone."""
+        """Return the waiting messages as the worker stops, so that other workers get them at once."""
         self.is_open = False
         # A stream that is cancelled while it opens may close the channel of all, and lose every acknowledgement.
         await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
@@ -223,10 +223,10 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     async def settle(self) -> None:
         """
-        Once the stream is closed, wait until the broker has all that goes back to it. To be awaited by a task that was
-        denied: its worker waits for it, and then nothing of the loop goes on.
+        After the stream is closed, wait until the broker has all returned messages. A denied task awaits this, because
+        its worker waits for the task before it stops the loop.
         """
-        await asyncio.sleep(0)  # the waker may have asked the loop to begin
+        await asyncio.sleep(0)  # the waker may have scheduled a call in the loop
         while self._putting_back and not self.is_open:
             await asyncio.wait(self._putting_back)
 
@@ -252,7 +252,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     async def put_back(self, message: _T, until: float | None = None) -> None:
         """
-        Send *message* back, if its broker is there. One that it would not bring again is tried again.
+        Return *message* to its broker. If the broker would not redeliver it otherwise, retry until it is available.
 
         Args:
             until: By the loop's clock, for how long. None: for 30 seconds from now.

@@ -85,7 +85,7 @@ class JobOptions:
         Read and check the options where they are declared, so that a mistake shows at once.
 
         Args:
-            limiter: Learns the limits' names: one name stands for one definition.
+            limiter: Registers the limits: one name has one definition.
             function: The job's function: templates of keys and tiers may name its arguments only.
 
         Raises:
@@ -141,7 +141,7 @@ class JobOptions:
 
     def with_message(self, travelled: Mapping[str, Any]) -> JobOptions:
         """
-        What a message is held to that brought these options, which `travelling` wrote.
+        The limits of a message that has these options, which `travelling` wrote.
 
         Raises:
             ConfigurationError: They are not what it writes.

@@ -37,7 +37,7 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Deferred:
     """
-    The job goes back through its framework's delayed delivery.
+    The job returns by its framework's delayed delivery.
 
     Attributes:
         delay: The seconds until the framework should deliver it again.

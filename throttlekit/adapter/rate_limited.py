@@ -117,8 +117,8 @@ def _held(
     limiter: Limiter, call: Call, waits: Waiting, decision: Decision, retry_after: float, *, stored: bool
 ) -> Decision:
     """
-    As a denial what was let pass: the job waits for a moment; for as long as downstream said if no process knows of the
-    pause.
+    Turn a grant into a denial. The job waits for a moment; if no process knows of the pause, it waits for
+    *retry_after*.
     """
     if decision.final or not (decision.allowed or decision.reason == "store unavailable"):
         return decision
@@ -150,7 +150,7 @@ def _rates(claims: Sequence[Claim]) -> list[Claim]:
 
 
 def _denied(limiter: Limiter, decision: Decision, job: Job, delivery: Delivery) -> Decision:
-    """As a denial what was let pass: it waits for a moment, and that counts as any denial does."""
+    """Turn a grant into a denial with a short wait. It counts like any other denial."""
     if not decision.allowed:
         return decision
     history = wiring_of(limiter).pipeline.history

@@ -363,7 +363,7 @@ def reported_id(job_id: str) -> str:
 
 
 def _json(value: object) -> str:
-    """As JSON that every server reads, whatever a message brought: a lone surrogate is written as "?"."""
+    """Return JSON that every server can read. A lone surrogate from a message is written as "?"."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace").decode()
 
 

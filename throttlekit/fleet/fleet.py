@@ -50,7 +50,7 @@ class Fleet:
         self._follower.add_listener(listener)
 
     def has_overrides(self) -> bool:
-        """Whether a rule is in force, of any limit. Only the first call in a process asks the store."""
+        """Whether a rule is in force, of any limit. Only the first call in a process sends a request to the store."""
         if not self._reporter.is_running:
             self._reporter.ensure_started()
         return bool(self._follower.rules)

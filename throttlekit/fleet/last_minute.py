@@ -219,7 +219,7 @@ def pressing_names(store: SharedCommands, order: str, depth: int, now: float, na
 
 
 def weight_of(number: int, now: float) -> float:
-    """Which part of a step lies in the last minute."""
+    """The part of a step that is in the last minute."""
     back, into = divmod(now, STEP_S)
     back -= number
     whole = READ_STEPS - 1

@@ -27,7 +27,7 @@ _log = logging.getLogger("throttlekit")
 _SOONEST, _LATEST = 2.0, 60.0  # after which a job asks again whether a pause without an end is over
 _LONGEST_WHY = 500
 _NO_RULES = Rules()
-_SPREAD, _SPREAD_SHARE = 10.0, 0.1  # over which those come back that a pause with an end kept
+_SPREAD, _SPREAD_SHARE = 10.0, 0.1  # after a pause with an end, its jobs retry over this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +133,11 @@ class Overrides:
 
     def held_back(self, claim: Claim, rule: Rule, waited: Waited) -> tuple[Decision, Waited]:
         """
-        The denial of a call that a pause holds back, and how its job has waited then.
+        Return the denial of a call during a pause, and how its job has waited.
 
-        No store decides, and the job keeps its position. A pause with an end sends its jobs to just behind it, in their
-        order; one without, for a part of the time that it has lasted: so that a job asks a few times, however long it
-        lasts, and comes back soon after it has ended.
+        No request is sent to a store, and the job keeps its position. If the pause has an end, its jobs retry just
+        after it, in their order. Otherwise a job retries after a part of the time that the pause has lasted, so that it
+        makes few requests during a long pause, and still retries soon after the end.
         """
         now_us = self._follower.now_us()
         if rule.until_us:

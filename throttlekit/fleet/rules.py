@@ -53,7 +53,7 @@ class Rule:
     Attributes:
         what: "set": another rate. "pause": no job passes. "shadow": it decides, and denies no job. "weight": a
             tenant has another weight. "scale": a part of the rate.
-        name: The limit's name. Of "scale", also a pattern for several: each `*` stands for any text.
+        name: The limit's name. Of "scale", also a pattern for several: each `*` matches any text.
         part: The key that is paused, the tier whose rate is set, or the tenant; None: all there is.
         since_us, until_us: By the store's clock, µs. 0: until it is ended.
         by: Who said so.

@@ -21,7 +21,7 @@ def shadow(
     report: Callable[[Decision], None],
 ) -> Decision:
     """
-    Decide each of *claims*, whose limits are in shadow mode, for a job that all enforced limits let pass.
+    Decide each of *claims*, whose limits are in shadow mode, for a job that all enforced limits admit.
 
     Args:
         found: What the enforced limits decided; None if there are none.

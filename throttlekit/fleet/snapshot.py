@@ -92,7 +92,8 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class Key:
     """
-    What a limit counts under one key, now. Durations in seconds; of what lies ahead, None: no job, or not known.
+    What a limit counts under one key, now. Durations are in seconds. A future time is None if there is no job or the
+    time is not known.
 
     Attributes:
         key: As it is stored: quoted, or a digest. "": all is counted together.

@@ -185,9 +185,9 @@ class _Tallies:
 
 class CountingPlugin(ABC):
     """
-    A plugin that counts decisions by limit. Never by key: there may be a million. The number of limits is bounded
-    too, because a job may bring a limit of any name. Waits, and how long the store took, are kept as well, and go into
-    the histograms when metrics are collected: no job waits for that.
+    A plugin that counts decisions by limit, but not by key, because there may be a million keys. The number of limits
+    is bounded too, because a job may have a limit of any name. The plugin also stores waits and the store's response
+    times. They enter the histograms when metrics are collected, so that no job waits for that.
 
     Args:
         max_limits: The number of limits (or tiers, of a limit with tiers) counted by name. All others count as "other".

@@ -60,7 +60,7 @@ class StoreAccess:
         return self._store.ask(claims, asker, now_us, attempt=attempt)
 
     def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
-        """`ask` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
+        """Decide each of *requests*, in one round trip if the store supports it. An error replaces its answer."""
         if self._batched is None:
             return [ask_or_error(self, request) for request in requests]
         try:

@@ -37,7 +37,7 @@ class Request(NamedTuple):
     The arguments of `Store.ask`. No two claims share a name.
 
     Attributes:
-        attempt: Names this question of the job; see `Store.ask`.
+        attempt: The name of this request of the job; see `Store.ask`.
     """
 
     claims: Sequence[StoreClaim]
@@ -243,8 +243,8 @@ class SupportsBatch(Protocol):
 
     def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         """
-        Decide each of *requests* by itself, one after the other, as `Store.ask` does. An error of one request stands
-        in the place of its answer.
+        Decide each of *requests* by itself, one after the other, as `Store.ask` does. An error of one request
+        replaces its answer.
 
         Raises:
             StoreUnavailable: There was no usable answer to any. It is unknown which were charged.

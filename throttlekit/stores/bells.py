@@ -111,7 +111,7 @@ class _Owner:
 
 @dataclass(slots=True, eq=False)
 class _Here:
-    """The nodes that this process has asked, and who listens. A forked child begins with nothing."""
+    """The nodes that this process has used, and the owners that listen. A forked child begins with neither."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     nodes: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -120,8 +120,8 @@ class _Here:
 
 class NodeListeners:
     """
-    Listens at each node of a cluster that its process asks, also at those that join it later: a script knows by the
-    number of receivers at its own node whether an owner listens.
+    Listens at each node of a cluster that its process sends requests to, including nodes that join later. A script
+    checks whether an owner listens by the number of receivers at its own node.
 
     Args:
         make_client: Makes a redis-py client of a node, with connections of its own.
@@ -133,7 +133,7 @@ class NodeListeners:
         renew_lock_after_fork(self, "_here", _Here)
 
     def reach(self, node: Any) -> None:
-        """Note that the process asks *node*, as redis-py describes it."""
+        """Record that the process sends requests to *node*, in the form of redis-py."""
         here = self._here
         if node.name in here.nodes:
             return

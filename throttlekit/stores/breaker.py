@@ -28,7 +28,7 @@ _PROBE_INTERVAL = 1.0
 _PAUSE_AFTER_FAILURE = 0.75
 """Seconds, at most: with the time-out of 0.25 s a second in all."""
 _LONGEST_PROBE = 5.0
-"""Seconds after which another caller asks, although the last question has not ended."""
+"""Seconds after which another caller may send a request, although the last one has not ended."""
 
 
 @dataclass(slots=True)
@@ -45,8 +45,8 @@ class _Outage:
 
 class CircuitBreaker(StoreAccess):
     """
-    A store that is asked about once a second while it gives no answer, by the first caller after that second. All
-    other callers get the last error at once. The parts of a store, like the nodes of a cluster, have a breaker each.
+    A circuit breaker around a store. During an outage, one caller a second sends a request, and all other callers get
+    the last error at once. Each part of a store, like a node of a cluster, has a breaker of its own.
 
     The log has one line when an outage begins and one when it ends. If the last line is less than 30 s old, the next
     outage is not logged.
@@ -80,8 +80,8 @@ class CircuitBreaker(StoreAccess):
 
     def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """
-        `ask` each of *requests*, in one round trip if the store can. An error takes its answer's place; a request
-        to a part that is known to be down is not sent.
+        Decide each of *requests*, in one round trip if the store supports it. An error replaces its answer. A request
+        to a part that is known to be unavailable is not sent.
         """
         batched = self._batched
         if batched is None:
@@ -147,7 +147,7 @@ class CircuitBreaker(StoreAccess):
         return answer
 
     def _turn_away(self, names: Iterable[str]) -> None:
-        """Raise, unless it is time to ask again: then the caller is the one who does."""
+        """Raise the last error, unless it is time for another attempt, which this caller then makes."""
         parts, now = self._parts(names), self._clock()
         with self._lock:
             outages = [self._outages[part] for part in parts if part in self._outages]
@@ -155,7 +155,7 @@ class CircuitBreaker(StoreAccess):
             if last is None or last.ask_at <= now:
                 for outage in outages:
                     # Not a flag: if the caller never returns, or the process forks, other callers take over.
-                    # A question to several Sentinels or nodes takes longer than a second: one asks all the same.
+                    # A request to several Sentinels or nodes may take longer than a second; another one is sent.
                     outage.ask_at = now + min(max(_PROBE_INTERVAL, outage.took + _PAUSE_AFTER_FAILURE), _LONGEST_PROBE)
                 return
             error, rest = last.error, min(last.ask_at - now, _PROBE_INTERVAL)

@@ -58,11 +58,11 @@ def ask_in_parts(
     """
     Decide over several stores: all or nothing, but not at one instant.
 
-    A part that failed the last time is asked first: as long as it does not answer, the request changes nothing in the
-    others. Of the others the part with the scarcest limit is the first: it denies most often, and then nothing is
-    charged in vain. If a part denies, or does not answer, each part before it returns its units in one script and keeps
-    the job's position and turn. Until then they are charged. If this process dies in between, they stay charged, and
-    the job loses its position there.
+    The request goes first to a part that failed the last time: if it still does not answer, nothing changes in the
+    other parts. Of these, the part with the scarcest limit is next: it denies most often, and then no other part is
+    charged for nothing. If a part denies, or does not answer, each part before it returns its units in one script and
+    keeps the job's position and turn. Until then they are charged. If this process dies in between, they stay charged,
+    and the job loses its position there.
 
     The job waits on the list of the part that denied it, and gets a position in the parts after that. Without one, it
     would wait there behind all who came since: simulated, a key gets .41 of its limit.
@@ -73,7 +73,7 @@ def ask_in_parts(
     Each part learns from those before it for how long the job has waited: a full queue does not refuse it then.
 
     Args:
-        in_order: The parts are asked in their order, not the scarcest first.
+        in_order: Send the requests in the order of the parts, not to the scarcest limit first.
 
     Raises:
         StoreUnavailable: A part gave no usable answer; or a part denied, and a slot that was to be returned may still
@@ -103,7 +103,7 @@ def ask_in_parts(
     failure = _return_all(charged, claims, asker, denied, now_us)
     if asker.job and denied.answer.reason is not Reason.FULL:
         for part in ordered[len(answered) :]:
-            with suppress(StoreUnavailable):  # then it gets a position there once it asks
+            with suppress(StoreUnavailable):  # then it gets a position there with its next request
                 part.store.return_units([Charge(claims[number]) for number in part.claims], asker, now_us)
     if failure is not None:
         raise failure
@@ -168,7 +168,7 @@ def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, retur
 
 
 def _by_claim(part: Part, answer: Answer) -> tuple[Sequence[int], Sequence[Position | None]]:
-    """When each claim of a part was asked, and the position that its job had: a part may consist of parts."""
+    """The time of the decision on each claim, and the position that its job had. A part may consist of parts."""
     number = len(part.claims)
     return answer.asked_us or (answer.now_us,) * number, answer.positions or (None,) * number
 

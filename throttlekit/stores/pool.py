@@ -23,7 +23,7 @@ class ConnectionPool:
     """
     As many connections as there are calls at the same time. Safe to share between threads, and across a fork.
 
-    A connection carries one call at a time, and goes back to the pool only after its whole reply was read.
+    A connection carries one call at a time, and returns to the pool only after its whole reply was read.
     After any error, an interrupt included, it is closed: no reply is ever read for another call's.
 
     Args:
@@ -55,8 +55,8 @@ class ConnectionPool:
 
     def execute_all(self, frames: Sequence[bytes]) -> list[Any]:
         """
-        Send several commands at once and return their replies, in order. An error that concerns one command stands
-        in the place of its reply. Any other error fails the whole call.
+        Send several commands at once and return their replies, in order. An error of one command
+        replaces its reply. Any other error fails the whole call.
         """
         idle = self._idle
         connection = self._take(idle)

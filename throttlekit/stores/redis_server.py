@@ -141,7 +141,7 @@ class RedisServer:
         return replies
 
     def _send_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Send commands in one round trip. An error that the server answers stands in the place of its reply."""
+        """Send commands in one round trip. An error that the server returns replaces the reply."""
         return self._pool.execute_all([command(*each) for each in commands])
 
     def _redis_py(self) -> Any:

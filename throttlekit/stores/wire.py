@@ -27,7 +27,7 @@ __all__ = [
 
 _CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.FULL, Reason.PAUSED)
-"""By the numbers that ask.lua answers."""
+"""Reasons by the numbers that ask.lua returns."""
 _PLACE = 30
 _ENDS = [name.encode() for name in wait_names("")]
 _STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
@@ -86,7 +86,7 @@ def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
 
 
 def asker_arguments(claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str) -> list[Any]:
-    """The arguments of ask.lua that say who asks. *now*: "" for the server's time."""
+    """The arguments of ask.lua that describe the caller. *now*: "" for the server's time."""
     if asker is WITHOUT_JOB and not attempt:
         return [] if now == "" else [now]
     wait = "" if asker.max_wait_us is None else asker.max_wait_us

@@ -156,7 +156,7 @@ class BoundConformance(OnSite):
             assert 1 <= bench.runs(angry) <= 7
 
     def test_max_deferrals_ends_in_failure(self) -> None:
-        """With `max_deferrals=2` a job comes back twice; the third denial ends it with `WaitedTooLong`."""
+        """With `max_deferrals=2` a job is redelivered twice; the third denial ends it with `WaitedTooLong`."""
         with self.bench(Settings(WaitRules(max_deferrals=2))) as bench:
             sent = bench.send("retried", "429 0.1")
             assert bench.end(sent).error == "WaitedTooLong"

@@ -51,7 +51,7 @@ def _tenant(job: Job) -> str:
 
 
 SHARED = TokenBucket("conformance-shared", "30/minute", burst=2, key="{key}", share=_tenant)
-"""Whose job it is: its first step, "tenant a". With a burst of 1, due jobs may pass what stands before them."""
+"""The tenant of a job: its first step, "tenant a". With a burst of 1, due jobs may pass jobs ahead of them."""
 
 
 def _broken_key(_job: Any) -> str:

@@ -107,7 +107,7 @@ class StoreConformance:
             _listen(store, "owner-1")()
 
     def test_store_owns_the_clock(self) -> None:
-        """Without a time given, an answer has the store's own time, which never goes back."""
+        """Without a time given, an answer has the store's own time, which never decreases."""
         with self._store() as store:
             times = [store.ask([_claim(_BUCKETS[0], "")], WITHOUT_JOB).now_us for _ in range(3)]
         assert times[0] > 0

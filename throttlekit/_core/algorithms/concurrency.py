@@ -97,7 +97,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     @property
     def keeps_us(self) -> float:
-        """A slot that lies free is lost, and no clock shows when the next one comes free."""
+        """Less than 0: time with a free slot is lost, and it is not known when the next slot becomes free."""
         return -1
 
     @property
@@ -114,8 +114,8 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     def sanitize(self, state: Holders | None, now_us: int) -> Holders | None:
         """
-        What lies far ahead was written by a clock that was wrong: an expiry can be at most one lease from now, and no
-        slot was granted after now.
+        Correct times that a wrong clock wrote: an expiry is at most one lease from now, and no slot was granted after
+        now.
         """
         if state is None:
             return None

@@ -66,9 +66,9 @@ class GcraAlgorithm(NoSlots):
     size: int
     """How far the request moves the TAT on, in µs. 0: it only looks."""
     headroom_us: int
-    """How far ahead of now the TAT may stand for the request to pass."""
+    """How far in the future the TAT may be if the request is to be admitted."""
     capacity_us: int
-    """Time from empty to full: how far ahead the TAT of an empty bucket stands."""
+    """The time from empty to full: how far in the future the TAT of an empty bucket is."""
     numerator: int
     denominator: int
     """A unit takes numerator / denominator µs."""

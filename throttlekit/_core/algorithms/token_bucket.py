@@ -282,7 +282,7 @@ def _quota_of(tokens: object, seconds: object, amount: int, period_us: int, burs
     The lease that a bucket of this rate and *burst* grants; None without *tokens*.
 
     It is at most half of the burst, so that other processes have as much left, and at most what the rate gives while
-    it lasts: units that go unused have come back to the bucket by the time it ends.
+    it lasts, so the bucket has refilled its unused units by the time it ends.
 
     Raises:
         ConfigurationError: A value that can never work.

@@ -20,19 +20,22 @@ _SHORTEST_SPAN_US = 10_000
 
 class Adapt(Value):
     """
-    Lower a limit's rate, for the whole fleet, while downstream refuses calls; and bring it back by itself.
+    Reduce a limit's rate, for the whole fleet, while the service downstream refuses calls. Then raise it again.
 
-    A job that raises `RateLimited`, or calls `throttlekit.current().report_overload()`, makes the rate fall to 0.76 of
-    what it was. After a span it is at 0.95 of it, and rises beyond until the next fall, at most to the rate that is
-    declared. A job that was admitted before the last fall makes no other: one overload is one fall.
+    A job that raises `RateLimited`, or calls `throttlekit.current().report_overload()`, reduces the rate to 0.76 of its
+    value. After one span the rate is 0.95 of that value, and it rises until the next refusal, at most to the declared
+    rate. One overload reduces the rate once: a job that was admitted before the last reduction does not reduce it
+    again.
+
+    Example: a limit of 100/s gets a 429. Its rate falls to 76/s, and is 95/s after one span.
 
     Guarantee: `floor <= rate <= declared rate`, always. So every bound of the limit holds. A success costs nothing.
 
     Args:
         floor: The least rate, like "10/s": at least a thousandth of the declared one, and less than that.
-        span: Seconds, or a timedelta, from a fall until the rate is at 0.95 of what it was: 10 ms to a day. Default:
-            the limit's period, or the time of 600 units if that is longer. Longer: fewer refused calls, and later
-            back when downstream has room again.
+        span: Seconds, or a timedelta, from a reduction until the rate is at 0.95 of its value before: 10 ms to a day.
+            Default: the limit's period, or the time of 600 units if that is longer. A longer span causes fewer refused
+            calls, but the rate recovers later.
 
     Raises:
         ConfigurationError: A value that can never work; the floor, as soon as the limit is made.
@@ -61,7 +64,7 @@ class Adapt(Value):
 
     def refusal(self, amount: int, period_us: int, granted_us: int | None) -> Refusal:
         """
-        What a refusal means to a limit of that rate; see `Refusal`.
+        Return the `Refusal` for a limit of this rate.
 
         Raises:
             ConfigurationError: The floor is not below the rate, or below a thousandth of it.
@@ -82,7 +85,7 @@ class Adapt(Value):
         return self._of(self.refusal(amount, period_us, None))
 
     def plain(self, amount: int, period_us: int) -> list[int]:
-        """As it stands in a message, for a limit of that rate; see `read`."""
+        """Return the form for a message, for a limit of this rate; `read` parses it."""
         return [*self.refusal(amount, period_us, None)[1:]]
 
     @classmethod
@@ -123,7 +126,7 @@ class SlotAdapt(Value):
         raise NotImplementedError
 
     def plain(self, amount: int, period_us: int) -> list[int]:
-        """As it stands in a message."""
+        """Return the form for a message."""
         raise NotImplementedError
 
     def as_part(self, amount: int, period_us: int) -> SlotAdapt:

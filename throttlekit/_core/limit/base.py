@@ -128,7 +128,7 @@ class Limit(PerJob, Value):
     rule: Any  # a `LimitRule`; None if the rate depends on the job
     sample: LimitRule | None  # if the rate is a callable: the rule at some rate
     rates: dict[object, Limit] | None  # if the rate is a callable, or came from one: the last limits that `at` made
-    # Stands for the definition: a limit that is redefined begins a new count. What happens while the store fails is not
+    # Identifies the definition: a limit that is redefined begins a new count. What happens while the store fails is not
     # part of it. That of `declared`, if there is one.
     fingerprint: str
     local_part: Limit | None  # with "local": one process's part, as a limit of scope "process"
