@@ -1,4 +1,4 @@
-"""What the page shows, as plain data: limits, keys, jobs, rules and changes. Durations in seconds."""
+"""The content of the page as plain data: limits, keys, jobs, rules and changes. Durations are in seconds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ORDERS: Mapping[str, Callable[[_Data], Any]] = {
     "denied": lambda row: -(row["denials"] or 0),
     "name": lambda row: 0,
 }
-"""What comes first, for each order. Limits without decisions come last."""
+"""The sort key of each order. Limits without decisions are always last."""
 
 
 def fleet_data(fleet: Fleet) -> _Data:
@@ -82,8 +82,8 @@ def limit_data(
     known: Known, keys: Sequence[Key], rules: Iterable[Rule], partner_429s: Mapping[int, int], *, show_keys: bool
 ) -> _Data:
     """
-    One limit: what it decided in the last minute, and what its most pressing keys count now. Of several keys the
-    fullest is shown, and the sum of those that wait.
+    One limit: its decisions of the last minute, and the current counts of its most pressing keys. If it has several
+    keys, the use is that of the fullest key, and the waiting jobs are the sum.
 
     Args:
         partner_429s: The limit's 429s of the last 15 minutes, by step of 20 s.
@@ -127,8 +127,8 @@ def limit_data(
 
 def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[float | None]]:
     """
-    The bars of a chart, each as a row: its begin, units, denied, paused, longest wait, waiting jobs, the units that the
-    rate allowed in its time, arrivals, grants, and 429s. None: not known; of the rate also that it changed.
+    The bars of a chart, each as a row: start time, units, denied, paused, longest wait, waiting jobs, the units that
+    the rate allowed, arrivals, grants, and 429s. None: not known. The rate is also None if it changed within the bar.
 
     Args:
         comparable: Whether the units of a minute can be compared with the rate.
@@ -167,7 +167,7 @@ def holder_data(holder: Holder, now: float, *, show_keys: bool) -> _Data:
 
 
 def tenants_data(tenants: Sequence[Tenant], *, show_keys: bool) -> list[_Data]:
-    """The heaviest tenants of a shared limit in the last minute, and the one that waited longest."""
+    """The tenants of a shared limit with the most units in the last minute, and the one with the longest wait."""
     units = sum(each.units for each in tenants)
     longest = sorted(tenants, key=lambda each: -each.longest_wait)[:1]
     shown = [*tenants[:_MAX_TENANTS], *(each for each in longest if each not in tenants[:_MAX_TENANTS])]
@@ -184,7 +184,7 @@ def tenants_data(tenants: Sequence[Tenant], *, show_keys: bool) -> list[_Data]:
 
 
 def rule_id(rule: Rule) -> str:
-    """What names *rule* in a URL or a form, without its key."""
+    """An id of *rule* for URLs and forms, which does not reveal its key."""
     return hashlib.blake2b(field_of(rule.what, rule.name, rule.part).encode(), digest_size=8).hexdigest()
 
 
@@ -224,7 +224,7 @@ def change_data(change: Change, *, show_keys: bool) -> _Data:
 
 
 def job_data(job_id: str, found: Found, *, show_keys: bool) -> _Data:
-    """Why a job waits, as `throttlekit explain --json` says it; the pace and the rules as this page has them."""
+    """Why a job waits, as in `throttlekit explain --json`, but with slow-downs and rules in the format of this page."""
     data, key = explained(job_id, found, show_keys=show_keys), found.key
     if key is None:
         return data
@@ -234,7 +234,7 @@ def job_data(job_id: str, found: Found, *, show_keys: bool) -> _Data:
 
 
 def shown_part(part: str | None, *, is_key: bool, show_keys: bool) -> str | None:
-    """The part of a limit that a rule is for: a tier, or a key, which is shown as a digest like the key's own row."""
+    """The part of a limit to which a rule applies: a tier or a key. A key is shown as a digest, as in its own row."""
     if part is None or not is_key or show_keys:
         return part
     stored = parts_of(bucket_name("", part, "0"))
@@ -242,7 +242,7 @@ def shown_part(part: str | None, *, is_key: bool, show_keys: bool) -> str | None
 
 
 def _rules_for(known: Known, rules: Iterable[Rule]) -> list[Rule]:
-    """Those for its name; not the rates of its other tiers."""
+    """The rules for the limit's name, without the rates of its other tiers."""
     return [
         rule
         for rule in rules
@@ -252,13 +252,13 @@ def _rules_for(known: Known, rules: Iterable[Rule]) -> list[Rule]:
 
 
 def _refused(rule: Rule, known: Sequence[Known]) -> str | None:
-    """Why no worker follows the rule: the reason of the limit that cannot. None: workers follow."""
+    """Why no worker applies the rule. None: workers apply it."""
     reasons = [why_ignored(rule, each) for each in known]
     return None if not reasons or None in reasons else reasons[0]
 
 
 def _slowed(slowed: SlowNow | None) -> _Data | None:
-    """The pace, as a person reads it, why, and for how long yet."""
+    """The reduced rate in words, its cause, and its remaining time."""
     return None if slowed is None else {"to": format_pace(slowed.rate), "by": slowed.by, "ends": slowed.ends}
 
 

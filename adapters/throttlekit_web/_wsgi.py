@@ -41,7 +41,7 @@ def serve_wsgi(site: Site) -> _WSGIApp:
 
 
 def _request(environ: dict[str, Any]) -> Request | None:
-    """None: the body is too long."""
+    """The request of *environ*. None: its body is too long."""
     length = environ.get("CONTENT_LENGTH") or "0"
     size = int(length) if length.isascii() and length.isdigit() and len(length) < 10 else MAX_BODY + 1
     if size > MAX_BODY:

@@ -169,15 +169,15 @@ def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> 
             ask(limiter, waker, woken, job=Job(id=f"job-{number}"))
         _report(limiter)
         shown = wait_until(
-            lambda: [text for text in [_run("explain", "job-1", "--url", redis_url)] if "on its way" in text],
+            lambda: [text for text in [_run("explain", "job-1", "--url", redis_url)] if "being sent" in text],
             description="the job is woken",
         )[0]
-    assert re.search("its turn       now: it is on its way to a worker, or waits for a free one", shown)
+    assert re.search("its turn       now: it is being sent to a worker, or waits for a free one", shown)
     assert _top(redis_url, "woken")["waiting"] == 1
 
 
 def test_explain_says_that_the_worker_of_a_job_is_gone(redis_url: str, limiter: Limiter) -> None:
-    """A killed worker listens no more: jobs of other workers pass before its own."""
+    """A killed worker listens no more: jobs of other workers start before its own."""
     slots = Concurrency("slots", 1)
     dead, alive = held(limiter), held(limiter)
     holding = limiter.acquire(slots)
@@ -192,7 +192,7 @@ def test_explain_says_that_the_worker_of_a_job_is_gone(redis_url: str, limiter: 
         description="the store has found that the worker does not listen",
     )[0]
     assert shown["owner"] == dead.owner
-    assert "its worker     does not answer" in _run("explain", "job-0", "--url", redis_url)
+    assert "its worker     does not respond" in _run("explain", "job-0", "--url", redis_url)
     alive.close()
 
 
@@ -217,5 +217,5 @@ def test_a_job_that_ran_is_not_said_to_wait(redis_url: str, limiter: Limiter, wa
         ask(limiter, waker, fast, job=Job(id=f"job-{number}"))
     wait_until(lambda: ask(limiter, waker, fast, job=Job(id="job-1")).allowed, description="its unit has come")
     _report(limiter)
-    assert "does not wait any more" in _run("explain", "job-1", "--url", redis_url)
+    assert "no longer waits" in _run("explain", "job-1", "--url", redis_url)
     assert _top(redis_url, "fast")["waiting"] == 0

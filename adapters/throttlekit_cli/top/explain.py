@@ -1,4 +1,4 @@
-"""`throttlekit explain`: which limit one job waits for, and until when."""
+"""`throttlekit explain`: which limit a job waits for, and until when."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["describe", "job_data", "print_explanation"]
 
 def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) -> bool:
     """
-    Print why the job waits. Returns whether the job is known.
+    Print why the job waits. Return whether the job is known.
 
     Raises:
         ConfigurationError: The URL is not valid.
@@ -49,14 +49,14 @@ def describe(job_id: str, found: Found, *, show_keys: bool) -> list[str]:
     if job.state == "allowed":
         waited = format_duration(max(0.0, job.decided - job.since))
         return [
-            f"Job {job_id} does not wait any more: it was allowed to run {format_duration(now - job.decided)} ago.",
+            f"Job {job_id} no longer waits: it was allowed to run {format_duration(now - job.decided)} ago.",
             f"  it had waited  {waited}, and was deferred {times}",
         ]
     if job.state == "left":
         ago = format_duration(now - job.decided)
         return [
             f"Job {job_id} was denied by limit {job.limit!r} {ago} ago: {job.reason}. Now {_where_it_is_not(found)}.",
-            "  It was allowed to run since, or was removed, or its worker asks again soon.",
+            "  It has been allowed to run or was removed since then, or its worker will request it again.",
         ]
     if key is None:
         return [
@@ -71,7 +71,7 @@ def describe(job_id: str, found: Found, *, show_keys: bool) -> list[str]:
         *_history(job, now, times),
         *_turn(job, key, found),
         *([] if job.place is None or job.place.answers
-          else ["  its worker     does not answer: jobs of other workers pass before it"]),
+          else ["  its worker     does not respond: jobs of other workers start before it"]),
         f"  the limit now  {key.used} of {key.capacity} used{_last_in_line(key)}",
         *([] if key.paused is None else [f"  paused         for another {format_duration(key.paused)}"]),
         *([] if key.slowed is None else [f"  slowed down    {format_slowed(key.slowed)}"]),
@@ -82,8 +82,9 @@ def describe(job_id: str, found: Found, *, show_keys: bool) -> list[str]:
 
 def job_data(job_id: str, found: Found, *, show_keys: bool) -> dict[str, Any]:
     """
-    The explanation for programs. What `throttlekit top --json` shows of a limit too has the same name here. Durations
-    in seconds, points in time in seconds of the store's clock; None: not known.
+    The explanation for programs. Fields that are also in `throttlekit top --json` have the same names.
+
+    Durations are in seconds. Times are in seconds since 1970, by the store's clock. None: not known.
     """
     job, key = found.job, found.key
     data: dict[str, Any] = {"job": job_id, "known": job is not None, "now": found.now}
@@ -133,12 +134,12 @@ def _turn(job: Waiting, key: Key, found: Found) -> list[str]:
     if place is None:
         return []
     if place.state == "woken":
-        return ["  its turn       now: it is on its way to a worker, or waits for a free one"]
+        return ["  its turn       now: it is being sent to a worker, or waits for a free one"]
     if job.reason == "paused" and any(rule.what == "pause" for rule in found.rules):
         when = f"in about {format_duration(ahead)}" if ahead > 0 else "now" if job.due else "when the pause ends"
         return [f"  tries again    {when}; it keeps its position"]
     if place.state == "kept":
-        return ["  its turn       not known: another of its limits holds it back; it keeps its position"]
+        return ["  its turn       not known: another of its limits denies it; it keeps its position"]
     before = f"  before it      {place.before} of the {key.waiting} that wait"
     if ahead <= 0:
         return ["  its turn       now: it is next, and is woken as soon as its worker has a free thread", before]

@@ -28,16 +28,16 @@ class Row:
             rate changed within the minute.
         waiting: How many jobs wait.
         waiting_units: About how many units they take.
-        owners: How many owners have them.
-        oldest: The longest wait of a job that asked in the last minute, or that waits first now.
-        starts: When the last job that waits will start.
-        slowed: How it is slowed down for a while, by `adapt=` or by what the partner said.
-        tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
-        hidden: Whether digests stand for its key, or for the names of its tenants.
-        downstream_429: 429s from the partner that paused the limit in the last 15 minutes, of all its keys.
-        outlook: Whether fewer jobs wait from minute to minute; None also of a key.
-        rules: Changes by an operator that are in force.
-        warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
+        owners: How many worker processes have them.
+        oldest: The longest wait of a job that was decided in the last minute, or that is first on a waitlist now.
+        starts: Seconds until the last waiting job starts.
+        slowed: How it is slowed down, by `adapt=` or by the partner's response headers.
+        tenants: The use of a shared limit by its tenants in the last minute, the heaviest first.
+        hidden: Whether its key, or the names of its tenants, are shown as digests.
+        downstream_429: 429s from the partner that paused the limit in the last 15 minutes, for all its keys.
+        outlook: Whether the number of waiting jobs falls; None also for a key.
+        rules: Operators' changes that are in force.
+        warnings: Problems for the operator: a change that workers do not apply, or two definitions of one name.
     """
 
     limit: str
@@ -68,8 +68,8 @@ class Row:
     @property
     def use(self) -> float | None:
         """
-        How much of the limit is used, from 0 to 1 and more: in the last minute. Where units of a minute cannot be
-        compared with the rate, as for slots: now.
+        How much of the limit was used in the last minute: 0 is nothing, 1 is all. If the units of a minute cannot be
+        compared with the rate, as for slots, it is the use now.
         """
         if self.share is not None or self.used is None:
             return self.share
@@ -113,12 +113,12 @@ def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:
     for rule in fleet.rules:
         if rule.is_for(limit.name) and rule.what != "shadow":
             if why := why_ignored(rule, known):
-                yield f"workers do not follow {format_active_rule(rule, fleet.now, clear=False)!r}: {why}"
+                yield f"workers do not apply {format_active_rule(rule, fleet.now, clear=False)!r}: {why}"
             changed = changed or rule.what == "set"
     if len(twins) > 1:
         yield (
-            "another definition of this name is in use as well: the change takes a moment" if changed
-            else "another definition of this name is in use: each counts by itself"
+            "another definition of this name is in use as well: workers are still applying the change" if changed
+            else "another definition of this name is in use: each has a separate count"
         )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def _key_row(key: Key, *, clear: bool) -> Row:
 
 
 def as_data(fleet: Fleet, rows: list[Row], store: str) -> dict[str, Any]:
-    """The same for programs. Durations in seconds."""
+    """The content of the screen for programs. Durations are in seconds."""
     return {
         "store": store,
         "now": fleet.now,
@@ -168,7 +168,7 @@ def as_data(fleet: Fleet, rows: list[Row], store: str) -> dict[str, Any]:
 
 
 def slowed_data(slowed: SlowNow | None) -> dict[str, Any]:
-    """What --json shows of it, only while it lasts."""
+    """The field of --json for a slow-down; empty if there is none."""
     if slowed is None:
         return {}
     return {"slowed": {"units_per_second": slowed.rate, "by": slowed.by, "ends_in": slowed.ends}}

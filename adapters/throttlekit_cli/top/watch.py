@@ -36,8 +36,8 @@ class View:
     Which limits are shown, and how.
 
     Args:
-        name: Only limits whose name contains this.
-        store: What the store is called.
+        name: Show only limits whose name contains this text.
+        store: The name of the store.
     """
 
     def __init__(self, *, order: str, most: int, name: str, show_keys: bool, store: str = "") -> None:
@@ -57,7 +57,7 @@ class View:
         The screen: one page of it, if a *height* is given.
 
         Args:
-            live: Whether there is a keyboard. Then notes are shown on demand, and the use at the last looks as well.
+            live: Whether there is a keyboard. If so, notes are shown on demand, and sparklines of the recent use.
         """
         rows = self._rows(fleet)
         filtered = self.name if self.typing is None else f"{self.typing}▏"
@@ -74,7 +74,7 @@ class View:
         return rows_of(fleet, self._tenants, order=self.order, show_keys=self.show_keys)
 
     def press(self, key: str) -> bool:
-        """Do what *key* stands for. Returns whether `top` goes on."""
+        """Handle a pressed *key*. Return whether `top` continues."""
         if self.typing is not None:
             self._type(key)
         elif key in ("q", ESCAPE):
@@ -102,7 +102,7 @@ class View:
             self.typing = f"{self.typing}{key}"
 
     def _remember(self, rows: Sequence[Row]) -> dict[tuple[str, str | None], deque[float]]:
-        """The last uses of what is shown now."""
+        """Record the use of each row. Return the use of all rows at the last updates."""
         shown = [each for row in rows for each in (row, *row.keys) if each.use is not None]
         self._history = {
             (row.limit, row.key): self._history.get((row.limit, row.key), deque(maxlen=_LOOKS)) for row in shown
@@ -114,7 +114,7 @@ class View:
 
 def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> None:
     """
-    Show the fleet until the operator interrupts it; or *once*.
+    Show the fleet until the operator interrupts it, or only *once*.
 
     Raises:
         ConfigurationError: The URL is not valid.
@@ -155,6 +155,6 @@ def _live(store: Any, view: View, fleet: Fleet, console: Console, interval: floa
 
 
 def _width() -> int:
-    """Columns, where the output is not a terminal."""
+    """The width in columns if the output is not a terminal."""
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdecimal() and int(columns) else _WIDTH

@@ -1,5 +1,5 @@
 "use strict";
-// One page, no build. Text from the store is set as text, never as HTML: the server's CSP forbids the latter as well.
+// One page, without a build step. Text from the store is inserted as text, never as HTML. The server's CSP enforces it.
 
 const EVERY_MS = 2000;
 // The fields of a bar; see bars_data in _data.py. null: not known.
@@ -40,12 +40,12 @@ function duration(seconds) {
 const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
 const UNKNOWN = "not known";
 const count = (number) => number === null ? UNKNOWN : Number(number).toLocaleString("en", { maximumFractionDigits: 1 });
-// In UTC, as all tools of throttlekit show times.
+// In UTC, like in all tools of throttlekit.
 const when = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 const clock = (seconds) => when(seconds).slice(11);
 const waiting = (row) => !row.waiting ? "" : row.jobs === row.waiting ? `about ${count(row.jobs)}`
   : `about ${count(row.jobs)} (${count(row.waiting)} units)`;
-const slowedText = (slowed) => `slowed down to ${slowed.to} by ${slowed.by === "adapt" ? "its adapt=" : "what the partner said is left"}, for another ${duration(slowed.ends)}`;
+const slowedText = (slowed) => `slowed down to ${slowed.to} by ${slowed.by === "adapt" ? "its adapt=" : "the partner's response headers"}, for another ${duration(slowed.ends)}`;
 const reasons = (denied) => Object.entries(denied).filter(([, number]) => number).map(([why, number]) => `${why} ${count(number)}`).join(", ");
 
 function ruleText(rule, now) {
@@ -58,7 +58,7 @@ function ruleText(rule, now) {
 
 // --- talking to the server -------------------------------------------------------------------------------------
 
-async function ask(path, options = {}) {
+async function request(path, options = {}) {
   const headers = { ...(options.headers ?? {}) };
   if (store.get("token")) headers.Authorization = `Bearer ${store.get("token")}`;
   const response = await fetch(path, { ...options, headers, cache: "no-store" });
@@ -66,14 +66,14 @@ async function ask(path, options = {}) {
   if (response.ok) return data;
   throw Object.assign(new Error(data.error ?? `status ${response.status}`), { status: response.status });
 }
-const read = (path, query) => ask(`${path}?${new URLSearchParams(query)}`);
-const send = (form) => ask("api/control", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(form) });
+const read = (path, query) => request(`${path}?${new URLSearchParams(query)}`);
+const send = (form) => request("api/control", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(form) });
 
 // --- charts ----------------------------------------------------------------------------------------------------
 
 const short = (seconds) => seconds % 86400 === 0 && seconds ? `${seconds / 86400} d` : seconds % 3600 === 0 && seconds ? `${seconds / 3600} h` : seconds % 60 === 0 && seconds ? `${seconds / 60} min` : `${seconds} s`;
 const compact = (number) => Number(number).toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
-/** Where the lines of a vertical axis are: at most four, at round numbers. */
+/** The values at which a vertical axis has lines: at most four, all round numbers. */
 function ticks(top, isTime) {
   const power = 10 ** Math.floor(Math.log10(top / 3));
   const rounds = isTime ? [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800, 1209600] : [1, 2, 5, 10].map((each) => Math.max(1, each * power));
@@ -116,7 +116,7 @@ function chart(data, { parts, lines = [], label, unit = count, isTime = false, m
   if (marked && data.marks.length) legend.push(sign(svg("path", { d: "M7 0V8", class: "mark" }), "changed by an operator"));
   return h("figure", {}, h("figcaption", {}, h("span", {}, label), h("span", { class: "quiet" }, `highest ${unit(Math.max(...bars.map(sum)))}`)), picture, h("div", { class: "legend" }, ...legend));
 }
-/** What a bar says, beside the pointer; it stays there while the chart is drawn again. */
+/** Show the text of a bar beside the pointer. It stays there while the chart is redrawn. */
 function tip(event, lines) {
   const box = document.getElementById("tip");
   box.hidden = event === null;
@@ -125,12 +125,12 @@ function tip(event, lines) {
   box.style.left = `${Math.max(4, Math.min(innerWidth - box.offsetWidth - 4, event.clientX + 12))}px`;
   box.style.top = `${Math.max(4, event.clientY - box.offsetHeight - 12)}px`;
 }
-const perBar = (bar) => bar === 60 ? "a minute" : `in ${short(bar)}`;
-/** The last 15 minutes of a limit in its row: a bar a minute, and the rate as a dashed line. */
+const perBar = (bar) => bar === 60 ? "per minute" : `per ${short(bar)}`;
+/** The last 15 minutes of a limit in its row: one bar per minute, and the rate as a dashed line. */
 function sparkline(row) {
   const [width, height, each] = [180, 36, 180 / row.bars.length], lines = row.bars.map((bar) => bar[UNITS] === null ? 0 : bar[RATE] ?? 0);
   const top = Math.max(1, ...row.bars.map((bar) => bar[UNITS] ?? 0), ...lines), y = (value) => height - value / top * (height - 4), last = row.bars.at(-1);
-  const title = `Units passed a minute, last 15 minutes: highest ${count(Math.max(0, ...row.bars.map((bar) => bar[UNITS] ?? 0)))}, now ${count(last[UNITS])}. Dashed: what the rate allows. Hatched: ${UNKNOWN}.`;
+  const title = `Units admitted per minute, last 15 minutes: highest ${count(Math.max(0, ...row.bars.map((bar) => bar[UNITS] ?? 0)))}, now ${count(last[UNITS])}. Dashed: what the rate allows. Hatched: ${UNKNOWN}.`;
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", class: "spark", "aria-label": title }, svg("title", {}, title),
     ...row.bars.map((bar, at) => bar[UNITS] === null && svg("rect", { x: at * each, width: each, y: 0, height, fill: "url(#unknown)", class: "unknown" })),
     ...row.bars.map((bar, at) => bar[UNITS] > 0 && svg("path", { d: `M${at * each + .8} ${height}h${each - 1.6}V${y(bar[UNITS])}h${1.6 - each}z`, class: bar === last ? "f-bar running" : "f-bar" })),
@@ -142,17 +142,17 @@ function charts(row, data) {
   data.marks = data.changes.map((each) => ({ at: each.at, text: `${each.by}: ${effectOf(each.before)} → ${effectOf(each.after)}` }));
   const show = (options) => chart(data, options);
   const chosen = (name) => () => { store.set("range", name); refreshNow(); };
-  return h("section", {}, h("div", { class: "bar ranges", role: "group", "aria-label": "How long the charts are" },
+  return h("section", {}, h("div", { class: "bar ranges", role: "group", "aria-label": "Period of the charts" },
     ...RANGES.map(([name, text]) => h("button", { type: "button", "data-range": name, "aria-pressed": String(name === data.range.name), onclick: chosen(name) }, text))),
     h("div", { class: "charts" },
-      show({ label: `${row.slots ? "Slots given" : "Units passed"} ${per}`, marked: true, parts: [["f-bar", UNITS, "passed"]], lines: [["rate", RATE, "the rate allows"]] }),
-      show({ label: "Jobs that wait", parts: [["f-bar", WAITING, "most that waited"]] }),
-      show({ label: `Jobs that arrive, and jobs that are granted, ${per}`, parts: [["f-calm", GRANTED, "granted"]], lines: [["arrive", ARRIVED, "arrived"]] }),
+      show({ label: `${row.slots ? "Slots granted" : "Units admitted"} ${per}`, marked: true, parts: [["f-bar", UNITS, "admitted"]], lines: [["rate", RATE, "the rate allows"]] }),
+      show({ label: "Waiting jobs", parts: [["f-bar", WAITING, "maximum"]] }),
+      show({ label: `Jobs that arrive and jobs that are granted, ${per}`, parts: [["f-calm", GRANTED, "granted"]], lines: [["arrive", ARRIVED, "arrived"]] }),
       show({ label: "Longest wait", unit: duration, isTime: true, parts: [["f-bar", WAIT, "waited"]] }),
       data.range.bars.some((bar) => bar[DENIED] || bar[PAUSED]) ? show({ label: `Denials ${per}`, parts: [["f-calm", DENIED, "denied"], ["f-paused", PAUSED, "paused"]] }) : null),
     data.marks.length ? h("ul", { class: "quiet marks" }, ...data.changes.map((each, at) => h("li", { class: "data" }, `${when(each.at)} · ${data.marks[at].text}`))) : null);
 }
-/** When no job waits any more, as a tile: seen from the last minute, else by the rate alone. */
+/** The tile with the time until no job waits: estimated from the last minute if possible, otherwise from the rate. */
 function clears(row, now) {
   const seen = row.outlook;
   if (!row.jobs) return tile("Clears in", "–", "no job waits");
@@ -188,7 +188,7 @@ function limitsView() {
     const data = await read("api/limits", { order: asked.order, filter: asked.filter });
     if (mine !== turn) return;
     head(data);
-    tiles.replaceChildren(tile("Waiting", data.waiting ? `about ${count(data.waiting)}` : "none", "in all lines: a job may be in several"), tile("Oldest wait", duration(data.oldest || null) || "none", "in the last minute"),
+    tiles.replaceChildren(tile("Waiting", data.waiting ? `about ${count(data.waiting)}` : "none", "on all waitlists; a job may be on several"), tile("Oldest wait", duration(data.oldest || null) || "none", "in the last minute"),
       tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "from the partner, in the last 15 minutes"), tile("Paused limits", count(data.paused), data.slowed ? `${count(data.slowed)} slowed down` : null));
     const focused = document.activeElement?.dataset?.id;
     body.replaceChildren(...data.limits.map((row) => limitRow(row, data.now)));
@@ -204,12 +204,12 @@ function tags(row) {
     row.slowed !== null && h("span", { class: "tag short" }, row.keyed ? "a key is slow" : "slow"),
     row.used !== null && row.used >= row.capacity && h("span", { class: "tag quiet" }, row.keyed ? "a key is full" : "full"),
     row.outlook?.limit_has_room && h("span", { class: "tag short", title: row.outlook.text }, "the limit has room"), row.outlook?.trend === "grows" && h("span", { class: "tag short", title: row.outlook.text }, "grows"),
-    row.downstream_429 > 0 && h("span", { class: "tag short", title: "Answers of the partner in the last 15 minutes that paused it" }, `${plural(row.downstream_429, "429", "429s")}`),
+    row.downstream_429 > 0 && h("span", { class: "tag short", title: "Responses of the partner that paused it, in the last 15 minutes" }, `${plural(row.downstream_429, "429", "429s")}`),
     row.idle && h("span", { class: "tag quiet" }, "not used")];
 }
 function ruleLines(row, now) {
   return row.rules.map((rule) => h("div", { class: "quiet" }, h("span", { class: "paused data" }, ruleText(rule, now)),
-    rule.refused && h("span", { class: "bad data" }, ` Workers do not follow: ${rule.refused}`)));
+    rule.refused && h("span", { class: "bad data" }, ` Workers do not apply it: ${rule.refused}`)));
 }
 const clearsText = (row) => !row.jobs ? "" : row.outlook?.trend === "grows" ? h("span", { class: "short" }, "not at this rate") : duration(row.outlook?.clears_in ?? row.starts);
 function limitRow(row, now) {
@@ -238,16 +238,16 @@ function limitView(id) {
     top.replaceChildren(
       h("h2", {}, h("span", { class: "data" }, row.name), " ", ...tags(row)), h("p", { class: "quiet data" }, row.definition),
       row.slowed === null ? "" : h("p", { class: "short" }, `${row.keyed ? "The slowest key is " : "It is "}${slowedText(row.slowed)}.`),
-      row.outlook?.limit_has_room ? h("p", { class: "short", id: "room" }, "The limit has room while jobs wait: workers are the bottleneck, not this limit, or another limit of these jobs holds them back.") : "",
+      row.outlook?.limit_has_room ? h("p", { class: "short", id: "room" }, "The limit has room while jobs wait. Either the workers are the bottleneck, or another limit of these jobs denies them.") : "",
       h("dl", { class: "tiles" },
         tile(row.keyed ? "Now, fullest key" : "Now", row.used === null ? "–" : `${count(row.used)} / ${count(row.capacity)}`), tile("Last minute", `${count(row.units)} ${row.slots ? "slots" : "units"}`, row.share === null ? null : `${Math.round(row.share * 100)} % of the rate`),
-        tile("Waiting", waiting(row) || "none", row.keyed ? "of the keys below" : null), clears(row, data.now), tile("Oldest wait", duration(row.wait || null) || "none", "in the last minute"),
+        tile("Waiting", waiting(row) || "none", row.keyed ? "for the keys below" : null), clears(row, data.now), tile("Oldest wait", duration(row.wait || null) || "none", "in the last minute"),
         tile("Denials", count(row.denials), reasons(row.denied)), tile("429s", count(row.downstream_429), "from the partner, in the last 15 minutes"),
         row.mean_hold !== null && tile("A slot is held", duration(row.mean_hold), "on average"), row.oldest_hold !== null && tile("Oldest holder", duration(row.oldest_hold))),
       row.rules.length ? h("div", {}, h("h3", {}, "Rules in force"), rulesTable(row.rules, data.now)) : "",
       about.control ? h("div", { class: "bar" }, act("pause", "Pause…"), act("set", "Change the rate…"), act("scale", "Scale…"), act("shadow", "Shadow mode…"), act("reset", "Reset…")) : "",
       charts(row, data),
-      row.digests ? h("p", { class: "quiet", id: "digests" }, "Keys and tenants are shown as digests. To see their names, start this server with --show-keys, or mount the page with show_keys=True; or, if the names of this limit are harmless, write show_key=True on it.") : "",
+      row.digests ? h("p", { class: "quiet", id: "digests" }, "Keys and tenants are shown as digests. To see their names, start this server with --show-keys, or mount the page with show_keys=True. If the keys of this limit are not secret, you can also declare it with show_key=True.") : "",
       row.keyed ? h("div", {}, h("h3", {}, "Most pressing keys"), keyTable(data.keys)) : "",
       data.tenants.length ? h("div", {}, h("h3", {}, "Tenants, last minute"), tenantTable(data.tenants)) : "",
       ...data.holders.filter((each) => each.holders.length).map((each) => h("div", {}, h("h3", {}, "Holders", each.key && h("span", { class: "data" }, ` of ${each.key}`)),
@@ -273,7 +273,7 @@ function keyTable(keys) {
       cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Clears in", { class: "n" }, duration(key.starts)),
       cell("Units, last minute", { class: "n" }, count(key.units)), cell("Denials, last minute", { class: "n" }, count(key.denials)))))));
 }
-/** All keys of a limit in pages. A search goes on by itself, in bounded requests, until a page is full. */
+/** All keys of a limit, in pages. A search sends requests of a bounded size until a page is full. */
 function keysPane(id) {
   const element = h("section", { hidden: true }), list = h("div", {}), note = h("p", { class: "quiet", "aria-live": "polite" });
   const search = h("input", { type: "search", id: "search", "aria-label": "Search a key", size: 34 });
@@ -291,14 +291,14 @@ function keysPane(id) {
         for (const key of data.keys) found.set(key.key, key);
         looked += data.looked;
         cursor = data.cursor;
-        note.textContent = `Looked at ${count(Math.min(looked, data.of))} of the ${count(data.of)} keys of all limits…`;
+        note.textContent = `Searched ${count(Math.min(looked, data.of))} of the ${count(data.of)} keys of all limits…`;
       } while (cursor && found.size < 50);
     } catch (error) { if (mine === run) note.textContent = error.message; return; }
     cursors.push(cursor);
     list.replaceChildren(keyTable([...found.values()]));
     next.disabled = !cursor;
     back.disabled = cursors.length < 2;
-    note.textContent = `Page ${cursors.length}, ${found.size} keys${cursor ? "" : ": the last one"}. Kept are keys that were decided on in the last hour, 100,000 of the whole fleet.`;
+    note.textContent = `Page ${cursors.length}, ${found.size} keys${cursor ? "" : ": the last page"}. The store keeps the keys of the last hour, at most 100,000 for the whole fleet.`;
   }
   return { element, show: (row) => { search.placeholder = row.digests ? "A whole key, or part of its digest  /" : "Part of a key  /"; element.hidden = !row.keyed; if (row.keyed && !begun) { begun = true; load(""); } } };
 }
@@ -306,7 +306,7 @@ function keysPane(id) {
 function jobView(id) {
   const answer = h("div", { "aria-live": "polite" });
   const input = h("input", { type: "search", id: "job", "aria-label": "Job id", placeholder: "Job id  /", value: id, size: 40 });
-  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. Every job that waits for a limit is known. How the last 10,000 jobs that had waited ended is known for an hour."),
+  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. Every job that waits for a limit is known. The store keeps the outcome of the last 10,000 jobs that had waited for an hour."),
     h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); location.hash = `#/job/${encodeURIComponent(input.value.trim())}`; } }, input, h("button", { type: "submit", class: "strong" }, "Explain")), answer);
   async function refresh() {
     if (!id) return input.focus();
@@ -320,19 +320,19 @@ function explained(id, job) {
   const list = job.searched_all === false ? "on none of the waitlists that were searched" : "on no waitlist of this store";
   if (job.state === "unknown") return [h("p", {}, "Job ", name, ` is not known: it is ${list}, and no worker has reported it.`), h("p", { class: "quiet" }, "Either it does not wait for a limit: it runs, has ended, or no worker has taken it yet. Or its limits are in another store, or it has another id.")];
   const times = job.deferrals === 1 ? "once" : `${count(job.deferrals)} times`, ago = (at) => `${duration(Math.max(0, job.now - at))} ago`;
-  if (job.state === "allowed") return [h("p", {}, "Job ", name, ` does not wait any more: it was allowed to run ${ago(job.decided_at)}.`), h("dl", { class: "facts" }, ...fact("It had waited", `${duration(Math.max(0, job.decided_at - job.since))}, deferred ${times}`))];
-  if (job.state === "left") return [h("p", {}, "Job ", name, ` was denied by limit ${job.limit} ${ago(job.decided_at)} (${job.reason}), and is ${list} now: it was allowed to run since, or was removed, or its worker asks again soon.`)];
+  if (job.state === "allowed") return [h("p", {}, "Job ", name, ` no longer waits: it was allowed to run ${ago(job.decided_at)}.`), h("dl", { class: "facts" }, ...fact("It had waited", `${duration(Math.max(0, job.decided_at - job.since))}, deferred ${times}`))];
+  if (job.state === "left") return [h("p", {}, "Job ", name, ` was denied by limit ${job.limit} ${ago(job.decided_at)} (${job.reason}), and is ${list} now. It has been allowed to run or was removed since then, or its worker will request it again.`)];
   const past = [...fact("Since", job.since === null ? "not known" : `${clock(job.since)}, ${ago(job.since)}`), ...fact("Deferred", `${times}${job.decided_at === null ? "" : `, the last time ${ago(job.decided_at)}`}${job.reason && `: ${job.reason}`}`)];
   if (job.definition === undefined) return [h("p", {}, "Job ", name, ` waits for ${job.limit}, whose definition no worker has reported in the last hour.`), h("dl", { class: "facts" }, ...past, ...fact("Its turn", "not known without the definition; it keeps its position"))];
   const ahead = (job.starts_at ?? 0) - job.now, held = job.reason === "paused" && job.rules.some((rule) => rule.what === "pause"), before = fact("Before it", `${count(job.before)} of the ${count(job.waiting)} that wait`);
   return [h("p", {}, "Job ", name, " waits for ", h("a", { href: `#/limit/${encodeURIComponent(job.id)}`, class: "name" }, job.limit), job.key && h("span", { class: "data" }, `, key ${job.key}`), `: ${job.definition}.`),
     h("dl", { class: "facts" }, ...past,
-      ...(job.state === "woken" ? fact("Its turn", "now: it is on its way to a worker, or waits for a free one")
+      ...(job.state === "woken" ? fact("Its turn", "now: it is being sent to a worker, or waits for a free one")
         : held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : job.starts_at === null ? "when the pause ends" : "now"}; it keeps its position`)
-        : job.state === "kept" ? fact("Its turn", "not known: another of its limits holds it back; it keeps its position")
+        : job.state === "kept" ? fact("Its turn", "not known: another of its limits denies it; it keeps its position")
         : [...fact("Its turn", ahead > 0 ? `in about ${duration(ahead)}, at ${clock(job.starts_at)}` : "now: it is next, and is woken as soon as its worker has a free thread"), ...before]),
-      ...(job.owner_answers ? [] : fact("Its worker", "does not answer: jobs of other workers pass before it")),
-      ...fact("The limit now", `${count(job.used)} of ${count(job.capacity)} used`), ...(job.paused_for === null ? [] : fact("Paused", `for another ${duration(job.paused_for)}`)), ...(job.slowed === null ? [] : fact("The pace", slowedText(job.slowed))),
+      ...(job.owner_answers ? [] : fact("Its worker", "does not respond: jobs of other workers start before it")),
+      ...fact("The limit now", `${count(job.used)} of ${count(job.capacity)} used`), ...(job.paused_for === null ? [] : fact("Paused", `for another ${duration(job.paused_for)}`)), ...(job.slowed === null ? [] : fact("Slow-down", slowedText(job.slowed))),
       ...job.rules.flatMap((rule) => fact("An operator", ruleText(rule, job.now))))];
 }
 
@@ -357,25 +357,25 @@ function effectOf(rule) {
 }
 function rulesTable(rules, now) {
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...["Limit", "Rule", "Since", ""].map((text) => h("th", { scope: "col" }, text)))),
-    h("tbody", {}, ...rules.map((rule) => h("tr", {}, h("td", { class: "name" }, rule.name), cell("Rule", { class: "data wide" }, ruleText(rule, now), rule.refused && h("div", { class: "bad" }, `Workers do not follow: ${rule.refused}`)),
+    h("tbody", {}, ...rules.map((rule) => h("tr", {}, h("td", { class: "name" }, rule.name), cell("Rule", { class: "data wide" }, ruleText(rule, now), rule.refused && h("div", { class: "bad" }, `Workers do not apply it: ${rule.refused}`)),
       cell("Since", {}, when(rule.since)), h("td", {}, about.control && h("button", { type: "button", "data-verb": `end ${rule.id}`, onclick: () => change("end", rule) }, "End…")))))));
 }
 
 // --- changing things -------------------------------------------------------------------------------------------
 
-const VERBS = { pause: "Pause", set: "Change the rate", scale: "A part of the rate", shadow: "Shadow mode", reset: "Reset", end: "End a rule" };
+const VERBS = { pause: "Pause", set: "Change the rate", scale: "Scale the rate", shadow: "Shadow mode", reset: "Reset", end: "End a rule" };
 const LASTS = [["", "until it is ended"], [300, "5 minutes"], [600, "10 minutes"], [1800, "30 minutes"], [3600, "1 hour"], [14400, "4 hours"], [86400, "1 day"]];
 
-/** First the fields, then the effect in the server's words, which the operator confirms. */
+/** Show the fields of a change, and then its effect, as the server describes it. The operator confirms that text. */
 function change(verb, row) {
   const fields = {}, field = (name, label, input) => { fields[name] = input; return h("label", {}, label, input); };
   const lasts = () => h("select", {}, ...LASTS.map(([value, text]) => h("option", { value, selected: value === 600 }, text)));
   const title = h("h3", { id: "dialog-title" }, `${VERBS[verb]}: ${row.name}`), where = h("p", { class: "quiet data" }, `Store: ${about.store ?? UNKNOWN}`), effect = h("p", { class: "effect", hidden: true }), wrong = h("p", { class: "bad", role: "alert" });
   const go = h("button", { type: "submit", class: "strong" }, "Continue"), no = h("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
   const inputs = h("div", {},
-    verb === "set" && field("rate", row.slots ? "Slots" : "Rate, like 50/s or 100/minute", h("input", { required: true })),
+    verb === "set" && field("rate", row.slots ? "Slots" : "Rate, such as 50/s or 100/minute", h("input", { required: true })),
     verb === "set" && row.definition.startsWith("token-bucket") && field("burst", "Burst (as declared, if empty)", h("input", { type: "number", min: 1 })),
-    verb === "scale" && field("factor", row.slots ? "Part of the slots, like 0.5" : "Part of the rate, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
+    verb === "scale" && field("factor", row.slots ? "Part of the slots, such as 0.5" : "Part of the rate, such as 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
     (verb === "pause" || verb === "reset") && row.keyed && field("key", "Key (every key, if empty)", h("input", {})),
     !["end", "reset"].includes(verb) && field("for", "How long", lasts()),
     field("by", "Your name, for the history", h("input", { required: true, maxlength: 100, autocomplete: "name", value: store.get("by") ?? "" })));
@@ -392,7 +392,7 @@ function change(verb, row) {
       const answer = await send(body);
       if (answer.done) {
         where.hidden = false;
-        dialog.replaceChildren(title, where, h("p", {}, answer.done.length ? "Done. Running workers follow within 2 seconds." : "There was nothing to change."), ...answer.done.map((text) => h("p", { class: "data quiet" }, text)), h("button", { type: "button", class: "strong", id: "close", onclick: () => dialog.close() }, "Close"));
+        dialog.replaceChildren(title, where, h("p", {}, answer.done.length ? "Done. Running workers apply it within 2 seconds." : "There was nothing to change."), ...answer.done.map((text) => h("p", { class: "data quiet" }, text)), h("button", { type: "button", class: "strong", id: "close", onclick: () => dialog.close() }, "Close"));
         refreshNow();
         return document.getElementById("close").focus();
       }
@@ -416,13 +416,13 @@ function askToken() {
     store.set("token", input.value.trim());
     dialog.close();
     refreshNow();
-  } }, h("p", { class: "quiet" }, "The server printed it when it was started."), h("label", {}, "Token", input), h("button", { type: "submit", class: "strong" }, "Look")));
+  } }, h("p", { class: "quiet" }, "The server printed it when it was started."), h("label", {}, "Token", input), h("button", { type: "submit", class: "strong" }, "Continue")));
   if (!dialog.open) dialog.showModal();
 }
 function help() {
   const key = (name, text) => [h("dt", {}, h("kbd", {}, name)), h("dd", {}, text)];
   dialog.replaceChildren(h("h3", { id: "dialog-title" }, "Keys"), h("dl", { class: "facts" }, ...key("1 2 3", "limits, job, rules and history"), ...key("/", "filter or search"), ...key("j k", "next or previous limit; Enter opens it"),
-    ...key("Esc", "back to all limits"), ...key("space", "freeze the page, or go on"), ...key("?", "this list")), h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
+    ...key("Esc", "back to all limits"), ...key("space", "freeze or resume the updates"), ...key("?", "this list")), h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
   dialog.showModal();
 }
 
@@ -432,9 +432,9 @@ function head(data) {
   const kinds = Object.entries(data.frameworks).map(([kind, number]) => `${number} ${kind}`).join(", ");
   document.getElementById("head").textContent = `${clock(data.now)} · ${plural(data.processes, "process", "processes")}${kinds ? ` (${kinds})` : ""}${data.latency === null ? "" : ` · store ${(data.latency * 1000).toFixed(1)} ms`}`;
 }
-/** What the server may do, and which store it shows: on the page and in the tab's title. */
+/** Read what the server allows and the name of its store, and show the name on the page and in the tab's title. */
 async function learn() {
-  about = await ask("api/about");
+  about = await request("api/about");
   document.getElementById("store").textContent = about.store ?? "";
   document.title = about.store ? `${about.store} · throttlekit` : "throttlekit";
 }
@@ -456,7 +456,7 @@ async function refreshNow() {
   const alert = document.getElementById("alert");
   try {
     await shown.refresh();
-    if (!about.store || !alert.hidden) await learn();  // the token was missing, or the server was away and may have another store
+    if (!about.store || !alert.hidden) await learn();  // the token was missing, or the server was restarted and may show another store
     alert.hidden = true;
     document.body.dataset.ready = "true";
   } catch (error) {
@@ -515,7 +515,7 @@ async function begin() {
   document.addEventListener("keydown", onKey);
   document.addEventListener("visibilitychange", () => { if (!document.hidden && !held) refreshNow(); });
   addEventListener("hashchange", route);
-  try { await learn(); } catch { /* the first request for data says what is wrong */ }
+  try { await learn(); } catch { /* the first request for data shows the error */ }
   route();
 }
 begin();
