@@ -22,7 +22,7 @@ __all__ = ["LimitsAdmin"]
 
 @admin.register(Limits)  # pyright: ignore[reportUnknownMemberType]
 class LimitsAdmin(admin.ModelAdmin):  # type: ignore[misc]
-    """Replaces the lists and forms of a model by the page."""
+    """Shows the page instead of the lists and forms of a model."""
 
     def get_urls(self) -> list[Any]:
         site: Any = self.admin_site
@@ -43,9 +43,9 @@ def _page(request: Any, below: str = "") -> HttpResponse:
         raise PermissionDenied
     headers = {name.lower(): value for name, value in request.headers.items()}
     root = request.path.removesuffix(below).rstrip("/")
-    asked = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, request.body, root)
+    page_request = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, request.body, root)
     try:
-        answer = _site().handle(asked)
+        answer = _site().handle(page_request)
     except ConfigurationError as error:  # of the setting; the system checks name most of them earlier
         return HttpResponse(f"{error}\n".encode(), status=503, content_type="text/plain; charset=utf-8")
     return HttpResponse(answer.body, status=answer.status, headers=answer.headers)
