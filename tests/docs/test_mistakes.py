@@ -384,7 +384,7 @@ def _(site: Site) -> None:
         assert "imports throttlekit again" in _printed_by_sound_doctor(site, "--rq", site.url)
 
 
-@case("RQ: no process brings denied jobs back")
+@case("RQ: no process moves denied jobs back to their queue")
 def _(site: Site) -> None:
     from datetime import timedelta
 
