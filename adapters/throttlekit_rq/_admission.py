@@ -29,8 +29,8 @@ from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_lo
 from throttlekit_rq._wire import Record
 
 __all__ = [
-    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once",
-    "patience_of", "throttling_of",
+    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once", "patience_of",
+    "throttling_of",
 ]  # fmt: skip
 
 _LOG_EVERY = 30

@@ -21,21 +21,8 @@ from throttlekit_rq._rq_slots import cancellable_in, give_slot_back, has_rq_limi
 from throttlekit_rq._wire import EXPIRES, FIELD, Record, idle_key, logged_key, promoter_key
 
 __all__ = [
-    "announce",
-    "cancel",
-    "clear_deferral",
-    "deny",
-    "expires_in",
-    "is_first_to_log",
-    "look",
-    "others_are_idle",
-    "promote",
-    "promoted_by",
-    "put_new_first",
-    "read_record",
-    "schedule_sooner",
-    "shown_of",
-    "wake",
+    "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "look", "others_are_idle",
+    "promote", "promoted_by", "put_new_first", "read_record", "schedule_sooner", "shown_of", "wake",
 ]  # fmt: skip
 
 _PROMOTER_LIVES_MS = 5_000

@@ -19,21 +19,8 @@ from rq.utils import import_attribute
 from throttlekit import ConfigurationError
 
 __all__ = [
-    "ADMITTED",
-    "EXPIRES",
-    "FIELD",
-    "LATE_IMPORT",
-    "RUN",
-    "Carried",
-    "Given",
-    "Record",
-    "idle_key",
-    "import_function",
-    "logged_key",
-    "notes_key",
-    "promoter_key",
-    "register_wrapper",
-    "waker_key",
+    "ADMITTED", "EXPIRES", "FIELD", "LATE_IMPORT", "RUN", "Carried", "Given", "Record", "idle_key", "import_function",
+    "logged_key", "notes_key", "promoter_key", "register_wrapper", "waker_key",
 ]  # fmt: skip
 
 LATE_IMPORT = "late-import:"
