@@ -1,7 +1,7 @@
 """
-Serves what Prometheus asks about all limits of a store: `python fleet_metrics.py`, on port 9810.
+Serves the metrics of all limits of a store to Prometheus: `python fleet_metrics.py`, on port 9810.
 
-The workers serve what they have decided themselves: see dramatiq/with_metrics.py.
+The workers serve the metrics of their own decisions: see dramatiq/with_metrics.py.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What the commands of live control have in common: their options, and how they begin and end."""
+"""What the commands of live control share: their options, how they open the store, and how they print changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_NAMES = 20
 
 
 def _parse_duration(_: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """90s, 10m, 1h30m or 2d, in seconds."""
+    """Convert a text such as 90s, 10m, 1h30m or 2d to seconds."""
     if text is None:
         return None
     if not re.fullmatch(r"(?:[0-9]{1,9}(?:\.[0-9]{1,3})?[smhd])+", text):
@@ -44,20 +44,20 @@ def _parse_duration(_: click.Context, parameter: click.Parameter, text: str | No
 
 
 name_argument = click.argument("name", metavar="NAME")
-key_option = click.option("--key", metavar="KEY", help="Only this key, as the limit's template or callable gives it.")
+key_option = click.option("--key", metavar="KEY", help="Only this key, as the limit's template or callable returns it.")
 for_option = click.option(
-    "--for", "duration", callback=_parse_duration, metavar="TIME", help="End by itself after 90s, 10m, 1h30m, 2d."
+    "--for", "duration", callback=_parse_duration, metavar="TIME", help="End automatically after 90s, 10m, 1h30m, 2d."
 )
 tier_option = click.option("--tier", metavar="TIER", help="Only this tier of a limit with tiers.")
 yes_option = click.option(
-    "--yes", is_flag=True, help="Store it although the fleet has not used this name, or this tier, in the last hour."
+    "--yes", is_flag=True, help="Store it even if the fleet has not used this name, or this tier, in the last hour."
 )
 
 
 def common_options(command: _F) -> _F:
     command = click.option(
         "--by", metavar="WHO", envvar="THROTTLEKIT_BY", show_envvar=True,
-        help="Who makes the change, for the history.  [default: user@host]",
+        help="Your name, for the history.  [default: user@host]",
     )(command)  # fmt: skip
     return url_option()(command)
 
@@ -70,8 +70,8 @@ def open_control(
     Open live control of the store at *url*.
 
     Args:
-        name: The limit to change. If the fleet has not used it, or its *tier*, lately, a warning is printed.
-        yes: Whether to go on then.
+        name: The limit to change. If the fleet has not used it, or its *tier*, in the last hour, print a warning.
+        yes: Whether to continue after that warning.
     """
     if url is None:
         raise click.UsageError("name the limiter's store: --url URL, or THROTTLEKIT_URL in the environment")
@@ -90,11 +90,11 @@ def open_control(
 
 def print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, follow: bool = True) -> None:
     """
-    Print what was changed, in which store, and end the command with `NOTHING_CHANGED` if nothing was.
+    Print the changes and the store. If there are none, exit with `NOTHING_CHANGED`.
 
     Args:
-        nothing: What to say then.
-        follow: Whether workers have to notice the change.
+        nothing: What to print if there are no changes.
+        follow: Whether workers apply the change within 2 seconds.
     """
     from throttlekit_cli.formatting import format_change
     from throttlekit_cli.store import name_store
@@ -105,7 +105,7 @@ def print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, f
         sys.exit(NOTHING_CHANGED)
     for change in changes:
         click.echo(format_change(change))
-    click.echo(f"{where} Running workers follow within 2 seconds." if follow else where)
+    click.echo(f"{where} Running workers apply it within 2 seconds." if follow else where)
 
 
 def _is_known(control: Control, name: str, tier: str | None) -> bool:
@@ -132,5 +132,5 @@ def _is_known(control: Control, name: str, tier: str | None) -> bool:
         more = f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         click.echo(printable(f"It has used {', '.join(names[:_MAX_NAMES])}{more}."), err=True)
     else:
-        click.echo("It has used no limit at all: is this the store that the workers use?", err=True)
+        click.echo("It has used no limit at all. Is this the store that the workers use?", err=True)
     return False

@@ -28,7 +28,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 
 
 class _Commands(click.Group):
-    """`throttlekit why JOB_ID` is what some type for `explain`."""
+    """The group of all commands. `why` is an alias of `explain`."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, {"why": "explain"}.get(cmd_name, cmd_name))
@@ -52,8 +52,8 @@ def cli() -> None:
 
     \b
     Examples:
-      throttlekit demo                                    see it at work on this machine, in a minute
-      throttlekit doctor --url redis://localhost:6379/1   check your set-up, and say what to change
+      throttlekit demo                                    see it work on this machine, in a minute
+      throttlekit doctor --url redis://localhost:6379/1   check your set-up, and list what to change
       throttlekit top --url redis://localhost:6379/1      what the limits are doing now, live
       throttlekit web --url redis://localhost:6379/1      the same, as a web page
       throttlekit explain JOB_ID                          why that job is waiting
@@ -65,13 +65,13 @@ def cli() -> None:
 
     \b
     Exit codes:
-      0  done, and nothing is wrong
-      1  done, and something is wrong: the command says what
+      0  done, and no problem was found
+      1  done, and a problem was found: the command prints it
       2  not done: a wrong option, no server, a package that is not installed
 
     `throttlekit COMMAND --help` is the manual of each command, with examples.
     """
-    # A command prints its errors itself; without a handler, Python would print the library's warnings beside them.
+    # Each command prints its own errors. Without a handler, Python would also print the library's warnings.
     logging.getLogger("throttlekit").addHandler(logging.NullHandler())
 
 
@@ -79,7 +79,7 @@ for _command in (_demo.demo, _view.top, _view.explain, _web.web, _wake.wake, *_c
     cli.add_command(_command)
 
 
-@cli.command(short_help="Check a live set-up, and say what to change.")
+@cli.command(short_help="Check a live set-up, and list what to change.")
 @url_option()
 @click.option(
     "--dramatiq", metavar="MODULE[:BROKER]", help="Check the middleware of a Dramatiq broker.",
@@ -106,31 +106,31 @@ def doctor(
     as_json: bool,
 ) -> None:
     """
-    Check a live set-up, and say what to change.
+    Check a live set-up, and list what to change.
 
     The store: whether a limit can be decided, the server's version, eviction, persistence, role,
-    connections, round trip and clock; what workers report to it, and whether they agree on their
-    limits. Dramatiq: the middleware, its order, and confirmed delivery. Celery: whether install was
-    called, misspelt options, and the broker's time-outs. taskiq: the middleware, and whether the
-    broker acknowledges. huey: whether install was called, immediate mode, polling, and whether its
-    denied jobs are brought back. RQ: whether a worker listens to each queue, whether its denied jobs
-    are brought back, and where its workers count. Of each, whether it uses the store that --url
-    names, and not the broker's own database.
+    connections, round trip and clock; what workers report to it, and whether all workers have the
+    same limits. Dramatiq: the middleware, its order, and confirmed delivery. Celery: whether install
+    was called, misspelt options, and the broker's time-outs. taskiq: the middleware, and whether the
+    broker has acknowledgements. huey: whether install was called, immediate mode, polling, and whether
+    its denied jobs are requeued. RQ: whether a worker listens to each queue, whether its denied jobs
+    are requeued, and which store its workers use. For each framework, whether it uses the store that
+    --url names, and whether that is separate from the broker's database.
 
-    The limits that the named modules declare, of --celery and the others and of --app, are compared with those that
-    workers have reported to the store in the last hour: a limit whose algorithm, rate, burst or scope differs is a
-    warning that shows both. With --strict this is a check before a deployment.
+    The limits that the imported modules declare (those of --app, --celery and so on) are compared with the limits that
+    workers have reported to the store in the last hour. If the algorithm, rate, burst or scope of a limit differs,
+    a warning shows both. Use this with --strict as a check before a deployment.
 
     The installation: whether another distribution has installed a package named throttlekit.
 
-    Nothing is changed: keys of the doctor's own are written to the store, and deleted again. The
-    named modules are imported, as the workers import them.
+    Your data is not changed: the command writes keys of its own to the store, and deletes them. It
+    imports the named modules in the same way as the workers.
 
     \b
     Exit codes:
-      0  nothing has to change; there may be warnings, without --strict
+      0  nothing has to change; without --strict, there may be warnings
       1  something has to change
-      2  what you named cannot be checked
+      2  something that you named cannot be checked
 
     \b
     Examples:
@@ -141,7 +141,7 @@ def doctor(
     """
     named = {"dramatiq": dramatiq, "celery": celery, "taskiq": taskiq, "huey": huey, "rq": rq}
     if apps and url is None:
-        raise click.UsageError("--app compares with what workers report to the store: name it with --url")
+        raise click.UsageError("--app compares limits with those that workers report to the store: add --url")
     if url is None and not any(named.values()):
         raise click.UsageError("name what to check: --url, --dramatiq, --celery, --taskiq, --huey or --rq")
     require(["redis", "rich"])

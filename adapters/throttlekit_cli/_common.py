@@ -37,10 +37,10 @@ def url_option(*, required: bool = False) -> Callable[[_F], _F]:
 
 def require(packages: Sequence[str], extra: str = "cli") -> None:
     """
-    Check that *packages* are installed, which the *extra* brings.
+    Check that *packages* are installed, which belong to the *extra*.
 
     Raises:
-        CommandFailed: One is not; the message says how to install it.
+        CommandFailed: A package is missing; the message says how to install it.
     """
     if text := missing(packages, extra):
         raise CommandFailed(text)

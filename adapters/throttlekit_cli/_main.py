@@ -1,4 +1,4 @@
-"""The entry point. It imports nothing that an extra brings, so that it can say which extra is missing."""
+"""The entry point. It imports no optional package, so that it can report which extra is missing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "throttlekit") -> None:
     """
-    Run the command line. Exits; never returns.
+    Run the command line, and exit.
 
     Args:
-        arguments: Default: those of this process.
-        program: What the help names.
+        arguments: Default: the arguments of this process.
+        program: The name of the program in its help.
     """
     if text := missing(["click"]):
         print(f"Error: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The commands that read what live control keeps: what is in force, and what was changed."""
+"""The commands that read the rules in force and the history of changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["COMMANDS", "history", "rules"]
 _json = click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 
 
-@click.command(short_help="List the changes: when, by whom, from what to what.")
+@click.command(short_help="List the changes: when, by whom, the old and the new value.")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option(
     "--limit", "most", type=click.IntRange(min=1), default=50, show_default=True, metavar="N",
@@ -25,8 +25,8 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print a list of ob
 @url_option()
 def history(name: str | None, most: int, as_json: bool, url: str | None) -> None:
     """
-    List the changes that these commands made, the newest first: when, by whom, from what to what. For the limit NAME,
-    or for all limits. The last 1 000 changes are kept.
+    List the changes of the limit NAME, or of all limits, the newest first: when, by whom, and the old and the new
+    value. The store keeps the last 1 000 changes.
 
     \b
     Exit codes:
@@ -53,12 +53,12 @@ def history(name: str | None, most: int, as_json: bool, url: str | None) -> None
         sys.exit(0 if changes else NOTHING_CHANGED)
 
 
-@click.command(short_help="List what is in force now: pauses, changed rates, limits in shadow mode.")
+@click.command(short_help="List the rules in force: pauses, changed rates, limits in shadow mode.")
 @_json
 @url_option()
 def rules(as_json: bool, url: str | None) -> None:
     """
-    List what is in force now: which limits are paused, have a changed rate, or are in shadow mode; since when, until
+    List the rules in force: which limits are paused, have a changed rate, or are in shadow mode; since when, until
     when, and by whom.
 
     \b

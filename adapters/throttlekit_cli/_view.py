@@ -1,4 +1,4 @@
-"""The commands that show what the fleet does: top and explain."""
+"""The commands that show the state of the fleet: top and explain."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _show_keys = click.option(
 @url_option(required=True)
 @click.option(
     "--sort", "order", type=click.Choice(["wait", "use", "name", "denied"]), default="wait", show_default=True,
-    help="Which come first: the longest waits, the fullest limits, by name, the most denials.",
+    help="What is listed first: the longest waits, the fullest limits, names from A to Z, or the most denials.",
 )  # fmt: skip
 @click.option("--filter", "name", default="", metavar="TEXT", help="Only limits whose name contains TEXT.")
 @click.option(
     "--limit", "most", type=click.IntRange(1, 500), default=50, show_default=True, metavar="N",
     help="How many keys to show: the most pressing ones.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Show it once, and exit. The default if the output is not a terminal.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object each time, on one line.")
+@click.option("--once", is_flag=True, help="Print the state once, and exit. The default if the output is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per update, on one line.")
 @click.option(
     "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS",
     help="The time between two updates.",
@@ -38,42 +38,42 @@ def top(
     url: str, order: str, name: str, most: int, once: bool, as_json: bool, interval: float, show_keys: bool, title: str
 ) -> None:
     """
-    Show what the limits of the whole fleet do now. It needs only the store, and none of your code.
+    Show the state of all limits of the fleet. The command needs only the store, and none of your code.
 
     Each worker process reports its decisions to the store once a second. The columns, for each
     limit and for its most pressing keys:
 
     \b
-      now             units used now, of the most that can be used
-      use             a bar: units of the last minute, as a share of what the rate allows (of slots, and of windows
-                      longer than a minute: what is used now); then "full", "slow" or "paused"
-      units/min       units that were used in the last minute, as far as settle() has corrected them
+      now             units used now, and the maximum
+      use             a bar: units of the last minute, as a share of what the rate allows (for slots, and for windows
+                      longer than a minute: the use now); then "full", "slow" or "paused"
+      units/min       units used in the last minute, after corrections by settle()
       share           the same, as a percentage of what the rate allows
-      waiting         about how many jobs wait, and their units if jobs take more than one
-      last starts     in how long the last of them will start
+      waiting         about how many jobs wait, and their units if a job takes more than one
+      last starts     the time until the last of them starts
       oldest          the longest wait of a job that was decided in the last minute, or that is
-                      first of those that wait now
+                      first on a waitlist now
       definition      beside the name, or below it
       denied          denials in the last minute, by reason: "exhausted" (no unit left),
                       "in line" (other jobs have waited longer), "queue full", "paused".
-                      A denial costs a job only its delay.
+                      A denied job is only delayed.
 
-    A narrow terminal shows the columns that matter most. Notes below a limit show pauses, the pace
-    of a limit that is slowed down for a while (adapt=, or what the partner said is left), how long
+    A narrow terminal shows the most important columns. Notes below a limit show pauses, the reduced
+    rate of a limit that is slowed down (by adapt=, or by the partner's response headers), how long
     slots are held, and changes by an operator.
 
-    In a terminal, q or Esc quits, s sorts by something else, n shows or hides the notes, space and b
+    In a terminal, q or Esc quits, s changes the order, n shows or hides the notes, space and b
     (or Page Down and Page Up) turn the page, and / filters: type a part of the name, then Enter.
-    "recent use" is the use at the last looks.
+    "recent use" shows the use at the last updates.
 
-    The first line names the store, then the median time that it takes for a report. "processes"
-    counts those that reported in the last 15 seconds. The decisions of a process that ends within two seconds, like
+    The first line names the store, and the median response time of the store. "processes" counts
+    the processes that reported in the last 15 seconds. The decisions of a process that ends within two seconds, like
     RQ's work-horse, are included, but the process is not counted.
 
-    If `waiting` grows from update to update, more jobs come than the limit lets pass.
+    If `waiting` grows from update to update, more jobs arrive than the limit admits.
 
     Keys and tenants are shown as digests, because they may contain arguments of jobs: see --show-keys.
-    Limits with show_key=True show theirs. An update is a few short
+    Limits with show_key=True show their keys. An update takes a few short
     calls to the store, with ten keys or with a million.
 
     \b
@@ -101,29 +101,29 @@ def top(
             sys.exit(130)
 
 
-@click.command(short_help="Show why one job waits: which limit, since when, until when.")
+@click.command(short_help="Show why a job waits: which limit, since when, until when.")
 @click.argument("job_id")
 @url_option(required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @_show_keys
 def explain(job_id: str, url: str, as_json: bool, show_keys: bool) -> None:
     """
-    Show why a job waits: which limit denied it, since when, how often it was deferred, when it is
-    its turn, and how many jobs come before it.
+    Show why a job waits: which limit denied it, since when, how often it was deferred, when its
+    turn is, and how many jobs are before it.
 
-    It needs only the store. Every job that waits for a limit is found by its id on the limit's
-    waitlist, with its position. If it waits on no list that the workers reported, the names of the
-    store are searched, at most 2 million: that may take some seconds. How the last 10 000 jobs that
-    had waited ended is known for an hour; each process reports up to 100 a second.
+    The command needs only the store. It finds each waiting job by its id on the waitlist of its
+    limit. If the job is on no list that workers have reported, the command searches the keys of the
+    store, at most 2 million, which may take some seconds. The store keeps the outcome of the last
+    10 000 jobs that had waited for an hour; each process reports up to 100 per second.
 
     JOB_ID is the framework's own id: Dramatiq's message_id, RQ's job id, Celery's and huey's task id.
 
     With --json, "known" is false if the job is not known, and "state" is one of these:
 
     \b
-      waiting  it waits for the limit that is named
-      woken    it may start: it is on its way to a worker, or waits for a free one
-      kept     it keeps its position while an operator's pause or another limit holds it back
+      waiting  it waits for the named limit
+      woken    it may start: it is being sent to a worker, or waits for a free one
+      kept     it keeps its position while an operator's pause or another limit denies it
       allowed  it waited, and was allowed to run
       left     it was denied, and is on no waitlist now
       unknown  it is on no waitlist, and no worker has reported it

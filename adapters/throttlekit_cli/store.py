@@ -1,4 +1,4 @@
-"""Open the store of a fleet, for an operator, and name it."""
+"""Open the store of a fleet for an operator, and name it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LONGEST_TITLE = 60
 
 def open_store(store: str | Store | Limiter) -> Any:
     """
-    The store that a fleet shares, with longer time-outs than a worker has: an operator may be far away.
+    Open the store that a fleet shares. The time-outs are longer than those of workers: an operator may be far away.
 
     Args:
-        store: Its URL, itself, or a limiter that uses it; of the latter two the time-outs stay as they are.
+        store: The store's URL, the store, or a limiter that uses it. Only for a URL the time-outs are changed.
 
     Raises:
-        ConfigurationError: The URL is not valid, or the store is not one that a fleet shares.
+        ConfigurationError: The URL is not valid, or the store is in the memory of one process.
     """
     if isinstance(store, Limiter):
         shared = wiring_of(store).stores.shared
@@ -47,9 +47,9 @@ def open_store(store: str | Store | Limiter) -> Any:
 
 def name_store(store: str | Store | Limiter | None, title: str = "") -> str:
     """
-    The store's name for operators: *title*, and its hosts and database, like `production (limits:6379/1)`.
+    The store's name for operators: *title*, hosts and database, such as `production (limits:6379/1)`.
 
-    No user, password or option of a URL is part of it. A URL that cannot be read has no name, and raises nothing.
+    The name contains no user, password or option of the URL. If the URL cannot be read, the name says so.
     """
     if isinstance(store, str):
         name = _name_in(store)
@@ -73,7 +73,7 @@ def address_of_url(url: str) -> str:
 
 
 def _name_in(url: str) -> str:
-    """Hosts and database of *url*; "" if they cannot be read without doubt."""
+    """Hosts and database of *url*; "" if they cannot be read reliably."""
     try:
         parts = urlsplit(url)
         query = parse_qs(parts.query)

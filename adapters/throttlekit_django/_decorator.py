@@ -38,7 +38,7 @@ def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[Any], 
             view that is a coroutine function it may be one too.
 
     Raises:
-        ConfigurationError: An argument can never work, or a template names what the request does not have.
+        ConfigurationError: An argument can never work, or a template names a field that the request does not have.
     """
     held_to = RequestLimits(limiter, limits, arguments, example="@throttled(limiter, limit)")
 
@@ -50,7 +50,7 @@ def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[Any], 
             return held_to.job(name, of_view, given, request.META.get("REMOTE_ADDR"), request.path, request.method)
 
         @functools.wraps(view)
-        def held(request: Any, *args: Any, **kwargs: Any) -> Any:
+        def view_with_limits(request: Any, *args: Any, **kwargs: Any) -> Any:
             found = {each: find(request) for each, find in arguments.items()}
             request.throttled = decision = held_to.acquire(job(request, arguments_of(request, *args, **kwargs), found))
             response = None
@@ -62,11 +62,11 @@ def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[Any], 
             return _answer(held_to, decision, response)
 
         @functools.wraps(view)
-        async def held_async(request: Any, *args: Any, **kwargs: Any) -> Any:
+        async def view_with_limits_async(request: Any, *args: Any, **kwargs: Any) -> Any:
             found = {each: find(request) for each, find in arguments.items()}
             found = {each: await value if isawaitable(value) else value for each, value in found.items()}
-            asking = job(request, arguments_of(request, *args, **kwargs), found)
-            request.throttled = decision = await held_to.acquire_async(asking)
+            request_job = job(request, arguments_of(request, *args, **kwargs), found)
+            request.throttled = decision = await held_to.acquire_async(request_job)
             response = None
             try:
                 response = await view(request, *args, **kwargs) if decision.allowed else _denial(held_to, decision)
@@ -75,7 +75,7 @@ def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[Any], 
                     await held_to.release_async(decision)
             return _answer(held_to, decision, response)
 
-        return cast(_F, held_async if iscoroutinefunction(view) else held)
+        return cast(_F, view_with_limits_async if iscoroutinefunction(view) else view_with_limits)
 
     return decorate
 
@@ -85,7 +85,7 @@ def _denial(held_to: RequestLimits, denied: Decision) -> HttpResponse:
 
 
 def _answer(held_to: RequestLimits, decision: Decision, response: Any) -> Any:
-    """*response* with the headers of *decision*; a streamed one gives the slots back when it is closed."""
+    """Add the headers of *decision* to *response*. A streamed response releases the slots when it is closed."""
     if response is not None:  # if it is, Django names the view
         held_to.write_headers(decision, response.headers)
         if response.streaming and decision.leases:

@@ -15,7 +15,7 @@ from throttlekit._util.spelling import hint
 __all__ = ["PAGE_OPTIONS", "find_faults", "forget_limiter", "get_limiter", "read_options"]
 
 PAGE_OPTIONS = ("allow_control", "show_keys", "title", "token")
-"""Those of the page in the admin."""
+"""The options of the page in the admin."""
 
 _OPTIONS = ("url", "client", "plugins", "stores", *PAGE_OPTIONS)
 _lock = threading.Lock()
@@ -24,7 +24,7 @@ _made: list[Limiter] = []
 
 def get_limiter() -> Limiter:
     """
-    Return the project's limiter, made from `settings.THROTTLEKIT` with the first call: one for each process.
+    Return the project's limiter. The first call in a process makes it from `settings.THROTTLEKIT`.
 
     Its options are `url`, `client`, `plugins` and `stores`, as `Limiter` takes them; a client and plugins also as
     dotted names. Without `url` it is the URL in the environment variable THROTTLEKIT_URL, or memory. It opens no
@@ -55,7 +55,7 @@ def forget_limiter() -> None:
 def read_options() -> dict[str, Any]:
     """
     Raises:
-        ConfigurationError: The setting is not a dict, or has an option that is not known.
+        ConfigurationError: The setting is not a dict, or has an unknown option.
     """
     for fault in find_faults():
         raise ConfigurationError(fault)
@@ -63,7 +63,7 @@ def read_options() -> dict[str, Any]:
 
 
 def find_faults() -> Iterator[str]:
-    """What is wrong with the names of the options."""
+    """The errors in the names of the options."""
     options: Any = getattr(settings, "THROTTLEKIT", {})
     if not isinstance(options, dict):
         kind = type(options).__name__
@@ -76,7 +76,7 @@ def find_faults() -> Iterator[str]:
 
 
 def _imported(value: object) -> object:
-    """*value*, or the object with this dotted name; of a class, an instance."""
+    """Return *value*, or the object with this dotted name. For a class, return an instance."""
     if not isinstance(value, str):
         return value
     try:

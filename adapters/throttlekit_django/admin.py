@@ -23,7 +23,7 @@ __all__ = ["LimitsAdmin"]
 
 @admin.register(Limits)  # pyright: ignore[reportUnknownMemberType]
 class LimitsAdmin(admin.ModelAdmin):  # type: ignore[misc]
-    """Replaces the lists and forms of a model by the page."""
+    """Shows the page instead of the lists and forms of a model."""
 
     def get_urls(self) -> list[Any]:
         site: Any = self.admin_site
@@ -47,7 +47,7 @@ def _page(request: Any, below: str = "") -> HttpResponse:
     body = request.read(MAX_BODY + 1)
     asked = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, body, root)
     try:
-        answer = _site().handle(asked)
+        answer = _site().handle(page_request)
     except ConfigurationError as error:  # of the setting; the system checks name most of them earlier
         return HttpResponse(f"{error}\n".encode(), status=503, content_type="text/plain; charset=utf-8")
     return HttpResponse(answer.body, status=answer.status, headers=answer.headers)

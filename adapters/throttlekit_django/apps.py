@@ -28,7 +28,7 @@ class ThrottlekitConfig(AppConfig):  # type: ignore[misc]
 
 
 def _follow_setting(*, setting: str, **_: object) -> None:
-    """A test has changed a setting, as `override_settings` does."""
+    """Forget the limiter when a test changes the setting, for example with `override_settings`."""
     if setting == "THROTTLEKIT":
         forget_limiter()
 

@@ -1,4 +1,4 @@
-"""No table: a model for the permission and the admin's index."""
+"""A model without a table, for the permission and the admin's index."""
 
 from django.db import models  # type: ignore[import-untyped]
 

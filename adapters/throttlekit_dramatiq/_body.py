@@ -14,11 +14,11 @@ __all__ = ["Bodies"]
 
 class Bodies:
     """
-    Calls *rate_limited* if the body of an admitted message raises `RateLimited`; if that returns, the error is raised
-    on.
+    Calls *rate_limited* if the body of an admitted message raises `RateLimited`. If that returns, the error is raised
+    again.
 
     Dramatiq calls its middleware after the worker has logged an error, and the middleware that count, retry
-    and call back come before Throttle. So the error is caught where it leaves the body.
+    and send callbacks are called before Throttle. So the error is caught where it leaves the body.
 
     Args:
         rate_limited: Takes the message and the error.
@@ -29,11 +29,11 @@ class Bodies:
         self._here = threading.local()
 
     def expect(self, message: Any) -> None:
-        """The next body in this thread is that of *message*; None: of a message without limits."""
+        """Record that the next body in this thread is that of *message*; None: of a message without limits."""
         self._here.message = message
 
     def watch(self, actor: Any) -> None:
-        """Watch *actor*'s function. Called by hand, or in another body, it does what it did."""
+        """Wrap *actor*'s function. A direct call of it, also in another body, works as before."""
         function = actor.fn
 
         @functools.wraps(function)

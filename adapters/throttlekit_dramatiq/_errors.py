@@ -10,7 +10,7 @@ __all__ = ["AnyError", "DeferFailed", "as_middleware_error"]
 
 try:
     from dramatiq.errors import BrokerConnectionError
-except ImportError:  # Dramatiq 2.0. Asked for later, the old name warns.
+except ImportError:  # Dramatiq 2.0. In later versions the old name causes a warning.
     from dramatiq.errors import ConnectionError as BrokerConnectionError  # type: ignore[no-redef]
 
 _E = TypeVar("_E", bound=Exception)
@@ -20,16 +20,16 @@ class DeferFailed(MiddlewareError, BrokerConnectionError):
     """
     A denied message could not be put into its delay queue. The worker keeps the original and tries again.
 
-    A MiddlewareError, so that it leaves `before_ack`; a connection error, so that the worker then
-    waits and repeats instead of acknowledging.
+    It is a MiddlewareError, because Dramatiq ignores other errors from `before_ack`. It is a connection error, because
+    the worker then waits and tries again, instead of acknowledging the message.
     """
 
 
 class AnyError(dict[str, Any]):
     """
-    A `throws` option that is true of every error: Dramatiq then gives a message up at once.
+    A `throws` option that matches every error, so that Dramatiq does not retry the message.
 
-    Not a class, because `on_failure` is sent the message with all of its options, as JSON: this is {}.
+    It is a dict and not a class, because Dramatiq sends the message with its options as JSON to `on_failure`.
     """
 
     def __bool__(self) -> bool:
@@ -41,9 +41,9 @@ class AnyError(dict[str, Any]):
 
 def as_middleware_error(error: _E) -> _E:
     """
-    The same error, also a MiddlewareError: the only kind that Dramatiq lets out of a `before_` hook.
+    Return the same error as a MiddlewareError, the only kind that Dramatiq raises from a `before_` hook.
 
-    It keeps its name and module, so that a reader of the stored result sees the error that was meant.
+    It keeps its name and module, so that the stored result shows the original error.
     """
     kind = type(error)
     namespace = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}

@@ -1,8 +1,8 @@
 """
-The messages that a worker process holds: denied, unacknowledged, and handed to a thread when the store wakes them.
+The denied messages that a worker process holds, unacknowledged. When the store wakes one, a thread processes it.
 
-A denied message stays where it is, in the consumer of its queue. The consumer fetches others in its place:
-`_windows.py`. If the worker stops, or the connection to RabbitMQ is lost, held messages go back to the broker.
+A denied message stays with the consumer of its queue, which fetches other messages in addition: see `_windows.py`. If
+the worker stops, or the connection to RabbitMQ is lost, held messages are returned to the broker.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from throttlekit_dramatiq._windows import Window, window_of
 __all__ = ["Holding", "Item"]
 
 _MOST_HELD = 60_000
-"""Messages of one queue, about 2 KB each."""
+"""The most held messages of one queue, at about 2 KB each."""
 
 _POLL_MS = 50
-"""How long the consumer of a throttled queue sleeps at most: it is to fetch others in place of those that are held."""
+"""The longest sleep of a throttled queue's consumer, so that it soon fetches messages besides the held ones."""
 
 _SAME_ID_MS = 1000
-"""Of two messages with the same id that wait, one is held, and the other comes back so often."""
+"""If two messages with the same id wait, one is held, and the other is requeued with this delay."""
 
 
 class _Tag(int):
     """
-    A delivery tag that is equal to no other connection's.
+    A delivery tag that differs from the tags of all other connections.
 
-    Each connection counts from 1, and Dramatiq acknowledges what came on a lost connection on the next one: the tag
-    would then be another message's, and that message, if it was denied, would be lost.
+    Each connection counts its tags from 1. After a lost connection, Dramatiq acknowledges messages of the old one on
+    the new one, where a plain tag may belong to another message. If that message was denied, it would be lost.
     """
 
     __hash__ = object.__hash__
@@ -54,14 +54,14 @@ class Item:
     A message that may wait.
 
     Attributes:
-        message: What a thread processes when it is woken.
-        thread: The consumer thread that it came from.
-        consumer: The consumer of that thread, at that time.
-        source: What is held of that thread; None: it was not adopted, so the message is not held.
+        message: The message that a thread processes when it is woken.
+        thread: The consumer thread that received it.
+        consumer: The consumer of that thread at that time.
+        source: The held messages of that thread; None: it holds no messages.
         since: When it was first denied in this process.
-        started: Whether it was woken, and handed to a thread.
-        joined: The queue that `Worker.join` waits for, in which it counts while it is held.
-        copied: Whether the broker has delivered the same message again, so this one is not put back.
+        started: Whether it was woken, and given to a thread.
+        join_queue: The queue for which `Worker.join` waits, in which the message counts while it is held.
+        has_copy: Whether the broker has delivered the same message again, so this one is not put back.
     """
 
     message: Any
@@ -70,17 +70,17 @@ class Item:
     source: _Source | None
     since: float
     started: bool = False
-    joined: Queue[Any] | None = None
-    copied: bool = False
+    join_queue: Queue[Any] | None = None
+    has_copy: bool = False
 
     @property
     def is_ours(self) -> bool:
         """
-        Whether the message is still to be acknowledged by us.
+        Whether this process still has to acknowledge the message.
 
-        RabbitMQ delivers it again once the connection is lost: to run it, or to put it back, would double it. The
-        loss shows in a consumer that is closed, that has been replaced, or that does not know the message's tag. In the
-        instant before, nothing shows it.
+        After a lost connection, RabbitMQ delivers the message again, so this one must not run or be put back. The
+        connection is lost if the consumer is closed, was replaced, or does not know the message's tag. For a moment
+        after the loss, none of these is true.
         """
         if self.consumer is None or not hasattr(self.message, "_tag"):
             return True
@@ -100,7 +100,7 @@ class _Source:
 
 
 class _Opener:
-    """Dramatiq's broker for one consumer thread: prepares each consumer that it opens."""
+    """A proxy of Dramatiq's broker for one consumer thread, which prepares each consumer that it opens."""
 
     def __init__(self, broker: Any, prepare: Any) -> None:
         self._broker, self._prepare = broker, prepare
@@ -122,46 +122,46 @@ class Holding:
         self._worker: Any = None
         self._busy: set[int] = set()  # ids of the message objects that threads work on
         self._sources: dict[str, _Source] = {}
-        self._left: list[Item] = []
+        self._returned: list[Item] = []
         self._stopping = False
         self._lock = threading.Lock()
         self.waker: Waker[Item]
 
     def boot(self, worker: Any) -> None:
-        """*worker* is about to start."""
+        """Prepare for *worker*, which is about to start."""
         self._worker, self._stopping = worker, False
         self._busy.clear()
         self._sources.clear()
-        self._left.clear()
+        self._returned.clear()
         self.waker = self._limiter.make_waker(self._free, self._start, give_back=self._give_back)
 
     def stop(self) -> None:
-        """The worker is about to stop. What waits goes back to the broker when its consumers stop."""
+        """Stop waking messages, because the worker stops. Its consumers return the held messages to the broker."""
         self._stopping = True
-        self._left += self.waker.close()
+        self._returned += self.waker.close()
 
     def adopt(self, thread: Any) -> None:
-        """Hold the messages of the consumer thread of a throttled queue, which boots."""
+        """Hold the messages of *thread*, the consumer thread of a throttled queue, which boots."""
         source = self._sources[thread.queue_name] = _Source(thread, thread.prefetch)
         thread.worker_timeout = min(thread.worker_timeout, _POLL_MS)
         thread.broker = _Opener(thread.broker, partial(self._prepare, source))
-        thread.handle_message = partial(_handle, thread, thread.handle_message)
-        thread.handle_delayed_messages = partial(self._turn, source, thread.handle_delayed_messages)
-        thread.post_process_message = partial(_post_process, thread.post_process_message)
+        thread.handle_message = partial(_handle_message, thread, thread.handle_message)
+        thread.handle_delayed_messages = partial(self._after_message, source, thread.handle_delayed_messages)
+        thread.post_process_message = partial(_post_process_message, thread.post_process_message)
 
     def retire(self, thread: Any) -> None:
         """
-        Give back what a consumer thread that stops holds, and what it has fetched and not looked at.
+        Return the held and the fetched messages of a consumer thread that stops.
 
-        On Redis it would stay under this process's id until Dramatiq takes the process for dead.
+        On Redis, they would otherwise stay under the id of this process until Dramatiq considers it dead.
         """
         source = self._sources.pop(thread.queue_name, None)
-        left = [each.message for each in self._left if each.source is source]
+        left = [each.message for each in self._returned if each.source is source]
         if thread.consumer is not None:
-            _requeue(thread.consumer, [*left, *_fetched(thread.consumer)])
+            _requeue(thread.consumer, [*left, *_take_fetched(thread.consumer)])
 
     def item(self, message: Any) -> Item:
-        """Return *message* as it is held if it is denied: a new proxy, since another thread may start it at once."""
+        """Make the item that is held if *message* is denied, with a new proxy: another thread may start it at once."""
         fresh: Any = object.__new__(message.__class__)
         fresh.__dict__.update(message.__dict__)
         thread, source = self._worker.consumers.get(message.queue_name), self._sources.get(message.queue_name)
@@ -170,11 +170,11 @@ class Holding:
         with self._lock:
             other = None if source is None else source.held.get(message.message_id)
             if other is not None:
-                other.copied = _is_copy(other.message, message)
+                other.has_copy = _is_copy(other.message, message)
         return Item(fresh, thread, getattr(thread, "consumer", None), source, since)
 
-    def keep(self, item: Item) -> bool:
-        """*item* was denied. Return whether it is held; False: it goes back through its delay queue."""
+    def hold(self, item: Item) -> bool:
+        """Hold *item*, which was denied. False: it is not held, and has to be put into its delay queue."""
         source, id_ = item.source, item.message.message_id
         if source is not None:
             source.window.learn(item.message)
@@ -183,16 +183,16 @@ class Holding:
                 return True
             if source is not None and len(source.held) < _MOST_HELD:
                 source.held[id_] = item
-                _count_in(item)
+                _count_for_join(item)
                 return True
         return self.waker.pass_on(id_) is None and source is not None
 
     def take(self, message: Any) -> None:
-        """A thread is about to work on *message*."""
+        """Record that a thread is about to process *message*."""
         self._busy.add(id(message))
 
     def give_back(self, message: Any) -> None:
-        """The thread that worked on *message*, if one did, is free again."""
+        """Record that *message* no longer occupies a thread."""
         self._busy.discard(id(message))
         if hasattr(message, DEFERRAL):
             self.waker.freed()
@@ -205,37 +205,37 @@ class Holding:
 
     def _start(self, id_: str, item: Item) -> None:
         if item.source is None:
-            return  # `keep` sends it back
+            return  # `hold` returns False for it
         if item.is_ours and item.source.window.has(item.message):
             self.take(item.message)
             _put_first(item.thread, item.message)
         else:
             self.waker.pass_on(id_)
-        self._let_go(item)
+        self._release(item)
 
-    def _let_go(self, item: Item) -> None:
-        """*item* is held no longer."""
+    def _release(self, item: Item) -> None:
+        """Stop holding *item*."""
         source = item.source
-        assert source is not None  # noqa: S101 - `keep` holds no other
+        assert source is not None  # noqa: S101 - `hold` holds no item without a source
         with self._lock:
             item.started = True
             if source.held.get(item.message.message_id) is item:
                 del source.held[item.message.message_id]
-            joined, item.joined = item.joined, None
-        if joined is not None:
-            joined.task_done()
+            join_queue, item.join_queue = item.join_queue, None
+        if join_queue is not None:
+            join_queue.task_done()
 
     def _give_back(self, item: Item) -> None:
-        """The waker does not hold *item*: the worker stops, or the waker holds another message with the same id."""
+        """Handle *item*, which the waker returns: the worker stops, or it holds another message with the same id."""
         if self._stopping:
-            self._left.append(item)
+            self._returned.append(item)
             return
-        self._let_go(item)
-        if not item.copied:
+        self._release(item)
+        if not item.has_copy:
             _put_back(item, _SAME_ID_MS)
 
     def _prepare(self, source: _Source, consumer: Any) -> None:
-        """A consumer was opened: the first one, or one in place of another whose connection was lost."""
+        """Prepare a new consumer: the first one, or the replacement of one whose connection was lost."""
         thread, before = source.thread, source.thread.consumer
         source.window = window_of(consumer, thread.queue_name, source.prefetch, thread.worker_timeout)
         with self._lock:
@@ -243,18 +243,18 @@ class Holding:
         if source.window.redelivers:
             for item in held:
                 self.waker.pass_on(item.message.message_id)
-                self._let_go(item)
+                self._release(item)
         else:
             with self._lock:
                 for item in source.held.values():
-                    _count_in(item)  # Dramatiq has replaced the queue that `Worker.join` waits for
+                    _count_for_join(item)  # Dramatiq has replaced the queue that `Worker.join` waits for
             if hasattr(consumer, "queued_message_ids"):
                 consumer.queued_message_ids.update(item.message.message_id for item in held)
             if before is not None:
-                _requeue(consumer, _fetched(before))
+                _requeue(consumer, _take_fetched(before))
 
-    def _turn(self, source: _Source, original: Any) -> None:
-        """What a consumer does after each message, and when there is none."""
+    def _after_message(self, source: _Source, original: Any) -> None:
+        """Fit the window, and put back old messages. A consumer calls this after each message, and if there is none."""
         original()
         window, now = source.window, time.monotonic()
         window.fit(len(source.held))
@@ -263,36 +263,36 @@ class Holding:
             self._put_back_old(source, now - window.longest)
 
     def _put_back_old(self, source: _Source, before: float) -> None:
-        """Put back what is held since *before*."""
+        """Put back the messages that are held since *before* or longer."""
         with self._lock:
             old = [item for item in source.held.values() if item.since <= before]
         for item in old:
             if self.waker.pass_on(item.message.message_id) is item:  # otherwise it was started
-                self._let_go(item)
+                self._release(item)
                 _put_back(item, None)
 
 
-def _count_in(item: Item) -> None:
-    """`Worker.join` waits until *item* is held no longer."""
+def _count_for_join(item: Item) -> None:
+    """Let `Worker.join` wait until *item* is no longer held."""
     queue: Queue[Any] = item.thread.delay_queue
-    if item.joined is queue or not hasattr(queue, "all_tasks_done"):  # gevent's has no such thing
+    if item.join_queue is queue or not hasattr(queue, "all_tasks_done"):  # gevent's queue has no such attribute
         return
-    item.joined = queue
+    item.join_queue = queue
     with queue.all_tasks_done:
         queue.unfinished_tasks += 1
 
 
 def _is_copy(message: Any, other: Any) -> bool:
-    """Whether Redis has delivered the same message twice: it was given to another worker in between, and back."""
+    """Whether Redis has delivered the same message twice, because another worker had it in between."""
     id_: Any = message.options.get("redis_message_id")
     return id_ is not None and id_ == other.options.get("redis_message_id")
 
 
 def _requeue(consumer: Any, messages: list[Any]) -> None:
-    """Give messages back to the queue of *consumer*."""
+    """Return messages to the queue of *consumer*."""
     if not messages:
         return
-    if hasattr(consumer, "dead_letters"):  # the stub broker, which does not take them back itself
+    if hasattr(consumer, "dead_letters"):  # the stub broker, whose `requeue` does nothing
         for message in messages:
             consumer.queue.put(message.encode())
             consumer.queue.task_done()
@@ -301,13 +301,13 @@ def _requeue(consumer: Any, messages: list[Any]) -> None:
 
 
 def _put_back(item: Item, delay_ms: int | None) -> None:
-    """Enqueue a copy of a message that was held, and acknowledge it."""
+    """Enqueue a copy of a held message, and acknowledge the original."""
     setattr(item.message, DEFERRAL, Deferral(item, item.message.copy(), delay_ms))
     item.thread.post_process_message(item.message)
 
 
 def _put_first(thread: Any, message: Any) -> None:
-    """Put a message that was woken before those of the same priority that have not been processed yet."""
+    """Give a woken message to the threads, before fetched messages of the same priority."""
     priority = thread.broker.get_actor(message.actor_name).priority
     try:
         from dramatiq.worker import _WorkQueueItem  # pyright: ignore[reportPrivateUsage]
@@ -317,8 +317,8 @@ def _put_first(thread: Any, message: Any) -> None:
         thread.work_queue.put(_WorkQueueItem(priority, message, 0))
 
 
-def _fetched(consumer: Any) -> list[Any]:
-    """Remove and return the messages that a consumer of Redis has fetched and not looked at."""
+def _take_fetched(consumer: Any) -> list[Any]:
+    """Remove and return the messages in the cache of a Redis consumer."""
     cache: Iterable[bytes] = getattr(consumer, "message_cache", ())
     decode: Any = Message.decode  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     messages = [decode(data) for data in cache if data]
@@ -327,7 +327,7 @@ def _fetched(consumer: Any) -> list[Any]:
     return messages
 
 
-def _handle(thread: Any, original: Any, message: Any) -> None:
+def _handle_message(thread: Any, original: Any, message: Any) -> None:
     tag: Any = getattr(message, "_tag", None)
     known: Any = getattr(thread.consumer, "known_tags", ())
     if tag in known and not isinstance(tag, _Tag):
@@ -337,7 +337,7 @@ def _handle(thread: Any, original: Any, message: Any) -> None:
     original(message)
 
 
-def _post_process(original: Any, message: Any) -> None:
+def _post_process_message(original: Any, message: Any) -> None:
     deferral: Deferral | None = getattr(message, DEFERRAL, None)
     if deferral is None or deferral.copy is not None:
         original(message)

@@ -1,4 +1,4 @@
-"""The worker around the middleware: Throttle's position in it, and what a denial must not disturb."""
+"""Other middleware of the worker: Throttle's position among them, and what they need when a message is denied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNo
 
 from throttlekit_dramatiq._message_state import DEFERRAL
 
-__all__ = ["age_limit_before", "calm", "count_in_prometheus", "quieten", "take_position"]
+__all__ = ["age_limit_before", "count_in_prometheus", "drop_skip_warnings", "end_interrupting", "take_position"]
 
 _BEHIND_US = (TimeLimit, ShutdownNotifications, CurrentMessage)
 _log = logging.getLogger("throttlekit.dramatiq")
@@ -18,11 +18,11 @@ _log = logging.getLogger("throttlekit.dramatiq")
 
 def take_position(broker: Broker, throttle: Middleware) -> None:
     """
-    Move *throttle* to where a denial is safe: behind AgeLimit, before TimeLimit, ShutdownNotifications
+    Move *throttle* to a position where a denial is safe: after AgeLimit, and before TimeLimit, ShutdownNotifications
     and CurrentMessage.
 
-    An expired message is then never charged, and nothing interrupts a denial half-way: an interrupt
-    between the copy and the skip would run the job twice.
+    Then an expired message is never charged, and no middleware interrupts a denial: an interrupt between the copy and
+    the skip would run the job twice.
     """
     others = [middleware for middleware in broker.middleware if middleware is not throttle]
     first = max((i + 1 for i, m in enumerate(others) if isinstance(m, AgeLimit)), default=0)
@@ -36,15 +36,15 @@ def take_position(broker: Broker, throttle: Middleware) -> None:
         first = last
     now = broker.middleware.index(throttle)
     if not first <= now <= last:
-        # A new list: Dramatiq may be walking through the old one.
+        # Make a new list: Dramatiq may be iterating over the old one.
         broker.middleware = [*others[:last], throttle, *others[last:]]
 
 
 def age_limit_before(broker: Broker, throttle: Middleware) -> AgeLimit | None:
     """
-    The middleware that ends a message past its `max_age` before *throttle* sees it; None: none does.
+    The AgeLimit middleware before *throttle*; None: there is none.
 
-    One that comes later does not count: an expired message that *throttle* denies would never reach it.
+    An AgeLimit after *throttle* does not count: an expired message that *throttle* denies would never reach it.
     """
     before = broker.middleware[: broker.middleware.index(throttle)]
     return next((middleware for middleware in before if isinstance(middleware, AgeLimit)), None)
@@ -52,10 +52,10 @@ def age_limit_before(broker: Broker, throttle: Middleware) -> AgeLimit | None:
 
 def count_in_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:
     """
-    Let a Prometheus middleware behind us count the message in.
+    Let a Prometheus middleware after *throttle* count the start of *message*.
 
-    Dramatiq calls every middleware at a skip, also those that it did not call at the start: the gauge
-    of messages in progress would fall below zero.
+    When a message is skipped, Dramatiq also calls the middleware that it has not called at the start. Without this
+    call, the gauge of messages in progress would fall below zero.
     """
     behind = broker.middleware[broker.middleware.index(throttle) + 1 :]
     for middleware in behind:
@@ -63,16 +63,16 @@ def count_in_prometheus(broker: Broker, throttle: Middleware, message: Any) -> N
             try:
                 middleware.before_process_message(broker, message)
             except Exception:
-                # As Dramatiq does. An error that leaves the hook of a denied message would run it.
-                _log.exception("%r failed on a message that is not run.", middleware)
+                # Log it, like Dramatiq. An error that leaves the hook of a denied message would run its body.
+                _log.exception("%r failed on a message that was denied.", middleware)
 
 
-def calm(broker: Broker, throttle: Middleware, message: Any) -> None:
+def end_interrupting(broker: Broker, throttle: Middleware, message: Any) -> None:
     """
-    End *message* for the middleware behind Throttle that could interrupt its thread, before the worker does.
+    Call `after_process_message` of the middleware after Throttle that could interrupt the thread of *message*.
 
-    A time limit that struck between the mark and the skip would run the job twice. Dramatiq does not call
-    CurrentMessage at a skip.
+    A time limit between the mark and the skip would run the job twice. Dramatiq itself does not call CurrentMessage
+    when a message is skipped.
     """
     behind: list[Any] = broker.middleware[broker.middleware.index(throttle) + 1 :]
     for middleware in behind:
@@ -89,6 +89,6 @@ class _WithoutDeferrals(logging.Filter):
 _FILTER = _WithoutDeferrals()
 
 
-def quieten() -> None:
-    """Drop Dramatiq's warning, arguments included, for each denied message: one summary a limit replaces them."""
+def drop_skip_warnings() -> None:
+    """Drop Dramatiq's warning, with arguments, for each denied message. A summary per limit replaces them."""
     logging.getLogger("dramatiq.worker.WorkerThread").addFilter(_FILTER)

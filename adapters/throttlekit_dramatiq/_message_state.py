@@ -21,9 +21,9 @@ class Deferral:
     A denied message. It stays unacknowledged in this process, or is replaced by a copy.
 
     Attributes:
-        item: The message as it is held.
+        item: The held message.
         copy: The copy to enqueue; None: the message is held.
-        delay_ms: The delay of the copy; None: none.
+        delay_ms: The delay of the copy; None: no delay.
         sent: Whether the copy is enqueued.
     """
 
@@ -35,7 +35,7 @@ class Deferral:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A message that was admitted, and how it is held if its body raises `RateLimited`."""
+    """An admitted message, and the item to hold if its body raises `RateLimited`."""
 
     run: Run
     item: Any

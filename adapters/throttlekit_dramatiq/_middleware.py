@@ -36,9 +36,9 @@ from throttlekit_dramatiq._errors import AnyError, DeferFailed, as_middleware_er
 from throttlekit_dramatiq._holding import Holding, Item
 from throttlekit_dramatiq._host import (
     age_limit_before,
-    calm,
     count_in_prometheus,
-    quieten,
+    drop_skip_warnings,
+    end_interrupting,
     take_position,
 )
 from throttlekit_dramatiq._message_state import (
@@ -66,8 +66,8 @@ class Throttle(Middleware):
 
     A denied message waits in the worker process, unacknowledged, and runs when it is its turn, with the same id,
     options, retries, group, pipeline and result. A message whose body raises `RateLimited` waits in the same way, until
-    the pause is over. A slot of a concurrency limit is held until the body has ended, however it ends. Add the
-    middleware to the broker before actors are declared; when a worker boots, it moves itself to its place.
+    the pause is over. A slot of a concurrency limit is held until the body has returned or failed. Add the
+    middleware to the broker before actors are declared; when a worker boots, it moves itself to its position.
 
     Args:
         limiter: The limiter that decides. Make it at import; it connects on first use.
@@ -75,7 +75,7 @@ class Throttle(Middleware):
         on_429: The limit of these, or its name, that pauses if a body raises `RateLimited` without naming a limit. An
             actor or a message with its own limits may also have its own `throttle_on_429`.
         max_wait: How long a message may wait in all, in seconds, from its first denial. The option
-            `throttle_max_wait` of a message, or else of its actor, replaces it. Default: no limit.
+            `throttle_max_wait` of a message, otherwise of its actor, replaces it. Default: no limit.
         max_deferrals: How often a message may be denied. Default: any number of times.
         on_waited_too_long: What happens to a message that exceeds one of them, or that a full `queue=` refuses: "fail"
             dead-letters it with `WaitedTooLong`, "drop" acknowledges it without running it, "run" runs it uncharged,
@@ -130,7 +130,7 @@ class Throttle(Middleware):
             self._queues.add(actor.queue_name)
 
     def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:
-        """Limits given with the message travel in it by value, with the keys and costs that they have here."""
+        """Write the limits that were given with *message* into it by value, with their keys and costs."""
         try:
             self._options.write(broker, message)
         except ConfigurationError as error:
@@ -142,7 +142,7 @@ class Throttle(Middleware):
         self._check_boot(broker)
         self._throttling.warn_in_memory()
         take_position(broker, self)
-        quieten()
+        drop_skip_warnings()
         self._worker, self._options.broker = worker, broker
         self._options.age_limit = age_limit_before(broker, self)
         self._holding.boot(worker)
@@ -157,7 +157,7 @@ class Throttle(Middleware):
         fault = ""
         if self._worker is not None:
             fault = (
-                "this Throttle serves a running worker already: one Worker a process, and a Throttle for each broker"
+                "this Throttle already has a running worker: use one Worker per process, and a Throttle for each broker"
             )
         elif sum(isinstance(middleware, Throttle) for middleware in broker.middleware) > 1:
             fault = "two Throttle middlewares on one broker would charge each message twice: remove one"
@@ -176,7 +176,7 @@ class Throttle(Middleware):
         if thread.queue_name in self._queues:
             self._holding.retire(thread)
 
-    # A message's way
+    # From the check of the limits to the end of a message
 
     def before_process_message(self, broker: Broker, message: Any) -> None:
         try:
@@ -194,20 +194,20 @@ class Throttle(Middleware):
     def after_process_message(
         self, broker: Broker, message: Any, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
-        take_mark(message, DEFERRAL)  # the message did not end as a skip
-        self._over(message, exception)
+        take_mark(message, DEFERRAL)  # the message was not skipped
+        self._finish(message, exception)
 
     def after_skip_message(self, broker: Broker, message: Any) -> None:
-        self._over(message)
+        self._finish(message)
 
     def before_nack(self, broker: Broker, message: Any) -> None:
-        self._over(message)
+        self._finish(message)
 
     def before_ack(self, broker: Broker, message: Any) -> None:
-        """Put a denied message back. Here, so that the original is acknowledged only once the copy is safe."""
-        marks = message.__dict__  # to ask the message itself takes longer where it has none
+        """Put a denied message back. This is before the acknowledgement, so the copy is safe first."""
+        marks = message.__dict__  # `getattr` of a message without the attribute is slower
         if GRANT in marks:
-            self._over(message)
+            self._finish(message)
         deferral: Deferral | None = marks.get(DEFERRAL)
         if deferral is None or deferral.copy is None or deferral.sent:
             return
@@ -226,7 +226,7 @@ class Throttle(Middleware):
                 self._run(message, outcome, item)
             case Deferred():
                 deferral = Deferral(item)
-                if not self._holding.keep(item):
+                if not self._holding.hold(item):
                     delay = min(max(outcome.delay, _LEAST_DELAY), _LONGEST_DELAY)
                     deferral = Deferral(item, message.copy(), round(delay * 1000))
                 self._skip(broker, message, deferral)
@@ -243,20 +243,20 @@ class Throttle(Middleware):
         if run.decision is not None and run.decision.allowed:
             begin(self.limiter, run.decision, run.job)
 
-    def _over(self, message: Any, error: BaseException | None = None) -> None:
-        """The body of *message* has ended, or will not begin. In the thread that it had, any number of times."""
+    def _finish(self, message: Any, error: BaseException | None = None) -> None:
+        """End *message*, whose body has ended or will not begin. Called in its thread, maybe several times."""
         grant: Grant | None = take_mark(message, GRANT)
         if grant is not None:
-            self._bodies.expect(None)  # it may not have begun
+            self._bodies.expect(None)  # the body may not have begun
             end(error)
         self._holding.give_back(message)
 
     def _rate_limited(self, message: Any, error: RateLimited) -> None:
-        """The body of *message* has raised *error*. Returns if that is an error like any other."""
+        """Defer *message*, whose body has raised *error*. If this returns, *error* counts as a normal failure."""
         grant: Grant = getattr(message, GRANT)
         broker = self._options.broker
-        calm(broker, self, message)
-        # It has aged while its body ran.
+        end_interrupting(broker, self, message)
+        # The message is older now than when its body began.
         run = replace(grant.run, delivery=self._options.with_expiry(message, grant.run.delivery))
         outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
         if not isinstance(outcome, Run):
@@ -264,14 +264,14 @@ class Throttle(Middleware):
 
     def _skip(self, broker: Broker, message: Any, deferral: Deferral) -> NoReturn:
         setattr(message, DEFERRAL, deferral)
-        # Not on the message that is held: Results would store a None, and end a reader's wait.
+        # Otherwise Results would store None, and a reader would stop waiting. The held item is another object.
         message._message = message._message.copy(options={"store_results": False})
         self._count(broker, message)
         raise SkipMessage("deferred by throttlekit")
 
     def _fail(self, broker: Broker, message: Any, error: Exception) -> NoReturn:
         _log.error("Message %s for %s fails: %s", message.message_id, message.actor_name, error)
-        # Asking again cannot help.
+        # A retry cannot help.
         message.options["throws"] = AnyError()
         message.fail()
         self._count(broker, message)
@@ -283,5 +283,5 @@ class Throttle(Middleware):
 
 
 def _untyped(host: Any) -> Any:
-    """Dramatiq's own annotations leave type parameters open, which strict checkers will not have."""
+    """Return *host* as Any: Dramatiq's annotations leave type parameters open, which strict checkers refuse."""
     return host

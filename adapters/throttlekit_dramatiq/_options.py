@@ -41,11 +41,11 @@ class Options:
 
     Args:
         throttle, on_429: For actors that name no limits of their own.
-        own_limits: Whether messages may bring options of their own.
+        own_limits: Whether messages may carry their own options.
 
     Attributes:
         broker: The broker of the worker, once it boots: a body may send messages to other brokers.
-        age_limit: The middleware that ends messages past their `max_age`, once a worker boots; None: none does.
+        age_limit: The middleware that ends messages past their `max_age`, set when a worker boots; None: there is none.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -94,10 +94,10 @@ class Options:
 
     def write(self, broker: Any, message: Any) -> None:
         """
-        Replace the options that were given with *message* by what travels: limits by value, the rest as plain data.
+        Replace the options that were given with *message* by plain data that it can carry: limits are dumped by value.
 
         Args:
-            broker: Where the message goes.
+            broker: The broker of the message.
 
         Raises:
             ConfigurationError: An option can never work.
@@ -112,7 +112,7 @@ class Options:
         fresh = read_limits(options[THROTTLE]) if THROTTLE in options and not is_dumped(options[THROTTLE]) else None
         on_429 = options.get(ON_429)
         if on_429 is not None and not isinstance(on_429, dict):
-            # Checked once: a message on its way must not fail because its limits have other names by now.
+            # Check it only here: a message in the queue must not fail because its limits were renamed.
             check_on_429(on_429, self.options(message).limits if fresh is None else fresh)
             options[ON_429] = {"name": name_of(on_429)}
         if fresh is not None:
@@ -120,10 +120,10 @@ class Options:
 
     def options(self, message: Any) -> JobOptions:
         """
-        What *message* is held to.
+        The options that apply to *message*.
 
         Raises:
-            ConfigurationError: It brings options that throttlekit did not write, or that messages may not bring.
+            ConfigurationError: It carries options that throttlekit did not write, or that messages must not carry.
         """
         given: dict[str, Any] = message.options
         self._check_own(given)
@@ -138,19 +138,19 @@ class Options:
         return own
 
     def _check_own(self, given: Mapping[str, Any]) -> None:
-        brought = [] if self._own_limits else [name for name in (THROTTLE, MAX_WAIT, ON_429) if name in given]
-        if brought:
+        carried = [] if self._own_limits else [name for name in (THROTTLE, MAX_WAIT, ON_429) if name in given]
+        if carried:
             raise ConfigurationError(
-                f"the message brings {', '.join(brought)} of its own, and Throttle(own_limits=False) takes them from "
-                "actors alone"
+                f"the message carries its own {', '.join(carried)}, and Throttle(own_limits=False) allows only those "
+                "of actors"
             )
 
     def job(self, message: Any) -> Job:
-        """*message* as limits see it."""
+        """The `Job` that limits read."""
         return _job(self.broker, message)
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
-        """How *message* waits."""
+        """How long *message* may wait, and until when."""
         delivery = self._deliveries.get(max_wait)
         if delivery is None:
             if len(self._deliveries) >= _REMEMBERED:
@@ -167,7 +167,7 @@ class Options:
         return replace(delivery, expires_in=(message.message_timestamp + max_age - current_millis()) / 1000)
 
     def _max_age(self, message: Any) -> Any:
-        """The longest age of *message* in ms, as `AgeLimit` reads it; None or 0: any."""
+        """The longest age of *message* in ms, as `AgeLimit` reads it; None or 0: no limit."""
         if self.age_limit is None:
             return None
         actor = self.broker.actors.get(message.actor_name)

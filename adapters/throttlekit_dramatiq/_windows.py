@@ -1,7 +1,8 @@
 """
-How many messages a consumer of Dramatiq fetches: as many as Dramatiq prefetches, besides those that are held.
+Let a consumer of Dramatiq fetch as many messages as Dramatiq prefetches, in addition to the held ones.
 
-Brokers limit how many unacknowledged messages a consumer has, and messages that are held are unacknowledged.
+Brokers limit how many unacknowledged messages a consumer has, and held messages are unacknowledged. Example: with a
+prefetch of 8 and 100 held messages, the consumer may have 108.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dramatiq.errors import ConnectionClosed
 __all__ = ["Window", "window_of"]
 
 _MOST_OF_A_CONSUMER = 65_535
-"""RabbitMQ's greatest prefetch count."""
+"""The highest prefetch count of RabbitMQ."""
 
 _PART = 4
 """
@@ -25,35 +26,35 @@ consumers.
 """
 
 _EVERY = 0.005
-"""Seconds between two turns of pika's loop, if no message is read."""
+"""Seconds between two iterations of pika's loop, if no message is read."""
 
 
 class Window:
     """
-    What a consumer may fetch. This one is for a broker that is not known, and limits nothing.
+    How many messages a consumer may fetch. This base class is for unknown brokers, and changes nothing.
 
     Attributes:
-        longest: How many seconds a message may be held; None: for as long as the worker runs.
-        redelivers: Whether the broker delivers what was unacknowledged to others as soon as the connection is lost.
+        longest: How many seconds a message may be held; None: as long as the worker runs.
+        redelivers: Whether the broker redelivers unacknowledged messages as soon as the connection is lost.
     """
 
     longest: float | None = None
     redelivers = False
 
     def learn(self, message: Any) -> None:
-        """*message*, which the consumer has just fetched, is held from now on."""
+        """Record that *message*, which the consumer has just fetched, is held from now on."""
 
     def has(self, message: Any) -> bool:
         """
-        Whether the broker still has *message* for this process, as far as it can be asked. If not, it no longer counts
-        as fetched.
+        Whether the broker still assigns *message* to this process, if that can be checked. If not, the message no
+        longer counts as fetched.
         """
         return True
 
     def fit(self, held: int) -> None:
         """
-        Let the consumer fetch messages besides the *held* ones. Called in its thread, after each message, and while
-        there is none.
+        Let the consumer fetch messages in addition to the *held* ones. Called in its thread, after each message, and
+        while there is none.
 
         Raises:
             ConnectionClosed: The connection to the broker is lost.
@@ -71,29 +72,31 @@ def window_of(consumer: Any, queue: str, prefetch: int, timeout_ms: int) -> Wind
 
 class _RedisWindow(Window):
     """
-    Redis can be asked what the process has fetched. Dramatiq keeps that in a set, which a flush of the queue deletes,
-    and which another worker empties if this process sent no heartbeat for a minute.
+    The window of a Redis consumer.
+
+    Redis has a set of the messages that this process has fetched. A flush of the queue deletes it, and another worker
+    empties it if this process has sent no heartbeat for a minute.
     """
 
     def __init__(self, consumer: Any, queue: str, prefetch: int) -> None:
         broker = consumer.broker
         self._consumer, self._prefetch = consumer, prefetch
         self._fetched = f"{broker.namespace}:__acks__.{broker.broker_id}.{queue}"
-        self._can_ask: bool | None = None
+        self._can_check: bool | None = None
         dramatiq_redis: Any = import_module("dramatiq.brokers.redis")
         self._client_error: type[Exception] = dramatiq_redis.redis.RedisError
 
     def learn(self, message: Any) -> None:
-        if self._can_ask is None:  # a broker of the user's own may keep it somewhere else
-            self._can_ask = self._asked(message)
+        if self._can_check is None:  # a user's subclass of the broker may use another key
+            self._can_check = self._is_fetched(message)
 
     def has(self, message: Any) -> bool:
-        if not self._can_ask or self._asked(message) is not False:
+        if not self._can_check or self._is_fetched(message) is not False:
             return True
         self._consumer.queued_message_ids.discard(message.message_id)
         return False
 
-    def _asked(self, message: Any) -> bool | None:
+    def _is_fetched(self, message: Any) -> bool | None:
         """Whether *message* is in the set; None: Redis does not answer."""
         try:
             return bool(self._consumer.broker.client.sismember(self._fetched, message.options["redis_message_id"]))
@@ -118,13 +121,12 @@ class _StubWindow(Window):
 
 class _RabbitWindow(Window):
     """
-    Takes the place of pika's iterator over the messages of one consumer, and reads from several consumers of the same
-    channel.
+    Replaces pika's iterator over the messages of one consumer, and reads from several consumers of the same channel.
 
-    A consumer of RabbitMQ has the prefetch count with which it began. A prefetch count of the whole channel could be
-    changed, but quorum queues refuse it. So the consumer gets others at its side, which fetch messages in place of
-    those that are held. As fewer are held, the latest consumers are cancelled. Messages that came through them can
-    still be acknowledged on the channel.
+    The prefetch count of a RabbitMQ consumer is fixed when it starts. A prefetch count for the whole channel could be
+    changed, but quorum queues refuse it. So this starts further consumers, which fetch messages in addition to the held
+    ones. When fewer messages are held, it cancels the latest consumers. Messages from cancelled consumers can still be
+    acknowledged on the channel.
     """
 
     longest = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes, and the body takes time too
@@ -135,18 +137,18 @@ class _RabbitWindow(Window):
         self._queue, self._prefetch, self._timeout = queue, prefetch, timeout_ms / 1000
         self._sizes: dict[str, int] = {}  # prefetch counts of the consumers, by their tags
         self._arrived: deque[tuple[Any, Any, bytes]] = deque()
-        self._turned_at = 0.0
+        self._looped_at = 0.0
         consumer.iterator = self
 
     def __iter__(self) -> _RabbitWindow:
         return self
 
     def __next__(self) -> tuple[Any, Any, bytes | None]:
-        """The next message as pika's iterator returns it: method, properties and body. All None: there is none."""
+        """The next message in the format of pika's iterator: method, properties and body. All None: there is none."""
         if not self._sizes:
             self._add_consumer(self._prefetch)
         if not self._arrived:
-            self._turn(self._timeout)
+            self._run_loop(self._timeout)
         if self._arrived:
             return self._arrived.popleft()
         if not self._channel.is_open:
@@ -156,15 +158,15 @@ class _RabbitWindow(Window):
         return None, None, None
 
     def fit(self, held: int) -> None:
-        # Acknowledgements wait for a turn of the connection's loop, and Dramatiq takes none while messages are there.
-        # A kill before they are sent would run each of those jobs again.
-        if time.monotonic() - self._turned_at < _EVERY:
+        # Acknowledgements are sent by the loop of the connection, and Dramatiq does not run it while it has messages.
+        # After a kill before that, each of those jobs would run again.
+        if time.monotonic() - self._looped_at < _EVERY:
             return
         from pika.exceptions import AMQPError  # type: ignore[import-untyped]
 
         try:
             self._fit(held)
-            self._turn(0)
+            self._run_loop(0)
         except AMQPError as error:
             raise ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
 
@@ -177,16 +179,16 @@ class _RabbitWindow(Window):
             del self._sizes[tag]
             self._channel.basic_cancel(tag)  # pika returns to the queue what arrives until this is confirmed
 
-    def _turn(self, seconds: float) -> None:
-        self._turned_at = time.monotonic()
+    def _run_loop(self, seconds: float) -> None:
+        self._looped_at = time.monotonic()
         if not self._connection.is_open:  # pika raises a ValueError, which Dramatiq would log as an unexpected error
             raise ConnectionClosed("the connection is closed")  # type: ignore[no-untyped-call]
         self._connection.process_data_events(time_limit=seconds)
 
     def _add_consumer(self, size: int) -> None:
-        self._channel.basic_qos(prefetch_count=size)  # of the consumers that begin from now on
-        tag: str = self._channel.basic_consume(self._queue, self._arrive)
+        self._channel.basic_qos(prefetch_count=size)  # applies to the consumers that start after it
+        tag: str = self._channel.basic_consume(self._queue, self._on_message)
         self._sizes[tag] = size
 
-    def _arrive(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
+    def _on_message(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
         self._arrived.append((method, properties, body))

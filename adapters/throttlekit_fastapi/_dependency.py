@@ -48,10 +48,10 @@ class Throttled:
         parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in own.items()]
         for name, find in arguments.items():
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=Depends(find)))
-        self.__signature__ = Signature(parameters)  # FastAPI works the arguments out, as it does for any dependency
+        self.__signature__ = Signature(parameters)  # FastAPI resolves the arguments, as for any dependency
 
     async def __call__(self, *, request: Request, response: Response, **given: Any) -> AsyncGenerator[Decision]:
-        """For FastAPI: decide, and hold the slots until the response is sent."""
+        """Decide, and hold the slots until the response is sent. Called by FastAPI."""
         held_to, path = self._limits, request.url.path
         view = getattr(request.scope.get("route"), "path", path)
         addr = None if request.client is None else request.client.host

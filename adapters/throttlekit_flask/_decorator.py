@@ -43,7 +43,7 @@ def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[], Any
         arguments_of = held_to.of(view)
 
         @functools.wraps(view)
-        def held(*args: Any, **kwargs: Any) -> Any:
+        def view_with_limits(*args: Any, **kwargs: Any) -> Any:
             given = {name: find() for name, find in arguments.items()}
             of_view, of_request = arguments_of(*args, **kwargs), (request.remote_addr, request.path, request.method)
             g.throttled = decision = held_to.acquire(held_to.job(request.endpoint or "", of_view, given, *of_request))
@@ -69,6 +69,6 @@ def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[], Any
                 streamed.call_on_close(held_to.release_with(streamed, decision))
             return answer
 
-        return cast(_F, held)
+        return cast(_F, view_with_limits)
 
     return decorate

@@ -1,4 +1,4 @@
-"""The transports that a client of httpx is made with."""
+"""Transports for clients of httpx."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, http
 
 
 class _Options:
-    """What both transports take."""
+    """The options of both transports."""
 
     def __init__(
         self,
@@ -37,26 +37,28 @@ class _Options:
 
 class LimitedTransport(_Options, httpx.BaseTransport):
     """
-    For `httpx.Client(transport=…)`: each request waits until the limits let it pass, what its response says of them is
-    applied, and a 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
+    For `httpx.Client(transport=…)`: each request waits until the limits admit it, and its response's rate-limit headers
+    are applied. A 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
 
-    In the body of a job that was charged under a limit, the request is the one that the job was charged for: it does
-    not wait for that limit again. `RateLimited` defers the job, and pauses the limit. Elsewhere it is an error for the
-    caller, and the limit is paused all the same.
+    In the body of a job that was charged for a limit, the request is covered by that charge: it does not wait for that
+    limit again. There, `RateLimited` defers the job and pauses the limit. Elsewhere, it is an error for the caller, and
+    the limit is paused too.
 
-    A request that reached no server is given back. Redirects are requests; retries of the inner transport are not.
+    If a request has reached no server, its units are returned. Each redirect counts as a request; retries by the inner
+    transport do not count.
 
     Args:
-        limiter: Decides.
-        limits: Rates. The first is the one that the partner's responses speak of.
+        limiter: The limiter that decides.
+        limits: Rate limits. The partner's responses update the first one.
         transport: Makes the requests. Default: `httpx.HTTPTransport()`.
-        key, cost: As for `Limiter.wait`, or a function of the request. They do not matter to limits that a job was
-            charged under.
+        key, cost: As for `Limiter.wait`, or a function of the request. They are not used for limits for which the job
+            was charged.
         timeout: As for `Limiter.wait`.
         tokens, input_tokens, output_tokens: As for `Limiter.apply_response`.
 
     Raises:
-        ConfigurationError: There is no limit, or one of concurrency: `with limiter.hold(slots):` around the call.
+        ConfigurationError: There is no limit, or one is a concurrency limit: use `with limiter.hold(slots):` around
+            the call instead.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class LimitedTransport(_Options, httpx.BaseTransport):
 
 class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
     """
-    For `httpx.AsyncClient(transport=…)`, in asyncio: as `LimitedTransport`.
+    `LimitedTransport` for `httpx.AsyncClient(transport=…)`, in asyncio.
 
     Args:
         limiter: An `AsyncLimiter`, or the `Limiter` of this process.

@@ -19,7 +19,7 @@ __all__ = ["throttlekit_clock", "throttlekit_limiter"]
 
 @pytest.fixture
 def throttlekit_clock() -> throttlekit.testing.FakeClock:
-    """The clock of `throttlekit_limiter`: it stands still until a test calls `advance(seconds)`."""
+    """The clock of `throttlekit_limiter`: its time does not change until a test calls `advance(seconds)`."""
     from throttlekit.testing import FakeClock
 
     return FakeClock()

@@ -20,26 +20,28 @@ __all__ = ["LimitedAdapter"]
 
 class LimitedAdapter(HTTPAdapter):
     """
-    For `session.mount`: each request waits until the limits let it pass, what its response says of them is applied, and
-    a 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
+    For `session.mount`: each request waits until the limits admit it, and its response's rate-limit headers are
+    applied. A 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
 
-    In the body of a job that was charged under a limit, the request is the one that the job was charged for: it does
-    not wait for that limit again. `RateLimited` defers the job, and pauses the limit. Elsewhere it is an error for the
-    caller, and the limit is paused all the same.
+    In the body of a job that was charged for a limit, the request is covered by that charge: it does not wait for that
+    limit again. There, `RateLimited` defers the job and pauses the limit. Elsewhere, it is an error for the caller, and
+    the limit is paused too.
 
-    A request that reached no server is given back. Redirects are requests; the adapter's own `max_retries` are not.
+    If a request has reached no server, its units are returned. Each redirect counts as a request; retries by the
+    adapter's own `max_retries` do not count.
 
     Args:
-        limiter: Decides.
-        limits: Rates. The first is the one that the partner's responses speak of.
-        key, cost: As for `Limiter.wait`, or a function of the prepared request. They do not matter to limits that a job
-            was charged under.
+        limiter: The limiter that decides.
+        limits: Rate limits. The partner's responses update the first one.
+        key, cost: As for `Limiter.wait`, or a function of the prepared request. They are not used for limits for which
+            the job was charged.
         timeout: As for `Limiter.wait`.
         tokens, input_tokens, output_tokens: As for `Limiter.apply_response`.
-        options: Of requests' `HTTPAdapter`.
+        options: Options of requests' `HTTPAdapter`.
 
     Raises:
-        ConfigurationError: There is no limit, or one of concurrency: `with limiter.hold(slots):` around the call.
+        ConfigurationError: There is no limit, or one is a concurrency limit: use `with limiter.hold(slots):` around
+            the call instead.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class LimitedAdapter(HTTPAdapter):
 
     def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
         """
-        As of `HTTPAdapter`; *request* waits first.
+        Wait for the limits, and send *request* like `HTTPAdapter`.
 
         Raises:
             RateLimited: The partner denied the request.

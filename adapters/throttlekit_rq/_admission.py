@@ -29,8 +29,8 @@ from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_lo
 from throttlekit_rq._wire import Record
 
 __all__ = [
-    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once",
-    "patience_of", "throttling_of",
+    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "admit", "conclude", "limiter_of", "log_once", "patience_of",
+    "throttling_of",
 ]  # fmt: skip
 
 _LOG_EVERY = 30
@@ -40,25 +40,25 @@ _memory_warning = Every(math.inf)
 
 BY_RQ_SCHEDULER = Delivery(longest=600.0, lateness=1.5, latest=2.1)
 """
-By RQ's own scheduler: it looks once a second, and takes what was due by the last whole second. So a job comes back up
-to two seconds late, and about half of all jobs more than one.
+Delivery by RQ's own scheduler. It checks once a second, and takes the jobs that were due at the last whole second. So
+a job is up to two seconds late, and about half of all jobs are more than one second late.
 """
 
 BY_WORKER = Delivery(longest=600.0, lateness=0.05)
 """
-By a worker of ours: its own jobs when the store wakes them, and those of stock workers when they are due, while it has
-no job to run.
+Delivery by a worker of throttlekit. It enqueues its own jobs when the store wakes them, and those of stock workers when
+they are due and it has no job to run.
 """
 
 
 def patience_of(job: Any) -> float:
-    """How many seconds *job* may wait in place in all: these waits count against its timeout."""
+    """Seconds that *job* may wait in place in total. Such a wait counts against the job's timeout."""
     return job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf
 
 
 @dataclass(slots=True)
 class _Host:
-    """`throttlekit.adapter.Host` for one job that is asked for."""
+    """`throttlekit.adapter.Host` for the limits of one job."""
 
     declared: Declared
     by: Delivery
@@ -77,12 +77,12 @@ class _Host:
 @dataclass(slots=True)
 class Grant:
     """
-    That a job may run, and how it was asked for.
+    An admitted job.
 
     Attributes:
-        run: Its decision is None where another process holds all that it charged.
-        expires_ms: When the job's ttl ends; None: it has none, or was never denied.
-        received: How its worker learns of a 429 of its body; None: it is a stock worker.
+        run: What the job charged. Its decision is None if another process holds all slots.
+        expires_ms: When the job's ttl ends; None: it has no ttl, or was never denied.
+        received: Reports a 429 of the body to the worker; None: it is a stock worker.
         ended: Whether the body has run in this process, and its slots are released.
     """
 
@@ -93,12 +93,12 @@ class Grant:
     ended: bool = False
 
     def keep(self) -> None:
-        """Renew the slots from here until `release`, for a process that is not one of ours."""
+        """Renew the slots in this process until `release`, because the work-horse was spawned, not forked."""
         if self.run.decision is not None:
             self.throttling.limiter.keep(self.run.decision, lambda: None)
 
     def release(self) -> None:
-        """Release the slots, unless that is done. Slots of other jobs are safe from it."""
+        """Release the slots of this job, unless they are released."""
         if self.run.decision is not None and not self.ended:
             self.throttling.limiter.release(self.run.decision)
             self.ended = True
@@ -113,12 +113,12 @@ def admit(
     waits: Callable[[Any, Limiter], Waiting] | None = None,
 ) -> Grant | Deferred | Failed | Dropped:
     """
-    Ask for *job*. What denials left on it, its *record*, is undone if it may run.
+    Request the units of *job*. If it is admitted, remove what earlier denials stored in it (its *record*).
 
     Args:
-        by: What brings it back if it is denied.
-        expires_in: In how many seconds its ttl ends. If that is over, it is not asked for.
-        waits: How a job waits, for which a limiter is asked, if it is denied. None: it comes back by the delay.
+        by: What enqueues the job again if it is denied.
+        expires_in: Seconds until its ttl ends. If it has ended, the job leaves the waitlists without a request.
+        waits: Returns how the job waits if a limiter denies it. None: it returns after the delay of its denial.
     """
     try:
         throttling = throttling_of(job, declared, by, expires_in)
@@ -159,18 +159,18 @@ def conclude(
     shown: Mapping[str, Any] | None = None,
 ) -> Callable[[Any], None]:
     """
-    Conclude an *outcome* by which *job* does not run now.
+    Prepare what happens to *job* after an *outcome* that does not let it run now.
 
     Args:
-        by_ticks, at_end: How it goes back, as for `deny`.
-        shown: What its meta shows; None: as its meta before, and *outcome* say.
+        by_ticks, at_end: How it is put back; see `deny`.
+        shown: The entry for its meta; None: derived from its meta and *outcome*.
 
     Returns:
-        What puts the job back or cancels it: call it with the transaction that ends the job's execution, or with None
-        if it has not begun.
+        A function that puts the job back or cancels it. Call it with the transaction that ends the job's execution, or
+        with None if the job has not begun.
 
     Raises:
-        WaitedTooLong: The job fails with this. Its own `Retry` is used up, since to run again would not help.
+        WaitedTooLong: The job fails with this. Its own `Retry` is cleared, because a retry would not help.
         ConfigurationError: The job fails with this.
     """
     if isinstance(outcome, Deferred):
@@ -183,7 +183,7 @@ def conclude(
         return lambda pipeline: cancel(job, pipeline)
     if not isinstance(outcome.error, WaitedTooLong):
         raise outcome.error
-    clear_deferral(job, record)  # if it is requeued, it is a new job
+    clear_deferral(job, record)  # if a user requeues it, it starts as a new job
     job.retries_left = None
     raise WaitedTooLong(f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room")
 
@@ -195,7 +195,7 @@ def throttling_of(
     expires_in: float = math.inf,
 ) -> Throttling[Any]:
     """
-    What admits *job*.
+    The `Throttling` that admits *job*.
 
     Raises:
         ConfigurationError: See `limiter_of`.
@@ -214,5 +214,5 @@ def limiter_of(job: Any, declared: Declared) -> Limiter:
 
 
 def log_once(connection: Any) -> AbstractContextManager[None]:
-    """Within, one work-horse of the fleet logs that a limit holds jobs back: each of them is a new process."""
+    """A context in which only one work-horse of the fleet logs that a limit denies jobs. Each is a new process."""
     return once_in_fleet(lambda limit: is_first_to_log(connection, f"held-back:{limit}", _LOG_EVERY))

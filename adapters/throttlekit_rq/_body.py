@@ -32,7 +32,7 @@ from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import expires_in, promoted_by, shown_of
 from throttlekit_rq._wire import ADMITTED, Record
 
-__all__ = ["GRANT", "UNTHROTTLED", "Body", "guarded", "read_admission", "running_body", "within", "write_admission"]
+__all__ = ["GRANT", "UNTHROTTLED", "Body", "read_admission", "running_body", "within", "wrap_call", "write_admission"]
 
 GRANT = "_throttlekit_grant"
 """The attribute of a job object that has been admitted: its `Grant`; None: it names no limit."""
@@ -44,8 +44,8 @@ class Body:
     One call of a job's function.
 
     Attributes:
-        denied: Returned in place of the function's result: the job goes back. None: it runs, or has run.
-        complete: Whether a coroutine that a plain function returns is run within. RQ would run it afterwards.
+        denied: The return value instead of the function's result, which puts the job back. None: the function runs.
+        complete: Whether to run a coroutine that a plain function returns. RQ would run it afterwards.
     """
 
     denied: Denied | None = None
@@ -56,33 +56,33 @@ class Body:
 
 
 UNTHROTTLED: AbstractContextManager[Body] = nullcontext(Body(complete=False))
-"""For a call that no limit holds back: the function just runs."""
+"""The context of a call without limits: the function simply runs."""
 
 
-def guarded(function: Callable[..., Any], start: Callable[[], AbstractContextManager[Body]]) -> Callable[..., Any]:
-    """*function*, plain or async, each call of which runs within what *start* returns, unless that denies it."""
+def wrap_call(function: Callable[..., Any], start: Callable[[], AbstractContextManager[Body]]) -> Callable[..., Any]:
+    """Wrap a plain or async *function*: each call runs in the context that *start* returns, unless it is denied."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def guarded_async(*args: Any, **kwargs: Any) -> Any:
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
             with start() as body:
                 if body.denied is None:
                     return await function(*args, **kwargs)
             return body.denied
 
-        return guarded_async
+        return run_async
 
     @functools.wraps(function)
-    def guarded_plain(*args: Any, **kwargs: Any) -> Any:
+    def run_plain(*args: Any, **kwargs: Any) -> Any:
         return within(start, function, *args, **kwargs)
 
-    return guarded_plain
+    return run_plain
 
 
 def within(
     start: Callable[[], AbstractContextManager[Body]], function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call *function*, a plain one, within what *start* returns, unless that denies it."""
+    """Call a plain *function* in the context that *start* returns, unless it is denied."""
     with start() as body:
         if body.denied is None:
             return body.result(function(*args, **kwargs))
@@ -92,10 +92,10 @@ def within(
 @contextmanager
 def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[Body, None, None]:
     """
-    The body of *job* runs within, and holds the slots of *grant*. If it raises `RateLimited`, the job is denied.
+    The context in which the body of *job* runs. It holds the slots of *grant*. After `RateLimited`, the job is denied.
 
     Args:
-        is_last: Whether this process may run no other job after it, and end without notice.
+        is_last: Whether the process may end after this job, so that its reports must be sent now.
     """
     setattr(job, GRANT, grant)
     body = Body()
@@ -111,7 +111,7 @@ def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[B
             raise
     finally:
         if is_last:
-            flush(grant.throttling.limiter)  # what the body settled or received
+            flush(grant.throttling.limiter)  # settled costs and received responses
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def _slots(grant: Grant) -> Generator[None, None, None]:
         with running(grant.throttling.limiter, grant.run.decision, grant.run.job):
             yield
     except BaseTimeoutException:
-        # The alarm may have rung while the slots were being released, or before that could begin.
+        # The timeout may have interrupted the release of the slots.
         grant.release()
         raise
     except Exception:
@@ -133,10 +133,10 @@ def _slots(grant: Grant) -> Generator[None, None, None]:
 
 
 def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
-    """Pause what *error* means, and put *job* back behind the pause; None: it may wait no longer, and fails with it."""
+    """Pause the limits that *error* names, and put *job* back. None: it must not wait longer, so it fails."""
     run, record, throttling = grant.run, Record(job.enqueue_at_front, grant.expires_ms), grant.throttling
     if grant.received is not None:
-        return _held_by_worker(job, grant, grant.received, record, error)
+        return _return_to_worker(job, grant, grant.received, record, error)
     scheduler, ours = promoted_by(job.connection, job.origin)
     by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
     lives = expires_in(job, record)
@@ -153,8 +153,10 @@ def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, at_end=at_end, shown=shown))
 
 
-def _held_by_worker(job: Any, grant: Grant, received: Received429, record: Record, error: RateLimited) -> Denied | None:
-    """The same where the worker asks for *job*: it does so once this process has put *job* back."""
+def _return_to_worker(
+    job: Any, grant: Grant, received: Received429, record: Record, error: RateLimited
+) -> Denied | None:
+    """Like `_rate_limited`, for a worker of throttlekit: it holds *job* after this process has put *job* back."""
     run, throttling = grant.run, grant.throttling
     with log_once(job.connection):
         stored = throttling.pause(run, error, release=grant.release)
@@ -174,7 +176,7 @@ def _held_by_worker(job: Any, grant: Grant, received: Received429, record: Recor
 
 
 def write_admission(job: Any) -> str:
-    """For the process that is spawned for *job*: that it was admitted. Its own slots stay with this one."""
+    """Describe the grant of *job* as text, for the process that is spawned for it. This process keeps the slots."""
     grant: Grant | None = getattr(job, GRANT)
     if grant is None or grant.run.decision is None:
         return json.dumps({"job": job.id, "limits": False})
@@ -188,7 +190,7 @@ def write_admission(job: Any) -> str:
 
 
 def read_admission(job: Any) -> tuple[bool, Grant | None]:
-    """Whether *job* was admitted before this process began, and how; None: it names no limit that is known here."""
+    """Whether *job* was admitted before this process began, and its grant. None: it has no limit."""
     written: dict[str, Any] = json.loads(os.environ.get(ADMITTED, "{}"))
     if written.get("job") != job.id:
         return False, None

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import JobOptions, check_function, check_limiter
-from throttlekit_rq._body import guarded
+from throttlekit_rq._body import wrap_call
 from throttlekit_rq._in_worker_process import call_of
 from throttlekit_rq._options import DECLARED, Declared
 
@@ -20,12 +20,12 @@ def throttled(*limits: Limit, limiter: Limiter | None = None, on_429: Limit | st
     """
     Hold every job of a function to *limits*, in every worker, stock ones too.
 
-    Write it above all other decorators but `@job`, which may stand on either side. Works for plain and
-    async functions. Called directly, outside of a job or by the body of another job, the function just runs.
+    Write it above all other decorators except `@job`, which may be on either side. It works for plain and
+    async functions. Called directly, outside of a job or by the body of another job, the function simply runs.
 
     Args:
-        limiter: Decides. Default: the limiter of `configure`, else the Redis of $THROTTLEKIT_URL, else the Redis
-            that the job came from.
+        limiter: The limiter that decides. Default: the limiter of `configure`, otherwise the Redis of $THROTTLEKIT_URL,
+            otherwise the Redis of the job's queue.
         on_429: Which of *limits* is paused when the body raises `throttlekit.RateLimited` without naming one.
             Default: all but concurrency limits.
 
@@ -44,7 +44,7 @@ def throttled(*limits: Limit, limiter: Limiter | None = None, on_429: Limit | st
             check_function(declared.options.limits, function)
         except ConfigurationError as error:
             raise ConfigurationError(f"function {function.__qualname__!r}: {error}") from None
-        wrapper: Any = guarded(function, lambda: call_of(wrapper, function))
+        wrapper: Any = wrap_call(function, lambda: call_of(wrapper, function))
         setattr(wrapper, DECLARED, declared)
         result: _F = wrapper
         return result

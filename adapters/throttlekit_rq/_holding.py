@@ -1,7 +1,7 @@
 """
-The jobs that one of our workers holds: denied, among the scheduled jobs of their queue, until the store wakes them.
+The denied jobs that one worker of throttlekit holds. They are scheduled jobs of their queue until the store wakes them.
 
-A woken job goes to the front of its queue, where any worker takes it and checks its limits again. If this worker is
+A woken job is moved to the front of its queue, where any worker takes it and checks its limits again. If this worker is
 killed, RQ or another worker enqueues its jobs `GRACE_S` after their turn.
 """
 
@@ -20,39 +20,39 @@ from throttlekit import Limiter
 from throttlekit.adapter import Deferred, Waited, Waiting, Waker
 from throttlekit_rq._admission import BY_WORKER
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import come_back_sooner, others_are_idle, wake
+from throttlekit_rq._waiting import others_are_idle, schedule_sooner, wake
 
-__all__ = ["AT_FRONT", "GRACE_S", "Holding", "Item", "Return", "returns"]
+__all__ = ["AT_FRONT", "GRACE_S", "Holding", "Item", "PlannedReturn", "plan_return"]
 
 GRACE_S = 10.0
-"""Seconds after its turn at which a denied job comes back that nobody has woken."""
+"""Seconds after its turn at which a denied job is enqueued if the store has not woken it."""
 
 AT_FRONT = 32
 """
-How many jobs of one worker may be woken and wait at the front of the queue, where any worker takes them. They are woken
-up to 30 ms before their units come: at 500/s, that is 15 jobs. With 1, two workers were woken in turns, and the one
-with more jobs fell behind: at 50/s with shares, light jobs waited 2.7 s (p99), and .05 s with 32.
+How many woken jobs of one worker may wait at the front of the queue, where any worker takes them. They are woken up to
+30 ms before their units are available: at 500/s, that is 15 jobs. With 1, two workers were woken alternately, and the
+one with more jobs fell behind: at 50/s with shares, light jobs waited 2.7 s (p99), and 0.05 s with 32.
 """
 
-_SHORT_S = 0.1
-"""Of a worker whose bodies are shorter the next job may be at the front of the queue before the last one has ended."""
+_SHORT_BODY_S = 0.1
+"""If the last body was shorter than this, the next job is moved to the front of the queue before the body ends."""
 
-_ASK_S = 0.25
-"""How often a busy worker asks whether another one is idle."""
+_CHECK_IDLE_S = 0.25
+"""How often a busy worker checks whether another worker is idle."""
 
 _AHEAD_US = 5_000
 """
-A job is started so long before the time for which it was woken: a worker has to take it from its queue, and to ask. At
-20/s, burst 1, on two cores that were busy with other work, 2 ms used .86 of the limit.
+How long before its time a woken job is moved to its queue, because a worker has to take it and send its request. At
+20/s, burst 1, on two cores that were busy with other work, a value of 2 ms used only 0.86 of the limit.
 """
 
 _FREED_S = 1.0
-"""So long after a worker was full its wakers look again whenever it is idle: the store's answer may come later."""
+"""For this time after a worker was full, its wakers check for jobs whenever it is idle."""
 
 _AT_ONCE = 100
 
-_ASKED_S = 0.3
-"""A job that was woken, and has not been asked for within so long, does not keep the others of its worker waiting."""
+_STARTED_S = 0.3
+"""A woken job that no worker has taken within this time no longer blocks the other jobs of its worker."""
 
 
 @dataclass(eq=False, slots=True)
@@ -61,7 +61,7 @@ class Item:
     A job that may wait.
 
     Attributes:
-        grace: How many seconds after its turn it comes back.
+        grace: Seconds after its turn at which it is enqueued if it was not woken.
         scheduled: Whether it is among the scheduled jobs.
         woken: Whether the store has woken it.
     """
@@ -73,14 +73,14 @@ class Item:
     woken: bool = False
 
 
-class Return(NamedTuple):
+class PlannedReturn(NamedTuple):
     """
-    When a job comes back by itself that was denied and is held.
+    When a held job is enqueued if the store does not wake it.
 
     Attributes:
-        outcome: With the delay after which it comes back.
-        grace: How many seconds after its turn that is.
-        ends_in: In how many seconds it is to wait no longer; infinity: never.
+        outcome: The denial, with the delay until the job is enqueued.
+        grace: The part of that delay after its turn, in seconds.
+        ends_in: Seconds until it must not wait any longer; infinity: no limit.
     """
 
     outcome: Deferred
@@ -88,29 +88,29 @@ class Return(NamedTuple):
     ends_in: float
 
 
-def returns(outcome: Deferred, waited: Waited, max_wait: float | None, lives: float) -> Return:
+def plan_return(outcome: Deferred, waited: Waited, max_wait: float | None, lives: float) -> PlannedReturn:
     """
-    When a job comes back by itself: some time after its turn, or once it is to wait no longer.
+    Plan when a job is enqueued if the store does not wake it: some time after its turn, or when its wait must end.
 
     Args:
-        max_wait: The job's own; None: as configured. In seconds.
-        lives: In how many seconds its ttl ends.
+        max_wait: The job's own longest wait in seconds; None: as configured.
+        lives: Seconds until its ttl ends.
     """
     delivery = settings().rules.delivery(BY_WORKER, max_wait)
     ends_in = min(delivery.max_wait - waited.for_us / 1_000_000, lives)
     turn_in = max(0.0, min(outcome.delay, delivery.longest, ends_in))
     delay = max(0.0, min(turn_in + GRACE_S, lives))
-    return Return(replace(outcome, delay=delay), delay - turn_in, ends_in)
+    return PlannedReturn(replace(outcome, delay=delay), delay - turn_in, ends_in)
 
 
 class Holding:
     """
-    What one worker holds, with one waker for each limiter.
+    The jobs that one worker holds, with one waker for each limiter.
 
     Args:
         connection: The Redis of the queues.
-        queues: Their names.
-        free: How many jobs may be started now. None: `AT_FRONT`, if this worker or another one is about to take a job.
+        queues: Returns the names of the queues.
+        free: Returns how many jobs may start now. None: `AT_FRONT` if this or another worker is about to take a job.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class Holding:
         self._last: dict[str, str] = {}
         self._since: float | None = None
         self._is_short, self._was_full_until = True, 0.0
-        self._others_idle, self._asked_at = False, 0.0
+        self._others_idle, self._checked_at = False, 0.0
 
     def waker_of(self, limiter: Limiter) -> Waker[Item]:
-        """What wakes the jobs for which *limiter* is asked."""
+        """The waker for the jobs of *limiter*."""
         waker = self._wakers.get(limiter)
         if waker is None:
             waker = self._wakers[limiter] = limiter.make_waker(
@@ -135,44 +135,44 @@ class Holding:
             )
         return waker
 
-    def waits(self, id_: str, queue: str, limiter: Limiter) -> Waiting:
-        """How a job of *queue*, for which *limiter* is asked, waits if it is denied."""
+    def waiting_of(self, id_: str, queue: str, limiter: Limiter) -> Waiting:
+        """How a job of *queue* waits if *limiter* denies it."""
         with self._lock:
             self._started.pop(id_, None)
         return Waiting(self.waker_of(limiter), Item(id_, queue), id_)
 
-    def scheduled(self, waiting: Waiting) -> None:
-        """A job was denied, and is among the scheduled jobs now."""
+    def on_scheduled(self, waiting: Waiting) -> None:
+        """Record that a denied job is among the scheduled jobs now. If it was woken before that, enqueue it."""
         item: Item = waiting.item
         with self._lock:
             item.scheduled, woken = True, item.woken
         if woken:
             self._put_first(cast("Waker[Item]", waiting.waker), item)
 
-    # What the worker does
+    # Called by the worker
 
-    def busy(self) -> None:
-        """The worker has taken a job."""
+    def mark_busy(self) -> None:
+        """Record that the worker has taken a job."""
         self._since = time.monotonic()
 
-    def idle(self) -> None:
-        """The worker looks for a job."""
+    def mark_idle(self) -> None:
+        """Record that the worker looks for a job."""
         self._since = None
         if time.monotonic() < self._was_full_until:
             for waker in self._wakers.values():
                 waker.freed()
 
-    def ran(self, job: Any) -> None:
-        """The worker has run *job*, or failed it."""
+    def finish(self, job: Any) -> None:
+        """Record that the worker has run *job*, or failed it."""
         if self._since is not None:
-            self._is_short = time.monotonic() - self._since < _SHORT_S
+            self._is_short = time.monotonic() - self._since < _SHORT_BODY_S
         for waker in self._wakers.values():
             waker.done(job.id)
 
-    def let_go(self) -> None:
-        """Forget jobs that were woken a while ago: other processes have taken them, or no worker is free."""
-        before = time.monotonic() - _ASKED_S
-        with self._lock:  # until they are passed on: one that asks and is denied meanwhile is held again
+    def drop_late(self) -> None:
+        """Forget jobs that were woken some time ago: another process has taken them, or no worker is free."""
+        before = time.monotonic() - _STARTED_S
+        with self._lock:  # until they are passed on: a job that is denied in the meantime is held again
             late = [each for each in islice(self._started.items(), 2 * _AT_ONCE) if each[1][0] < before]
             for id_, (_, waker) in late:
                 del self._started[id_]
@@ -180,11 +180,11 @@ class Holding:
 
     def close(self, *, in_queue: Callable[[str], bool]) -> None:
         """
-        The worker ends.
+        Return all held jobs, because the worker ends.
 
         Args:
-            in_queue: Whether what it holds of a queue goes to the front of that queue, where other workers ask for it
-                at once. Otherwise it comes back at its turn.
+            in_queue: Whether the held jobs of a queue are moved to its front, where other workers take them at once.
+                Otherwise each is enqueued at its turn.
         """
         queues: dict[str, list[Item]] = {}
         for waker in self._wakers.values():
@@ -197,7 +197,7 @@ class Holding:
                 if to_front:
                     wake(self._connection, queue, [*part])
                 else:
-                    come_back_sooner(self._connection, queue, part)
+                    schedule_sooner(self._connection, queue, part)
 
     # Called in any thread
 
@@ -212,29 +212,29 @@ class Holding:
         since, now = self._since, time.monotonic()
         if since is None:
             return True
-        if now - since < _SHORT_S:
+        if now - since < _SHORT_BODY_S:
             return self._is_short
-        if now - self._asked_at > _ASK_S:
-            self._asked_at = now
+        if now - self._checked_at > _CHECK_IDLE_S:
+            self._checked_at = now
             with suppress(Exception):
                 self._others_idle = others_are_idle(self._connection, self._queues())
         return self._others_idle
 
     def _start(self, limiter: Limiter, id_: str, item: Item) -> bool:
-        """The store has woken *item*. Returns whether somebody is going to ask for it."""
+        """Enqueue *item*, which the store has woken. Return whether a worker will take it."""
         with self._lock:
             item.woken, scheduled = True, item.scheduled
         return not scheduled or self._put_first(self._wakers[limiter], item)
 
     def _put_first(self, waker: Waker[Item], item: Item) -> bool:
-        """Put *item* to the front of its queue. Returns whether somebody is going to ask for it."""
+        """Move *item* to the front of its queue. Return whether a worker will take it."""
         with self._lock:
             before, self._last[item.queue] = self._last.get(item.queue, "-"), item.id
             self._started[item.id] = time.monotonic(), waker
-        self.let_go()
+        self.drop_late()
         try:
             return not wake(self._connection, item.queue, [item.id], before)
         except BaseException:
             with self._lock:
-                self._started.pop(item.id, None)  # the waker tries again, and is not to let go of it before
+                self._started.pop(item.id, None)  # the waker tries again, so `drop_late` must not drop it before
             raise

@@ -1,4 +1,4 @@
-"""RQ's internals: its names in Redis, and the two ways in which a job can be made to end as a limit decided."""
+"""RQ's internals: its names in Redis, and the two ways to end a job as a limit has decided."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rq.utils import utcformat
 from rq.worker import BaseWorker
 
 __all__ = [
-    "Denied", "Refused", "created", "current_job", "end_with", "fail_with", "intermediate_key", "lock_key",
+    "Denied", "Refused", "created_at", "current_job", "end_with", "fail_with", "intermediate_key", "lock_key",
     "mark_denied", "scheduled_key", "untyped", "worker_key",
 ]  # fmt: skip
 
 
 def untyped(host: Any) -> Any:
-    """RQ's own annotations leave type parameters open, which strict checkers refuse."""
+    """Return *host* as Any: RQ's annotations leave type parameters open, which strict type checkers refuse."""
     return host
 
 
@@ -31,8 +31,8 @@ def current_job() -> Any:
     return None if job is None or job.worker_name == "sync" else job
 
 
-def created(job: Any) -> str:
-    """When *job* was created, as text: another job with the same id was created at another instant."""
+def created_at(job: Any) -> str:
+    """The creation time of *job* as text. It distinguishes jobs with the same id."""
     return str(utcformat(job.created_at))
 
 
@@ -42,7 +42,7 @@ def lock_key(queue: str) -> str:
 
 
 def scheduled_key(queue: str) -> str:
-    """The scheduled jobs of *queue*: sorted set by the instant to come back, seconds since the epoch."""
+    """The scheduled jobs of *queue*: sorted set by the time to enqueue them, in seconds since 1970."""
     return ScheduledJobRegistry.key_template.format(queue)
 
 
@@ -71,18 +71,18 @@ class Denied(Retry):
 
 
 def end_with(job: Any, write: Callable[[Any], None]) -> Denied:
-    """Have the worker's own transaction, in which it would handle a returned `Retry`, do *write* instead."""
+    """Call *write* in the transaction in which the worker would handle a returned `Retry`."""
 
     def _handle_retry_result(queue: Any = None, pipeline: Any = None, *args: Any, **kwargs: Any) -> int:
         write(pipeline)
-        return 1  # RQ 3 takes this for the interval
+        return 1  # RQ 3 reads this as the interval
 
     job._handle_retry_result = _handle_retry_result
     return Denied()
 
 
 class Refused:
-    """Stands in for the object of a popped job's method, so that the job fails as its function would, with *error*."""
+    """Replaces the object of a popped job's method, so that the job fails with *error* where its function would run."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -92,10 +92,10 @@ class Refused:
 
 
 def fail_with(job: Any, error: BaseException) -> None:
-    """Have *job*, which a worker has taken and not begun, fail with *error* where it runs."""
+    """Let *job*, which a worker has taken and not begun, fail with *error* where it would run."""
     job._instance = Refused(error)
 
 
 def mark_denied(job: Any, *, queued: bool) -> None:
-    """The job object of a running job, which the transaction that ends its execution puts back."""
+    """Set the status in the object of a running job that the transaction at its end puts back."""
     job._status = JobStatus.QUEUED if queued else JobStatus.SCHEDULED

@@ -1,4 +1,4 @@
-"""Check limits in the process that runs the job, so that a stock worker, which knows no limits, applies them."""
+"""Check limits in the process that runs the job. This is how limits apply in a stock worker of RQ."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from throttlekit_rq._admission import (
     log_once,
     patience_of,
 )
-from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, guarded, read_admission, running_body
-from throttlekit_rq._holding import returns
+from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, read_admission, running_body, wrap_call
+from throttlekit_rq._holding import plan_return
 from throttlekit_rq._host import Denied, current_job, end_with
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import expires_in, is_first_to_log, look, promote, promoted_by, read_record, shown_of
-from throttlekit_rq._waker import RelayedWait, announced
-from throttlekit_rq._wire import LATE_IMPORT, Record, ask_with, imported
+from throttlekit_rq._waker import RelayedWait, read_announcement
+from throttlekit_rq._wire import LATE_IMPORT, Record, import_function, register_wrapper
 
 __all__ = ["call_of", "carried_call", "run"]
 
 _LONGEST_OF_NEW, _LONGEST_OF_RETURNING = 0.05, 1.25
-"""Seconds that a job waits in place although a scheduler would bring it back; returning: it did so before."""
+"""
+The longest sleep in place, in seconds, if a scheduler could enqueue the job again: for a new job, and for a job that a
+scheduler has already returned.
+"""
 
 _LONGEST_IN_PLACE = 10.0
 _BRAKE = 1.0
@@ -45,10 +48,10 @@ _log = logging.getLogger("throttlekit.rq")
 
 def call_of(wrapper: Callable[..., Any], function: Callable[..., Any]) -> AbstractContextManager[Body]:
     """
-    What a call of *function* runs within, which *wrapper* decorates.
+    The context for a call of *function*, which *wrapper* decorates.
 
     Raises:
-        ConfigurationError: Another decorator stands above *wrapper*.
+        ConfigurationError: Another decorator is above *wrapper*.
     """
     job = current_job()
     if job is None:
@@ -58,34 +61,34 @@ def call_of(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Abstra
         return admitted
     body = job.func
     if getattr(body, "__func__", body) is wrapper:
-        return _call_that_asks(job)
+        return _context_with_check(job)
     if _is_within(body, wrapper, job.func_name, function):
         raise ConfigurationError(
-            f"{job.func_name}: another decorator stands over @throttled, and would take a denial for the job's "
-            "result: write @throttled above it"
+            f"{job.func_name}: another decorator is above @throttled, and would return a denial as the job's result: "
+            "write @throttled above it"
         )
     return UNTHROTTLED  # called by the body of another job
 
 
 def carried_call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What RQ calls for a job that carries limits, and whose function is *function*."""
+    """The function that RQ calls for a job that carries limits. *function* is the job's own."""
     job = current_job()
-    return function if job is None else guarded(function, lambda: _if_admitted(job) or _call_that_asks(job))
+    return function if job is None else wrap_call(function, lambda: _if_admitted(job) or _context_with_check(job))
 
 
-ask_with(carried_call)
+register_wrapper(carried_call)
 
 
 def run(text: str, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """
-    Run a job that carries limits, where its serializer can carry plain data only. Jobs name this function; do not
-    call it.
+    Run a job that carries limits, for serializers that support plain data only. Jobs name this function; do not call
+    it.
     """
-    return carried_call(imported(name))(*args, **kwargs)
+    return carried_call(import_function(name))(*args, **kwargs)
 
 
 def _if_admitted(job: Any) -> AbstractContextManager[Body] | None:
-    """What the function of *job* runs within if the job was asked for before; None: it was not."""
+    """The context for the function of *job* if the job was admitted before; None: it was not."""
     if hasattr(job, GRANT):
         return UNTHROTTLED
     admitted, grant = read_admission(job)
@@ -100,22 +103,22 @@ def _is_within(running: Any, wrapper: Any, name: str, function: Any) -> bool:
     return running is wrapper or name == f"{function.__module__}.{function.__qualname__}"
 
 
-def _call_that_asks(job: Any) -> AbstractContextManager[Body]:
+def _context_with_check(job: Any) -> AbstractContextManager[Body]:
     declared = options_of(job)
     if declared is None:
         setattr(job, GRANT, None)
         return UNTHROTTLED
-    return _asking_body(job, declared)
+    return _body_after_admission(job, declared)
 
 
 @contextmanager
-def _asking_body(job: Any, declared: Declared) -> Generator[Body, None, None]:
-    """The function of *job* runs within, if *job* may run."""
+def _body_after_admission(job: Any, declared: Declared) -> Generator[Body, None, None]:
+    """Check the limits of *job*. If it is admitted, its function runs in this context."""
     show_log("rq.worker")
     _note_late_import(job)
     limiter = limiter_of(job, declared)
     try:
-        answer = _ask_in_place(job, declared)
+        answer = _admit_in_place(job, declared)
         if isinstance(answer, Denied):
             yield Body(denied=answer)
         else:
@@ -125,15 +128,15 @@ def _asking_body(job: Any, declared: Declared) -> Generator[Body, None, None]:
         flush(limiter)
 
 
-def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
-    """Ask for *job* until it is decided. If it may not run, it is put back or cancelled when its execution ends."""
+def _admit_in_place(job: Any, declared: Declared) -> Grant | Denied:
+    """Check the limits of *job*, with short sleeps in place. If denied, it is put back or cancelled at its end."""
     record = read_record(job)
     lives = expires_in(job, record)
     if lives < 0:
         return end_with(job, conclude(job, record, Deferred(0.0, None)))
     patience, left = patience_of(job), _LONGEST_IN_PLACE
     relayed = _relayed(job, limiter_of(job, declared))
-    by, waits = (BY_RQ_SCHEDULER, None) if relayed is None else (BY_WORKER, relayed.waits)
+    by, waits = (BY_RQ_SCHEDULER, None) if relayed is None else (BY_WORKER, relayed.waiting_of)
     while True:
         with log_once(job.connection):
             outcome = admit(job, declared, record, by, lives, waits)
@@ -142,7 +145,7 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
         if not isinstance(outcome, Deferred):
             return end_with(job, conclude(job, record, outcome))
         if relayed is not None and relayed.is_kept:
-            return _until_woken(job, declared, record, outcome, relayed, lives)
+            return _hold_until_woken(job, declared, record, outcome, relayed, lives)
         wait = outcome.delay
         if not _is_worth_waiting(outcome, record.is_denied) or wait > min(patience, lives):
             scheduler, ours = promoted_by(job.connection, job.origin)
@@ -150,7 +153,7 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
                 return end_with(job, conclude(job, record, outcome, by_ticks=scheduler))
             _warn_of_no_promoter(job)
             _promote_due(job)
-            if wait > min(left, patience, lives):  # past its ttl it must not run
+            if wait > min(left, patience, lives):  # after its ttl it must not run
                 time.sleep(min(_BRAKE, left, patience))
                 return end_with(job, conclude(job, record, outcome, at_end=True))
             record = replace(record, is_denied=True)
@@ -161,7 +164,7 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
 
 
 def _note_late_import(job: Any) -> None:
-    """Log, once for the fleet, that this process has imported throttlekit itself, and was made for *job* alone."""
+    """If this process was forked for *job* and had to import throttlekit, log it, once for the fleet."""
     is_made_for_job = os.environ.get("RQ_JOB_ID") == job.id
     if (
         is_made_for_job
@@ -177,8 +180,8 @@ def _note_late_import(job: Any) -> None:
 
 
 def _relayed(job: Any, limiter: Limiter) -> RelayedWait | None:
-    """How *job* waits for the waker of its queue, if that listens at the store of *limiter*."""
-    waker = announced(job.connection, job.origin)
+    """How *job* waits for the waker of its queue, if that uses the store of *limiter*."""
+    waker = read_announcement(job.connection, job.origin)
     if waker is None:
         return None
     if limiter.counts_at(waker.store):
@@ -192,11 +195,11 @@ def _relayed(job: Any, limiter: Limiter) -> RelayedWait | None:
     return None
 
 
-def _until_woken(
+def _hold_until_woken(
     job: Any, declared: Declared, record: Record, outcome: Deferred, relayed: RelayedWait, lives: float
 ) -> Denied:
-    """Put *job* among the scheduled ones, to come back by itself some time after its turn, and tell the waker."""
-    comes = returns(outcome, relayed.waited, declared.options.max_wait, lives)
+    """Schedule *job* for some time after its turn, and send a note to the waker, which enqueues it at its turn."""
+    comes = plan_return(outcome, relayed.waited, declared.options.max_wait, lives)
     put_back = conclude(job, record, comes.outcome, shown=shown_of(job, outcome, relayed.waited))
 
     def write(pipeline: Any) -> None:
@@ -206,11 +209,11 @@ def _until_woken(
     return end_with(job, write)
 
 
-def _is_worth_waiting(denied: Deferred, came_back: bool) -> bool:
-    """Whether to wait out the delay of a job in place, because the scheduler would bring it back too late."""
+def _is_worth_waiting(denied: Deferred, was_returned: bool) -> bool:
+    """Whether to sleep for the delay of a job in place, because the scheduler would enqueue it too late."""
     if denied.decision is None or denied.decision.reason == "store unavailable":
         return False
-    longest = _LONGEST_OF_RETURNING if came_back else _LONGEST_OF_NEW
+    longest = _LONGEST_OF_RETURNING if was_returned else _LONGEST_OF_NEW
     return denied.delay <= min(longest, settings().max_inline_wait)
 
 
@@ -224,7 +227,7 @@ def _warn_of_no_promoter(job: Any) -> None:
     if is_first_to_log(job.connection, f"no-promoter:{job.origin}", _WARN_EVERY):
         _log.warning(
             "No process takes delayed jobs out of queue %r: a job that a limit denies waits in its worker for up to "
-            "%.0f s at a time, and loses its place in the queue. Start one worker with --with-scheduler, or workers "
+            "%.0f s at a time, and loses its position in the queue. Start one worker with --with-scheduler, or workers "
             "with --worker-class throttlekit_rq.ThrottledWorker.",
             job.origin, _LONGEST_IN_PLACE,
         )  # fmt: skip

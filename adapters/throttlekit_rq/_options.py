@@ -10,7 +10,7 @@ from typing import Any
 from throttlekit import ConfigurationError, Job, Limit, Limiter
 from throttlekit.adapter import MAX_WAIT, JobOptions, load_limits, seconds_in
 from throttlekit_rq._settings import settings
-from throttlekit_rq._wire import RUN, Carried, Given, imported
+from throttlekit_rq._wire import RUN, Carried, Given, import_function
 
 __all__ = ["DECLARED", "Declared", "describe", "options_of"]
 
@@ -23,10 +23,10 @@ _CACHED_TEXTS = 256
 @dataclass(frozen=True, slots=True)
 class Declared:
     """
-    What a function or a job is held to.
+    The limits of a function or a job.
 
     Attributes:
-        limiter: Decides; None: the one of this process.
+        limiter: The limiter that decides; None: the limiter of this process.
     """
 
     options: JobOptions
@@ -38,14 +38,14 @@ _NOTHING = Declared(JobOptions())
 
 def options_of(job: Any, of_queue: Iterable[Limit] = ()) -> Declared | None:
     """
-    What *job* is held to, together with the limits *of_queue* that a worker has for its queue; None: no limit.
+    The limits of *job*, with the limits *of_queue* that its worker has for the queue. None: it has no limit.
 
-    A limit of the job's function goes before one of its worker's for the queue, which goes before one of the same name
-    that the job carries: who may enqueue cannot put another limit in its place.
+    If several limits have the same name, the one of the function is used, otherwise the worker's one for the queue,
+    otherwise the one that the job carries. So a program that may only enqueue cannot replace a limit.
 
     Raises:
         ConfigurationError: The job carries options that cannot be read, or `configure(own_limits=False)` refuses them.
-        Exception: What RQ raises for a function that cannot be imported.
+        Exception: What RQ raises for a function that cannot be import_function.
     """
     function, text = _function_and_text(job)
     declared: Declared = getattr(function, DECLARED, _NOTHING)
@@ -55,15 +55,15 @@ def options_of(job: Any, of_queue: Iterable[Limit] = ()) -> Declared | None:
     if text is not None:
         if not settings().own_limits:
             raise ConfigurationError(
-                "the job brings limits of its own, and configure(own_limits=False) takes limits from functions and "
-                "configure(queues=…) alone"
+                "the job carries its own limits, and configure(own_limits=False) allows only those of functions and of "
+                "configure(queues=…)"
             )
         given, own_given, of_queue_given = _read(text)
         carried = of_queue_given if own_given is None else (*of_queue_given, *own_given)
         own = own if own_given is None else ()
         on_429 = on_429 if given.on_429 is None else given.on_429
         max_wait = None if given.max_wait is None else seconds_in(MAX_WAIT, given.max_wait)
-    # Of several limits with one name the last one holds: the same name is the same budget.
+    # If several limits have the same name, the last one is used: limits with one name share one count.
     limits = {limit.name: limit for limit in (*carried, *of_queue, *own)}
     if not limits:
         return None
@@ -72,14 +72,14 @@ def options_of(job: Any, of_queue: Iterable[Limit] = ()) -> Declared | None:
 
 @lru_cache(_CACHED_TEXTS)
 def _read(text: str) -> tuple[Given, tuple[Limit, ...] | None, tuple[Limit, ...]]:
-    """What a job carries, with its own limits and its queue's: loaded once for all jobs that carry the same text."""
+    """Load the options that a job carries, with its own limits and its queue's, once for all jobs with this text."""
     given = Given.read(text)
     own = None if given.limits is None else load_limits(given.limits)
     return given, own, load_limits(given.of_queue)
 
 
 def describe(job: Any) -> Job:
-    """*job* as limits see it. The arguments are those that its function gets."""
+    """The `Job` that limits read. Its arguments are those of the job's function."""
     name, args, kwargs = job.func_name, job.args, job.kwargs
     if name == RUN:
         _, name, args, kwargs = args
@@ -91,7 +91,7 @@ def _function_and_text(job: Any) -> tuple[Callable[..., Any], str | None]:
     """The function of *job*, and the text of its `Given`."""
     if isinstance(job.instance, Carried):
         text, instance = job.instance.__reduce__()[1]
-        return imported(job.func_name, instance), text
+        return import_function(job.func_name, instance), text
     if job.func_name == RUN:
-        return imported(job.args[1]), job.args[0]
+        return import_function(job.args[1]), job.args[0]
     return job.func, None

@@ -1,4 +1,4 @@
-"""Enqueues the due jobs of some queues, where no scheduler of RQ does: for our workers, and for `throttlekit wake`."""
+"""Enqueue the due jobs of queues without a scheduler of RQ: for throttlekit's workers, and for `throttlekit wake`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ANNOUNCE_EVERY = 1.0
 
 class Promoter:
     """
-    Enqueues due jobs, and lets stock workers know that somebody does.
+    Enqueues due jobs, and announces in Redis that this queue has a process for that.
 
     Args:
         connection: The Redis of the queues.
-        idle: Whether others learn that this process has no job to run.
+        idle: Whether to announce as well that this process has no job to run.
 
     Attributes:
-        look_at: When it looks next, by the monotonic clock.
+        look_at: The time of its next check, by the monotonic clock.
     """
 
     def __init__(self, connection: Any, *, idle: bool) -> None:

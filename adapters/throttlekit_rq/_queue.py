@@ -31,7 +31,7 @@ __all__ = ["ThrottledQueue"]
 
 
 class _Call:
-    """A function on its way to `create_job`, with the options of its job: RQ passes the function on, and no option."""
+    """A function with the options of its job. RQ passes a function to `create_job`, but not unknown options."""
 
     def __init__(self, function: Any, options: dict[str, Any]) -> None:
         self.function, self.options = function, options
@@ -40,7 +40,7 @@ class _Call:
 
 
 class _Described(Job):
-    """A job that is being created, as limits see it. RQ makes an id when one is first read: so do limits, no sooner."""
+    """The `Job` of a job that is being created. Its id is read as late as possible: reading it makes RQ create one."""
 
     __slots__ = ("_job",)
 
@@ -54,30 +54,30 @@ class _Described(Job):
 
     @id.setter
     def id(self, value: str) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the dataclass sets."""
+        """Ignore the id that the dataclass sets."""
 
 
 class ThrottledQueue(Queue):
     """
-    A queue whose enqueue calls take `throttle=[…]`: limits that travel in the job, for any worker to keep.
+    A queue whose enqueue calls accept `throttle=[…]`: limits that the job carries, and that any worker applies.
 
-    `enqueue`, `enqueue_call`, `enqueue_at`, `enqueue_in`, `prepare_data` and `create_job` take
+    `enqueue`, `enqueue_call`, `enqueue_at`, `enqueue_in`, `prepare_data` and `create_job` accept
 
-    * `throttle`: a limit or several, in place of those of the job's function; `[]` or None frees the job
-      from them. Keys and costs are worked out here, so it is here that they fail.
-    * `throttle_max_wait`: how long the job may wait in all, in seconds, from its first denial.
-    * `throttle_on_429`: which of the job's limits, or the limit of which name, is paused when its body raises
-      `throttlekit.RateLimited` without naming one. Default: what its function declares, else all but
+    * `throttle`: a limit or several, which replace those of the job's function; with `[]` or None, the job has none
+      of them. Keys and costs are computed here, so this call raises their errors.
+    * `throttle_max_wait`: how long the job may wait in total, in seconds, from its first denial.
+    * `throttle_on_429`: which of the job's limits, given itself or by its name, is paused when its body raises
+      `throttlekit.RateLimited` without naming one. Default: the one that its function declares, otherwise all except
       concurrency limits.
 
-    The job's id, function, description and everything else stay as they would be. With a serializer that
-    holds plain data only (JSON), `func_name` is `throttlekit_rq.run`; the description is still the user's.
+    The job's id, function, description and so on do not change. With a serializer for plain data only (JSON),
+    `func_name` is `throttlekit_rq.run`; the description is still the user's.
 
     Args:
-        limiter: Learns the limits' names, so that a name with two definitions shows at once. It does not
-            travel: workers have their own.
-        throttle: Limits for everything that is enqueued here, besides the jobs' own.
-        on_429: Which of them a 429 pauses, where neither the enqueue call nor the function names one.
+        limiter: Registers the limits' names, so that two definitions of one name raise an error at once. Jobs do not
+            carry it: workers have their own limiter.
+        throttle: Limits for all jobs that are enqueued here, in addition to the jobs' own.
+        on_429: Which of them a 429 pauses, if neither the enqueue call nor the function names one.
 
     Raises:
         ConfigurationError: A value can never work, where it is given.
@@ -151,13 +151,13 @@ class ThrottledQueue(Queue):
             job._func_name, job._kwargs = RUN, {}
 
     def _on_429(self, function: Any, own: tuple[Limit, ...] | None, on_429: Any) -> str | None:
-        """What a 429 pauses, where the job has limits of its *own* or not; None leaves it to the function."""
+        """The name of the limit that a 429 pauses. None: the function decides it. *own*: the job's own limits."""
         declared: Declared | None = getattr(function, DECLARED, None)
         if on_429 is None:
             return self._options.on_429 if declared is None or declared.options.on_429 is None else None
         if own is None and declared is not None:
             own = declared.options.limits
-        if own is not None or not isinstance(function, str):  # else the limits are known only where the job runs
+        if own is not None or not isinstance(function, str):  # otherwise the limits are known only where the job runs
             check_on_429(on_429, [*(own or ()), *self._options.limits])
         return name_of(on_429)
 
@@ -188,8 +188,8 @@ def _check_options(made: type, options: Iterable[str]) -> None:
 
 
 def _with_options(function: Any, keywords: dict[str, Any]) -> Any:
-    """*function*, with the options that are taken out of *keywords*, if there are any."""
-    if not isinstance(function, _Call):  # whose options were taken before
+    """Return *function* with its throttle options, which are removed from *keywords*, if there are any."""
+    if not isinstance(function, _Call):  # the options of a `_Call` were removed before
         check_spelling("a job", keywords, function)
     options = {name: keywords.pop(name) for name in (THROTTLE, MAX_WAIT, ON_429) if name in keywords}
     given = {name: value for name, value in options.items() if name == THROTTLE or value is not None}
@@ -198,7 +198,7 @@ def _with_options(function: Any, keywords: dict[str, Any]) -> Any:
 
 @cache
 def _carries(serializer: Any) -> bool:
-    """Whether *serializer* loads a `Carried` as what it was."""
+    """Whether *serializer* can dump and load a `Carried`."""
     try:
         loaded = serializer.loads(serializer.dumps(("function", Carried("{}"), (), {})))
     except Exception:

@@ -10,10 +10,10 @@ __all__ = ["Received429"]
 
 class Received429:
     """
-    A pipe from a work-horse to its worker. A spawned work-horse inherits the end that it writes to.
+    A pipe from a work-horse to its worker. A spawned work-horse inherits the writing end.
 
     Args:
-        into: The file descriptor of that end, in a spawned work-horse. None: this is the worker, which makes the pipe.
+        into: The file descriptor of the writing end, in a spawned work-horse. None: this is the worker: make the pipe.
     """
 
     def __init__(self, into: int | None = None) -> None:
@@ -26,14 +26,14 @@ class Received429:
 
     def put(self, seconds: float) -> None:
         """
-        Report that the job was put back, and for how long it waits; 0: for the pause, which is in the store. If the
-        worker is gone the report is lost, and the job returns at its scheduled time.
+        Report that the job was put back, and for how many seconds it waits. 0: until the pause in the store ends. If
+        the worker is gone, the report is lost, and the job returns at its scheduled time.
         """
         with suppress(OSError):
             os.write(self.into, str(seconds).encode())
 
     def take(self) -> float | None:
-        """The seconds, if there was a 429; closes the pipe."""
+        """Close the pipe, and return the reported seconds; None if there was no 429."""
         if self._from is None:
             return None
         source, self._from = self._from, None

@@ -1,4 +1,4 @@
-"""RQ's own limit of jobs at work (`rate_limit=`, since RQ 3): a job that waits for one of ours holds no slot of it."""
+"""RQ's own concurrency limit (`rate_limit=`, since RQ 3): a job that waits for throttlekit holds no slot of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rq.job import JobStatus
 
-__all__ = ["cancelled_with", "give_slot_back", "has_rq_limit", "keeps_slot"]
+__all__ = ["cancellable_in", "give_slot_back", "has_rq_limit", "keep_slot"]
 
 _registry: Any = None
 with suppress(ImportError):  # before RQ 3
@@ -23,25 +23,25 @@ def has_rq_limit(job: Any) -> bool:
 
 def give_slot_back(job: Any, pipeline: Any) -> None:
     """
-    In *pipeline*, the transaction that puts *job* back: its slot of RQ's goes to the next job that waits for one. It
-    gets another when it is promoted: from RQ's scheduler, or in rq_promote.lua.
+    Give the RQ slot of *job* to the next job that waits for one, in *pipeline*, the transaction that puts *job* back.
+    The job gets another slot when RQ's scheduler or rq_promote.lua enqueues it.
     """
     registry = _registry.from_job(job)
     pipeline.zrem(registry.allowed_key, job.id)
     registry.acquire_and_enqueue(job.rate_limit_concurrency, pipeline=pipeline)
 
 
-def keeps_slot(job: Any) -> None:
+def keep_slot(job: Any) -> None:
     """
-    RQ is to leave the slot of *job* alone after the transaction that puts it back: by then it may stand in its queue
-    again, with a slot. RQ takes one from each job whose object it does not find queued or started.
+    Prevent RQ from releasing the slot of *job* after the transaction that puts it back: by then the job may be in its
+    queue again, with a new slot. RQ releases the slot of each job whose object is neither queued nor started.
     """
     job._status = JobStatus.QUEUED
 
 
 @contextmanager
-def cancelled_with(job: Any, pipeline: Any) -> Generator[None]:
-    """Within, *job* can be cancelled in *pipeline*, which RQ refuses for one with a limit of RQ's."""
+def cancellable_in(job: Any, pipeline: Any) -> Generator[None]:
+    """A context in which *job* can be cancelled in *pipeline*. RQ refuses that for a job with RQ's own limit."""
     if not has_rq_limit(job):
         yield
         return

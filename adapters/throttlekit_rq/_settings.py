@@ -52,10 +52,10 @@ def configure(
     A later call replaces all arguments of an earlier one.
 
     Args:
-        limiter: For jobs whose function names no limiter. Default: the Redis of $THROTTLEKIT_URL, else the
-            Redis that the job came from.
-        queues: Limits for every job of a queue, by the queue's name, besides the jobs' own limits.
-            Only throttlekit's worker classes keep them: a stock worker starts jobs without checking them.
+        limiter: For jobs whose function names no limiter. Default: the Redis of $THROTTLEKIT_URL, otherwise the
+            Redis of the job's queue.
+        queues: Limits for every job of a queue, by the queue's name, in addition to the jobs' own limits.
+            Only throttlekit's worker classes apply them: a stock worker starts jobs without checking them.
         max_wait: How long a job may wait in all, in seconds, from its first denial. The `throttle_max_wait` of an
             enqueue call replaces it for its job. Default: no limit.
         max_deferrals: How often a job may be denied. Default: any number of times.
@@ -107,7 +107,7 @@ def limiter_for(connection: Any) -> Limiter:
 
 
 def _url_of(connection: Any) -> str:
-    """The Redis that *connection* goes to, as a URL. It may hold a password: do not log it."""
+    """The URL of the Redis of *connection*. It may contain a password: do not log it."""
     pool = connection.connection_pool
     options: dict[str, Any] = pool.connection_kwargs
     user, password = options.get("username"), options.get("password")

@@ -16,13 +16,13 @@ from rq.utils import utcformat
 
 import throttlekit_lua
 from throttlekit.adapter import Deferred, Waited
-from throttlekit_rq._host import created, intermediate_key, lock_key, mark_denied, scheduled_key, worker_key
-from throttlekit_rq._rq_slots import cancelled_with, give_slot_back, has_rq_limit, keeps_slot
+from throttlekit_rq._host import created_at, intermediate_key, lock_key, mark_denied, scheduled_key, worker_key
+from throttlekit_rq._rq_slots import cancellable_in, give_slot_back, has_rq_limit, keep_slot
 from throttlekit_rq._wire import EXPIRES, FIELD, Record, idle_key, logged_key, promoter_key
 
 __all__ = [
-    "announce", "cancel", "clear_deferral", "come_back_sooner", "deny", "expires_in", "is_first_to_log", "look",
-    "others_are_idle", "promote", "promoted_by", "put_new_first", "read_record", "shown_of", "wake",
+    "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "look", "others_are_idle",
+    "promote", "promoted_by", "put_new_first", "read_record", "schedule_sooner", "shown_of", "wake",
 ]  # fmt: skip
 
 _PROMOTER_LIVES_MS = 5_000
@@ -35,20 +35,20 @@ _PROMOTE = throttlekit_lua.script("rq_promote")
 
 
 def read_record(job: Any) -> Record:
-    """What *job* carries from denials since it was enqueued."""
+    """Read what denials have stored in *job* since it was enqueued."""
     record = None
     if job.enqueue_at_front:  # a denial sets it, so most jobs cost no round trip here
         text, expires = job.connection.hmget(job.key, FIELD, EXPIRES)
-        record = Record.read(text, expires, created(job))
+        record = Record.read(text, expires, created_at(job))
     return record or Record(job.enqueue_at_front, is_denied=False)
 
 
 def expires_in(job: Any, record: Record) -> float:
     """
-    In how many seconds the ttl of *job* ends, by the server's clock; infinity: it has none. Negative: it is over.
+    Seconds until the ttl of *job* ends, by the server's clock. Infinity: it has no ttl. Negative: it has ended.
 
-    A job that was denied has what its *record* says, since RQ's scheduler restarts the ttl when it promotes. For
-    any other the answer is what rq_deny.lua will note. One round trip for a job with a ttl.
+    For a denied job, this is read from its *record*, because RQ's scheduler restarts the ttl when it enqueues the job.
+    For other jobs, it is the value that rq_deny.lua would store. It takes one round trip for a job with a ttl.
     """
     if record.expires_ms is None and not job.ttl:
         return math.inf
@@ -79,14 +79,14 @@ def deny(
     pipeline: Any = None,
 ) -> None:
     """
-    Put *job* back as *outcome* tells.
+    Put *job* back, with the delay of *outcome*.
 
     Args:
-        by_ticks: One of RQ's schedulers brings it back, which looks once a second.
-        at_end: Put it at the end of its queue, whatever the delay.
-        shown: What its meta shows of its wait, as `shown_of` says; None: what it shows now.
-        pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
-            back at once.
+        by_ticks: Whether one of RQ's schedulers enqueues it again, which checks once a second.
+        at_end: Put it at the end of its queue at once, without a delay.
+        shown: The entry for its meta, from `shown_of`; None: keep its meta.
+        pipeline: The transaction with which the worker ends a job that has begun. None: the job has not begun, and is
+            put back at once.
     """
     queue = Queue(job.origin, connection=job.connection)
     keys = [
@@ -100,7 +100,7 @@ def deny(
     arguments = [
         job.id,
         "" if at_end else round(outcome.delay * 1_000_000),
-        Record(record.front).write(created(job)),
+        Record(record.front).write(created_at(job)),
         "0" if pipeline is None else "1",
         "" if record.expires_ms is None else record.expires_ms,
         _enqueued_ms(job) or "",
@@ -114,7 +114,7 @@ def deny(
                 give_slot_back(job, together)
             if pipeline is None:
                 together.execute()
-            keeps_slot(job)
+            keep_slot(job)
     elif pipeline is None:
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:
@@ -124,10 +124,10 @@ def deny(
 
 def shown_of(job: Any, outcome: Deferred, waited: Waited | None = None) -> dict[str, Any] | None:
     """
-    What the meta of *job* shows under `FIELD` while it waits; None: an error kept it from being decided on.
+    The entry `FIELD` in the meta of *job* while it waits. None: it was not decided, because of an error.
 
     Args:
-        waited: How it has waited, this denial included. None: as its meta showed it before.
+        waited: How it has waited, including this denial. None: continue from its present meta.
     """
     if outcome.decision is None:
         return None
@@ -143,7 +143,7 @@ def shown_of(job: Any, outcome: Deferred, waited: Waited | None = None) -> dict[
 
 
 def _meta(job: Any, shown: Mapping[str, Any] | None) -> Any:
-    """The job's meta with what it waits for, where every list of jobs shows it; "" leaves the meta as it is."""
+    """The job's meta with the entry *shown*, serialized. Tools that list jobs show the meta. "": do not change it."""
     if shown is None or not hasattr(job.meta, "items"):
         return ""
     return job.serializer.dumps({**job.meta, FIELD: dict(shown)})
@@ -152,19 +152,19 @@ def _meta(job: Any, shown: Mapping[str, Any] | None) -> Any:
 def cancel(job: Any, pipeline: Any = None) -> None:
     """Cancel *job*; *pipeline* as for `deny`."""
     if pipeline is not None:
-        with cancelled_with(job, pipeline):
+        with cancellable_in(job, pipeline):
             job.cancel(pipeline=pipeline)
         pipeline.hincrby(worker_key(job.worker_name), "failed_job_count", -1)  # the worker has just added it
         return
     with job.connection.pipeline() as at_once:
-        with cancelled_with(job, at_once):
+        with cancellable_in(job, at_once):
             job.cancel(pipeline=at_once)
         at_once.lrem(intermediate_key(job.origin), 1, job.id)
         at_once.execute()
 
 
 def clear_deferral(job: Any, record: Record) -> None:
-    """Undo what denials left on *job*, which runs or ends now. It runs once, even if a kill has left a second copy."""
+    """Remove what denials have stored in *job*, which runs or ends now, and a copy from a killed worker, if any."""
     if not job.enqueue_at_front:  # as for `read_record`
         return
     job.enqueue_at_front = record.front
@@ -182,7 +182,7 @@ def clear_deferral(job: Any, record: Record) -> None:
 
 
 def promoted_by(connection: Any, queue: str) -> tuple[bool, bool]:
-    """Who takes the due jobs of *queue* out of its scheduled ones: one of RQ's schedulers; a worker of ours."""
+    """Whether the due jobs of *queue* are enqueued by one of RQ's schedulers, and by a worker of throttlekit."""
     with connection.pipeline(transaction=False) as pipeline:
         pipeline.exists(lock_key(queue))
         pipeline.exists(promoter_key(queue))
@@ -191,7 +191,7 @@ def promoted_by(connection: Any, queue: str) -> tuple[bool, bool]:
 
 
 def announce(connection: Any, queues: Sequence[str]) -> None:
-    """Let stock workers know, for some seconds, that a worker of ours promotes the due jobs of these queues."""
+    """Announce for 5 s, for stock workers, that a worker of throttlekit enqueues the due jobs of these queues."""
     with connection.pipeline(transaction=False) as pipeline:
         for queue in queues:
             pipeline.set(promoter_key(queue), 1, px=_PROMOTER_LIVES_MS)
@@ -199,12 +199,12 @@ def announce(connection: Any, queues: Sequence[str]) -> None:
 
 
 def others_are_idle(connection: Any, queues: Sequence[str]) -> bool:
-    """Whether each of *queues* has had a worker of ours without a job a moment ago."""
+    """Whether each of *queues* had an idle worker of throttlekit in the last 0.6 s."""
     return int(connection.exists(*map(idle_key, queues))) == len(queues)
 
 
 def is_first_to_log(connection: Any, what: str, seconds: int) -> bool:
-    """Whether no process of the fleet has logged *what* for so long: a work-horse has no memory of earlier ones."""
+    """Whether no process has logged *what* for *seconds*. Kept in Redis: each work-horse is a new process."""
     return bool(connection.set(logged_key(what), 1, nx=True, ex=seconds))
 
 
@@ -214,8 +214,8 @@ class _Look:
     The scheduled jobs of one queue.
 
     Attributes:
-        due: Ids of jobs whose instant has come, in order.
-        next_in: Seconds until the first job that is not due yet; None: there is none.
+        due: Ids of jobs that are due, in order.
+        next_in: Seconds until the next job is due; None: there is no other job.
         scheduler: Whether one of RQ's schedulers has the queue.
         has_more: Whether more jobs may be due.
     """
@@ -231,7 +231,7 @@ def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[
     Look at the first scheduled jobs of *queues*, by the server's clock: one round trip.
 
     Args:
-        idle: A worker of ours has no job: the others learn it.
+        idle: Whether to announce that this worker of throttlekit has no job.
     """
     with connection.pipeline(transaction=False) as pipeline:
         pipeline.time()
@@ -252,16 +252,16 @@ def look(connection: Any, queues: Sequence[str], *, idle: bool = False) -> list[
 
 
 def promote(connection: Any, queue: str, due: Sequence[bytes]) -> int:
-    """Put jobs of *due* into *queue*, and of those that a limit denied the first; return how many."""
+    """Enqueue the jobs *due* in *queue*, but only the first of those that a limit has denied. Return how many."""
     return _promote(connection, queue, [job_id.decode() for job_id in due], "")[0]
 
 
 def wake(connection: Any, queue: str, ids: Sequence[str], before: str = "-") -> int:
     """
-    Put scheduled jobs to the front of *queue*, due or not, the first of *ids* first, but behind the job *before*.
+    Move scheduled jobs to the front of *queue*, due or not, in the order of *ids*, but behind the job *before*.
 
     Returns:
-        How many nobody will ask for: they are gone, cancelled, or have begun.
+        How many were not moved, because they are gone, cancelled, or have begun.
     """
     return _promote(connection, queue, ids, before)[1]
 
@@ -275,15 +275,15 @@ def _promote(connection: Any, queue: str, ids: Sequence[str], before: str) -> li
 
 
 def put_new_first(connection: Any, queues: Sequence[str]) -> None:
-    """Put a job that no limit has denied to the front of the first of *queues* that has one."""
+    """Move a job that no limit has denied to the front of its queue: the first of *queues* that has such a job."""
     script = connection.register_script(_NEW_FIRST)
     for queue in queues:
         if script(keys=[Queue(queue, connection=connection).key], args=[RqJob.key_for("")]):
             return
 
 
-def come_back_sooner(connection: Any, queue: str, by: Mapping[str, float]) -> None:
-    """Let scheduled jobs of *queue* come back sooner, each by so many seconds; others stay as they are."""
+def schedule_sooner(connection: Any, queue: str, by: Mapping[str, float]) -> None:
+    """Schedule jobs of *queue* earlier, each by the given number of seconds."""
     with connection.pipeline(transaction=False) as pipeline:
         for job_id, seconds in by.items():
             pipeline.zadd(scheduled_key(queue), {job_id: -seconds}, xx=True, incr=True)

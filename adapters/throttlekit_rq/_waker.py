@@ -24,16 +24,16 @@ from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit.adapter import Every, Relay, Waited, Waiting, read_note
-from throttlekit_rq._holding import AT_FRONT, Holding, Return
+from throttlekit_rq._holding import AT_FRONT, Holding, PlannedReturn
 from throttlekit_rq._host import lock_key, untyped
 from throttlekit_rq._promoter import Promoter
 from throttlekit_rq._wire import notes_key, promoter_key, waker_key
 
-__all__ = ["Announced", "RelayedWait", "WakerProcess", "announced"]
+__all__ = ["Announcement", "RelayedWait", "WakerProcess", "read_announcement"]
 
 _VERSION = 1
 _LIVES_MS = 5_000
-"""So long after it has ended without notice the waker is asked for no more, and another one takes its place."""
+"""Milliseconds after which the announcement of a killed waker expires. Then another waker takes over."""
 _NOTES_LIVE_S = 60
 _TICK_S = 1.0
 _RETRY_S = 0.5
@@ -42,13 +42,13 @@ _log = logging.getLogger("throttlekit.rq")
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class Announcement:
     """
-    What a waker says of itself.
+    The announcement of a waker.
 
     Attributes:
-        owner: Its name on the waitlists.
-        store: Where it listens: `Limiter.store_address`.
+        owner: Its owner name on the waitlists.
+        store: The store from which it receives wakes: `Limiter.store_address`.
     """
 
     owner: str
@@ -58,8 +58,8 @@ class Announced:
         return json.dumps({"v": _VERSION, "owner": self.owner, "store": self.store})
 
     @classmethod
-    def read(cls, text: bytes | None) -> Announced | None:
-        """Read what `write` wrote; None: it is something else, or of another version."""
+    def read(cls, text: bytes | None) -> Announcement | None:
+        """Read the text that `write` has written; None: it is another text, or has another version."""
         try:
             data = json.loads(text or b"{}")
             if data["v"] == _VERSION:
@@ -69,38 +69,38 @@ class Announced:
         return None
 
 
-def announced(connection: Any, queue: str) -> Announced | None:
+def read_announcement(connection: Any, queue: str) -> Announcement | None:
     """The waker of *queue*; None: it has none."""
-    return Announced.read(connection.get(waker_key(queue)))
+    return Announcement.read(connection.get(waker_key(queue)))
 
 
 class RelayedWait:
     """
-    How one job of a stock worker waits for a waker.
+    Lets one job of a stock worker wait at a waker.
 
     Args:
-        to: The waker.
+        to: The announcement of the waker.
     """
 
-    def __init__(self, job: Any, limiter: Limiter, to: Announced) -> None:
+    def __init__(self, job: Any, limiter: Limiter, to: Announcement) -> None:
         self._job, self._notes = job, notes_key(to.owner)
         self._relay: Relay = limiter.make_relay(to.owner, AT_FRONT, self._send_at_once)
 
-    def waits(self, job: Any, limiter: Limiter) -> Waiting:
+    def waiting_of(self, job: Any, limiter: Limiter) -> Waiting:
         return Waiting(self._relay, None, job.id)
 
     @property
     def is_kept(self) -> bool:
-        """Whether the job waits on a list, where the waker is to find it."""
+        """Whether the job is on a waitlist, under the name of the waker."""
         return self._relay.kept is not None
 
     @property
     def waited(self) -> Waited:
-        """How the job has waited, by the store's last answer."""
+        """How the job has waited, by the store's last response."""
         return self._relay.waited(self._job.id)
 
-    def send(self, comes: Return, pipeline: Any) -> None:
-        """Tell the waker that the job waits, with the transaction that puts it among the scheduled ones."""
+    def send(self, comes: PlannedReturn, pipeline: Any) -> None:
+        """Send a note about the waiting job to the waker, in the transaction that schedules the job."""
         until = None if math.isinf(comes.ends_in) else round(comes.ends_in * 1_000_000)
         self._send(pipeline, self._relay.kept, comes.grace, until)
 
@@ -109,7 +109,7 @@ class RelayedWait:
             with self._job.connection.pipeline(transaction=False) as pipeline:
                 self._send(pipeline, note)
                 pipeline.execute()
-        except Exception as error:  # the job may have been granted; the waker finds at its next look what was woken
+        except Exception as error:  # the job may have been granted; the waker finds woken jobs at its next poll
             _log.debug("A note to the waker was lost: %r", error)
 
     def _send(self, pipeline: Any, note: Any, grace: float = 0.0, ends_in_us: int | None = None) -> None:
@@ -120,15 +120,15 @@ class RelayedWait:
 
 class WakerProcess:
     """
-    Wakes the jobs of stock workers, and enqueues due jobs where no scheduler of RQ does.
+    Wakes the jobs of stock workers, and enqueues due jobs of queues without a scheduler of RQ.
 
-    Several may run: of each queue, the one that came first is asked for, and another one takes its place after
-    `_LIVES_MS`. The jobs that a waker held which was killed come back by themselves, `GRACE_S` after their turn.
+    Several may run: for each queue, the first one is used. If it is killed, another one takes over after `_LIVES_MS`,
+    and RQ or a worker enqueues the jobs that it held `GRACE_S` after their turn.
 
     Args:
         connection: The Redis of the queues.
-        limiter: Counts in the store of the workers.
-        queues: Their names; none: all that there are.
+        limiter: A limiter with the store of the workers.
+        queues: The names of the queues; empty: all queues.
     """
 
     def __init__(self, connection: Any, limiter: Limiter, queues: Sequence[str] = ()) -> None:
@@ -143,14 +143,14 @@ class WakerProcess:
 
     def run(self, stopped: threading.Event, on_change: Callable[[Sequence[str]], None] = lambda _: None) -> None:
         """
-        Wake until *stopped*. An error, such as an outage of RQ's Redis, is logged, and the waker tries again.
+        Wake jobs until *stopped*. After an error, such as an outage of RQ's Redis, log it and try again.
 
         Args:
-            on_change: Called with the queues whenever these are others than before.
+            on_change: Called with the queues whenever they have changed.
         """
         self._waker.begin()
         while not stopped.is_set():
-            with self._failures_logged():
+            with self._log_failures():
                 self._run_once(on_change)
                 continue
             stopped.wait(_RETRY_S)
@@ -158,16 +158,16 @@ class WakerProcess:
 
     def check_store(self) -> None:
         """
-        Make sure that the store answers.
+        Check that the store answers.
 
         Raises:
-            StoreUnavailable: It does not.
+            StoreUnavailable: It does not answer.
         """
         self._limiter.peek(_ANY)
 
     @contextmanager
-    def _failures_logged(self) -> Generator[None, None, None]:
-        """Within, an error is logged, and ends nothing else: jobs are enqueued also while the store is away."""
+    def _log_failures(self) -> Generator[None, None, None]:
+        """A context that logs errors and continues: due jobs are enqueued even while the store is unavailable."""
         try:
             yield
         except Exception as error:
@@ -178,13 +178,13 @@ class WakerProcess:
         now = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + _TICK_S
-            with self._failures_logged():
+            with self._log_failures():
                 self._tick(on_change)
         if self._queues and now >= self._promoter.look_at:
             self._promoter.look_at = now + _RETRY_S
-            with self._failures_logged():
+            with self._log_failures():
                 self._promoter.promote_due(self._queues, now)
-        self._holding.let_go()
+        self._holding.drop_late()
         due = min(self._tick_at, self._promoter.look_at) if self._queues else self._tick_at
         found = self._connection.blpop([notes_key(self._waker.owner)], timeout=max(0.01, due - now))
         if found is not None:
@@ -192,8 +192,8 @@ class WakerProcess:
 
     def _tick(self, on_change: Callable[[Sequence[str]], None]) -> None:
         """
-        Find the queues and their workers, and say that this process wakes their jobs, unless another one does. A waker
-        that cannot reach the store says nothing, so after `_LIVES_MS` another one takes its place.
+        Find the queues and their workers, and announce that this process wakes their jobs, unless another one does. A
+        waker that cannot reach the store announces nothing, so another one takes over after `_LIVES_MS`.
         """
         names = self._only or sorted(each.name for each in untyped(Queue).all(connection=self._connection))
         if names != self._queues:
@@ -206,8 +206,8 @@ class WakerProcess:
         if not self._waker.listens:
             return
         self.check_store()
-        text = Announced(self._waker.owner, self._limiter.store_address).write()
-        others = map(Announced.read, self._connection.mget([waker_key(name) for name in names]))
+        text = Announcement(self._waker.owner, self._limiter.store_address).write()
+        others = map(Announcement.read, self._connection.mget([waker_key(name) for name in names]))
         with self._connection.pipeline(transaction=False) as pipeline:
             for name, other in zip(names, others, strict=True):
                 if other is None or other.owner == self._waker.owner:
@@ -223,7 +223,7 @@ class WakerProcess:
             grace, ends_in_us = float(data["grace"]), data["ends_in_us"]
             item = None
             if data["note"]["kept"] is not None:
-                item = self._holding.waits(id_, queue, self._limiter).item
+                item = self._holding.waiting_of(id_, queue, self._limiter).item
                 item.grace, item.scheduled = grace, True
             read_note(self._waker, data["note"], item, ends_in_us)
         except (KeyError, TypeError, ValueError, ConfigurationError) as error:
@@ -232,12 +232,12 @@ class WakerProcess:
 
     def _close(self) -> None:
         """
-        Nobody is to leave notes here any more. What is held comes back at its turn where RQ's scheduler has the queue,
-        and goes to the front of its queue otherwise: maybe nobody else would enqueue it.
+        Withdraw the announcement, and return the held jobs. If RQ's scheduler has the queue, it enqueues them at their
+        turn. Otherwise they are moved to the front of the queue, because no other process might enqueue them.
         """
-        with suppress(Exception):  # the announcement ends by itself, and the jobs come back `GRACE_S` later
+        with suppress(Exception):  # otherwise the announcement expires, and the jobs are enqueued `GRACE_S` later
             for name in self._queues or ():
-                other = announced(self._connection, name)
+                other = read_announcement(self._connection, name)
                 if other is not None and other.owner == self._waker.owner:
                     self._connection.delete(waker_key(name), promoter_key(name))
             while (text := self._connection.lpop(notes_key(self._waker.owner))) is not None:

@@ -19,18 +19,18 @@ from rq.utils import import_attribute
 from throttlekit import ConfigurationError
 
 __all__ = [
-    "ADMITTED", "EXPIRES", "FIELD", "LATE_IMPORT", "RUN", "Carried", "Given", "Record", "ask_with", "idle_key",
-    "imported", "logged_key", "notes_key", "promoter_key", "waker_key",
+    "ADMITTED", "EXPIRES", "FIELD", "LATE_IMPORT", "RUN", "Carried", "Given", "Record", "idle_key", "import_function",
+    "logged_key", "notes_key", "promoter_key", "register_wrapper", "waker_key",
 ]  # fmt: skip
 
 LATE_IMPORT = "late-import:"
-"""What is logged, before the name of the queue, if a process that RQ made for one job imports throttlekit itself."""
+"""The prefix, before the queue's name, of the log entry for a work-horse that had to import throttlekit."""
 
 RUN = "throttlekit_rq.run"
-"""The function that a job is enqueued for where its serializer cannot carry a `Carried`."""
+"""The function name of a job whose serializer does not support `Carried`."""
 
 FIELD, EXPIRES = "throttlekit", "throttlekit_expires"
-"""Fields of a denied job's hash, until it runs: its `Record`, and the instant at which its ttl ends, in ms."""
+"""Fields of a denied job's hash until it runs: its `Record`, and the time at which its ttl ends, in ms since 1970."""
 
 ADMITTED = "THROTTLEKIT_ADMITTED"
 """The environment variable of a spawned process whose job was admitted: the JSON of `_body.write_admission`."""
@@ -40,17 +40,17 @@ _RECORD_VERSION = 1
 
 
 def promoter_key(queue: str) -> str:
-    """Exists while a worker of ours brings back the jobs of *queue*."""
+    """Exists while a worker of throttlekit enqueues the due jobs of *queue*."""
     return f"throttlekit:rq:promoter:{queue}"
 
 
 def idle_key(queue: str) -> str:
-    """Exists while a worker of ours has no job of *queue* to run, and for a moment after."""
+    """Exists while a worker of throttlekit has no job of *queue* to run, and for 0.6 s afterwards."""
     return f"throttlekit:rq:idle:{queue}"
 
 
 def waker_key(queue: str) -> str:
-    """Exists while a waker (`throttlekit wake`) wakes the jobs of *queue* that stock workers deny: its `Announced`."""
+    """The `Announcement` of the waker (`throttlekit wake`) of *queue*. It exists while there is a waker."""
     return f"throttlekit:rq:waker:{queue}"
 
 
@@ -67,11 +67,11 @@ def logged_key(what: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Given:
     """
-    What a job carries by value: plain JSON, without code and without secrets.
+    The options that a job carries by value: plain JSON, without code and without secrets.
 
     Attributes:
         limits: The job's own limits, dumped; None: those of its function.
-        of_queue: The limits of its queue, which hold as well.
+        of_queue: The limits of its queue, which apply in addition.
         max_wait: Seconds; None: as configured.
         on_429: The name of the limit that a 429 pauses; None: as its function declares.
     """
@@ -107,10 +107,10 @@ class Given:
 
 class Carried:
     """
-    Stands in a job's data where RQ keeps the object of a method, so that any worker gets the function from here.
+    Replaces the object of a method in a job's data, so that any worker gets the job's function from here.
 
-    RQ reads the attribute that the job's `func_name` names, so `func_name` and description stay the user's own. It is
-    pickled as this class's name and two plain values: the text of a `Given`, and the object of the user's method.
+    RQ reads the attribute that the job's `func_name` names, so `func_name` and description stay the user's own. The
+    pickle contains the name of this class and two plain values: the text of a `Given`, and the object of the method.
     """
 
     def __init__(self, text: str, instance: Any = None) -> None:
@@ -122,22 +122,22 @@ class Carried:
     def __getattr__(self, name: str) -> Any:
         if name == "_throttlekit" or (name.startswith("_") and self._throttlekit[1] is None):
             raise AttributeError(name)  # read by pickle, copy, a debugger; RQ reads the name of a function or method
-        return _Asking.wrap(imported(name, self._throttlekit[1]))
+        return _Wrapper.wrap(import_function(name, self._throttlekit[1]))
 
 
-class _Asking:
-    """What makes a job's function ask before it runs. Held here, since the module that does it imports this one."""
+class _Wrapper:
+    """The function that adds the check of limits to a job's function. It is set later, to avoid an import cycle."""
 
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def ask_with(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def register_wrapper(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Register *wrap*, which gets the function of each job that carries limits. Called at import."""
-    _Asking.wrap = wrap
+    _Wrapper.wrap = wrap
 
 
-def imported(name: str, instance: Any = None) -> Callable[..., Any]:
-    """What RQ would call for the func_name *name*, of *instance* if it is a method. Raises what RQ would."""
+def import_function(name: str, instance: Any = None) -> Callable[..., Any]:
+    """Import the function *name* like RQ does, or get the method *name* of *instance*. Raises the same errors as RQ."""
     found: Callable[..., Any] = import_attribute(name) if instance is None else getattr(instance, name)
     return found
 
@@ -157,17 +157,17 @@ class Record:
     expires_ms: int | None = None
     is_denied: bool = True
 
-    def write(self, created: str) -> str:
-        """As the field `FIELD`, for a job that was created at that instant."""
-        return json.dumps({"v": _RECORD_VERSION, "of": created, "front": self.front})
+    def write(self, created_at: str) -> str:
+        """The value of the field `FIELD` for the job with this creation time."""
+        return json.dumps({"v": _RECORD_VERSION, "of": created_at, "front": self.front})
 
     @classmethod
-    def read(cls, text: bytes | None, expires: bytes | None, created: str) -> Record | None:
+    def read(cls, text: bytes | None, expires: bytes | None, created_at: str) -> Record | None:
         """Read the fields; return None for anything that `write` did not write for this job."""
         try:
             data = json.loads(text or b"{}")
             # The fields outlive a job whose id is used again.
-            if data["v"] == _RECORD_VERSION and data["of"] == created:
+            if data["v"] == _RECORD_VERSION and data["of"] == created_at:
                 return cls(data["front"], int(expires) if expires else None)
         except (KeyError, TypeError, ValueError):
             pass

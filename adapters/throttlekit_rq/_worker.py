@@ -1,4 +1,4 @@
-"""Workers that check the limits before they fork for a job: a denial costs one call, and no fork."""
+"""Workers that check the limits of a job before they fork: a denial costs one call of the store, and no fork."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from throttlekit.adapter import Deferred, JobOptions, Waiting, flush, show_log
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_WORKER, Grant, admit, conclude
 from throttlekit_rq._body import GRANT, running_body, within, write_admission
-from throttlekit_rq._holding import Holding, returns
+from throttlekit_rq._holding import Holding, plan_return
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._promoter import Promoter
@@ -47,10 +47,10 @@ _W = TypeVar("_W", bound=BaseWorker)
 
 class _Dispatcher:
     """
-    Takes jobs for a worker: asks for each before it begins, and promotes the due jobs of its queues.
+    Takes jobs for a worker: checks the limits of each before it begins, and enqueues the due jobs of its queues.
 
     Attributes:
-        horse_runs: Whether there is a work-horse whose end has not been seen.
+        horse_runs: Whether a work-horse may still run.
     """
 
     def __init__(self, worker: Any) -> None:
@@ -64,39 +64,38 @@ class _Dispatcher:
 
     def next_job(self, queues: Sequence[Any], timeout: float | None, pop: Callable[[float | None], Any]) -> Any:
         """
-        What *pop* returns, once that is a job that may run; denied jobs go back. Raises as *pop*
-        does after *timeout* seconds, so that the worker can send its heartbeat.
+        Return the first result of *pop* whose job may run; put denied jobs back. After *timeout* seconds this raises
+        the same error as *pop*, so that the worker can send its heartbeat.
 
-        Jobs that come back are at the front of their queues. But once they have had all turns for `_NEW_EVERY` seconds,
-        one job is taken that no limit has denied: where workers and not limits are the bottleneck, jobs that come would
-        never be asked for.
+        Returning jobs are at the front of their queues. After `_NEW_EVERY` seconds with only such jobs, one job that no
+        limit has denied is taken. Otherwise new jobs would never start if workers, and not limits, are the bottleneck.
         """
         worker, holding = self._worker, self._holding
         names = [queue.name for queue in queues]
         end = None if timeout is None else time.monotonic() + timeout
         self._in_burst = timeout is None
         while True:
-            holding.idle()
+            holding.mark_idle()
             now = time.monotonic()
             if self._returning_since is not None and now - self._returning_since > _NEW_EVERY:
                 self._returning_since = None
                 put_new_first(worker.connection, names)
             elif now >= self._promoter.look_at:
                 show_log("rq.worker")
-                holding.let_go()
+                holding.drop_late()
                 self._promoter.promote_due(names, now)
                 now = time.monotonic()
             if end is not None and now >= end:
                 raise DequeueTimeout(timeout, names)
-            # A signal that finds a worker idle ends it at once, and strands the job that it is being handed.
+            # A signal ends an idle worker at once, and a job that it is receiving at that time would be lost.
             worker._state = WorkerStatus.BUSY
             popped = None
             try:
                 popped = pop(None if end is None else max(_LEAST_BLOCK, min(end, self._promoter.look_at) - now))
                 if popped is not None:
-                    holding.busy()
+                    holding.mark_busy()
                     self._note_turn(popped[0], time.monotonic() - now)
-                    if self._admits(popped[0]):
+                    if self._is_admitted(popped[0]):
                         self._release(popped[0], len(names))
                         return popped
             except DequeueTimeout:
@@ -104,7 +103,7 @@ class _Dispatcher:
             except BaseException:
                 worker._state = WorkerStatus.IDLE
                 if popped is not None:
-                    self.ended(popped[0])
+                    self.finish(popped[0])
                 raise
             worker._state = WorkerStatus.IDLE
             if worker._stop_requested:
@@ -112,8 +111,8 @@ class _Dispatcher:
             if popped is None and end is None:
                 return None
 
-    def ended(self, job: Any) -> None:
-        """The execution of *job* has ended: release the slots that it still holds, unless its work-horse runs."""
+    def finish(self, job: Any) -> None:
+        """Release the slots that *job* still holds after its execution, unless its work-horse runs."""
         grant: Grant | None = getattr(job, GRANT, None)
         seconds = None
         if grant is not None:
@@ -121,69 +120,69 @@ class _Dispatcher:
                 grant.release()
             seconds = None if grant.received is None else grant.received.take()
         if grant is None or seconds is None:
-            self._holding.ran(job)
+            self._holding.finish(job)
         else:
             self._wait_again(job, grant, seconds)
 
-    def report(self) -> None:
-        """The worker ends: let go of what it holds, and report what it decided for the bodies that it ran itself."""
+    def close(self) -> None:
+        """Return the held jobs, and send the last reports, because the worker ends."""
         self._holding.close(in_queue=lambda _: not self._in_burst)
         for limiter in self._unreported:
             flush(limiter)
 
     def _release(self, job: Any, queues: int) -> None:
-        """Take *job* off its queue's intermediate list where RQ would not: from a worker of several queues."""
+        """Remove *job* from its queue's intermediate list. RQ does not do that in a worker of several queues."""
         if queues > 1:
             job.connection.lrem(intermediate_key(job.origin), 1, job.id)
 
     def _note_turn(self, job: Any, waited: float) -> None:
-        """*job* was taken, after so many seconds without one."""
+        """Record whether *job*, taken after *waited* seconds without a job, is a returning one."""
         if not job.enqueue_at_front:
             self._returning_since = None
         elif self._returning_since is None or waited > _IDLE:
             self._returning_since = time.monotonic()
 
-    def _admits(self, job: Any) -> bool:
-        """Whether the worker is to have *job*: to run it, or to fail it."""
+    def _is_admitted(self, job: Any) -> bool:
+        """Whether the worker gets *job*, to run it or to fail it. If not, *job* was put back or cancelled."""
         of_queue = settings().queues.get(job.origin, ())
         try:
             declared = options_of(job, of_queue)
         except (Exception, SystemExit) as error:
             if of_queue or not settings().own_limits:
-                fail_with(job, error)  # a spawned process might read it, and does not know these settings
-            return True  # it fails where it runs, as any job of RQ's does
+                fail_with(job, error)  # a spawned process does not have these settings, and might run the job
+            return True  # it fails where it runs, like any job of RQ
         if declared is None:
             limiter = settings().limiter
             if limiter is None or not limiter.events.configures_limits:
                 return True
             declared = Declared(JobOptions())  # plugins may add limits
         try:
-            return self._ask(job, declared)
+            return self._check(job, declared)
         except WaitedTooLong as error:
             fail_with(job, error)
         except ConfigurationError as error:
             _log.error("Job %s for %s fails: %s", job.id, job.func_name, error)
             fail_with(job, error)
         except Exception as error:
-            # Where it runs it asks again, except for the queue's limits, which only this worker knows.
-            _log.exception("Job %s could not be decided on before it was begun.", job.id)
+            # The job's process checks its limits again, but not those of the queue, which only this worker has.
+            _log.exception("The limits of job %s could not be checked before it began.", job.id)
             if of_queue:
                 fail_with(job, error)
         return True
 
-    def _ask(self, job: Any, declared: Declared) -> bool:
+    def _check(self, job: Any, declared: Declared) -> bool:
         record, waiting = read_record(job), list[Waiting]()
 
-        def waits(asked: Any, limiter: Limiter) -> Waiting:
-            waiting.append(self._holding.waits(asked.id, asked.origin, limiter))
+        def waiting_of(pending: Any, limiter: Limiter) -> Waiting:
+            waiting.append(self._holding.waiting_of(pending.id, pending.origin, limiter))
             return waiting[0]
 
         lives = expires_in(job, record)
-        outcome = admit(job, declared, record, BY_WORKER, lives, waits=waits)
+        outcome = admit(job, declared, record, BY_WORKER, lives, waits=waiting_of)
         if isinstance(outcome, Grant):
             outcome.received = Received429()
             setattr(job, GRANT, outcome)
-            # Around the whole execution, since a queue's limits also hold functions that are not decorated.
+            # Wrap the whole execution: a queue's limits also apply to functions without the decorator.
             in_place = isinstance(self._worker, SimpleWorker)
             if in_place:
                 self._unreported.add(outcome.throttling.limiter)
@@ -203,24 +202,24 @@ class _Dispatcher:
     def _put_back(
         self, job: Any, declared: Declared, record: Record, outcome: Deferred, waiting: Waiting, lives: float
     ) -> None:
-        """Put a job that was denied among the scheduled ones, to come back by itself some time after its turn."""
+        """Schedule a denied job for some time after its turn, and hold it until then."""
         waited = waiting.waker.waited(job.id)
-        comes = returns(outcome, waited, declared.options.max_wait, lives)
+        comes = plan_return(outcome, waited, declared.options.max_wait, lives)
         waiting.item.grace = comes.grace
         deny(job, record, comes.outcome, shown=shown_of(job, outcome, waited))
-        self._holding.scheduled(waiting)
+        self._holding.on_scheduled(waiting)
 
     def _wait_again(self, job: Any, grant: Grant, seconds: float) -> None:
-        """The body of *job* received a 429, and the job is among the scheduled ones: hold it."""
-        waiting = self._holding.waits(job.id, job.origin, grant.throttling.limiter)
+        """Hold *job*, whose body received a 429. It is among the scheduled jobs."""
+        waiting = self._holding.waiting_of(job.id, job.origin, grant.throttling.limiter)
         outcome = grant.throttling.wait_again(job, waiting, seconds, stored=not seconds)
         if isinstance(outcome, Deferred):
-            self._holding.scheduled(waiting)
+            self._holding.on_scheduled(waiting)
         else:
-            wake(job.connection, job.origin, [job.id])  # it is over meanwhile, and asks once more
+            wake(job.connection, job.origin, [job.id])  # the pause has ended: check its limits again
 
 
-class _AsksFirst:
+class _ChecksFirst:
     """What `throttled_worker` adds to a class of workers."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -228,7 +227,7 @@ class _AsksFirst:
         base: Any = untyped(self).queue_class
         dispatcher = self._dispatcher = _Dispatcher(self)
 
-        class Asking(base):  # type: ignore[misc]
+        class CheckingQueue(base):  # type: ignore[misc]
             @classmethod
             def dequeue_any(cls, queues: Any, timeout: Any, *args: Any, **options: Any) -> Any:
                 def pop(block: float | None) -> Any:
@@ -238,22 +237,22 @@ class _AsksFirst:
 
             @classmethod
             def lpop(cls, queue_keys: Any, timeout: Any, connection: Any = None) -> Any:
-                # RQ takes a job off one of several queues and stores it nowhere: a worker that is killed loses it.
+                # RQ's own `lpop` stores the job nowhere. If the worker were killed then, the job would be lost.
                 for key in queue_keys:
                     found = base.lmove(connection, key, None)
                     if found is not None:
                         return found
                 return base.lpop(queue_keys, timeout, connection=connection)
 
-        # Here, since RQ's command line names a queue class, its pool does not, and both check the queues against it.
-        Asking.__name__ = Asking.__qualname__ = base.__name__
-        untyped(self).queue_class = Asking
+        # RQ's command line passes a queue class, RQ's pool does not, and both compare the queues with it.
+        CheckingQueue.__name__ = CheckingQueue.__qualname__ = base.__name__
+        untyped(self).queue_class = CheckingQueue
 
     def _start_scheduler(self, *args: Any, **options: Any) -> None:
-        """Start none: it could outlive the worker, which promotes due jobs itself while it is idle."""
+        """Start no scheduler: it could outlive the worker, and an idle worker enqueues due jobs itself."""
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
-        # Not `instance`, which raises for a job whose data cannot be read: that job fails in the work-horse.
+        # Not `instance`: it raises for a job whose data cannot be read, and that job has to fail in the work-horse.
         if isinstance(job._instance, Refused) and isinstance(self, SpawnWorker):
             Worker.fork_work_horse(self, job, queue)  # a spawned process would fetch the job again, and run it
             return
@@ -269,12 +268,12 @@ class _AsksFirst:
             os.environ.pop(ADMITTED, None)
 
     def _dump_worker_config(self) -> Any:
-        # What RQ 3 sends a spawned process: the names of classes. It takes no job off a queue, and a class that is made
-        # here has no name to be found by.
+        # RQ 3 sends the names of classes to a spawned process. Send RQ's own: that process takes no job from a queue,
+        # and it could not import a class that was made in a function here.
         sent: Any = copy(self)
         sent.__class__ = next(each for each in type(self).__mro__ if issubclass(each, BaseWorker) and _has_name(each))
         sent.queue_class = sent.queue_class.__base__
-        of_rq: Any = super(_AsksFirst, sent) if isinstance(sent, _AsksFirst) else sent
+        of_rq: Any = super(_ChecksFirst, sent) if isinstance(sent, _ChecksFirst) else sent
         return of_rq._dump_worker_config()
 
     def wait_for_horse(self) -> Any:
@@ -286,14 +285,14 @@ class _AsksFirst:
         try:
             untyped(super()).teardown()
         finally:
-            self._dispatcher.report()
+            self._dispatcher.close()
 
     def execute_job(self, job: Any, queue: Any) -> None:
         try:
             untyped(super()).execute_job(job, queue)
         finally:
-            # However it ended: no other process releases the slots of a work-horse that was killed.
-            self._dispatcher.ended(job)
+            # In every case: no other process releases the slots of a killed work-horse.
+            self._dispatcher.finish(job)
             setattr(job, GRANT, None)
 
 
@@ -303,34 +302,34 @@ def _has_name(made: type) -> bool:
 
 def throttled_worker(base: type[_W]) -> type[_W]:
     """
-    The class of workers *base*, asking before it runs a job. For classes of your own:
+    Make a subclass of *base*, a class of RQ workers, that checks limits before it runs a job:
 
         MyThrottledWorker = throttled_worker(MyWorker)
 
-    Its workers ask for a job, and put it back if it is denied, before they fork, spawn or run anything. They
-    keep the limits of `configure(queues=…)` as well. They bring denied jobs back when it is their turn, and enqueue
-    other scheduled jobs that are due, unless one of RQ's schedulers has the queue. They start no scheduler, even with
+    Its workers check the limits of a job, and put it back if it is denied, before they fork, spawn or run anything.
+    They also apply the limits of `configure(queues=…)`. They enqueue denied jobs at their turn, and other scheduled
+    jobs that are due, unless one of RQ's schedulers has the queue. They start no scheduler, even with
     `with_scheduler=True`.
 
-    The functions of throttled jobs are imported in the worker itself, not only where they run.
+    The functions of throttled jobs are import_function in the worker itself, not only where they run.
 
     Raises:
         ConfigurationError: *base* is not a class of RQ workers.
     """
     if not isinstance(base, type) or not issubclass(base, BaseWorker):
         raise ConfigurationError(f"throttled_worker takes a class of RQ workers, not {base!r}")
-    bases: Any = (base,) if issubclass(base, _AsksFirst) else (_AsksFirst, base)
+    bases: Any = (base,) if issubclass(base, _ChecksFirst) else (_ChecksFirst, base)
     made: Any = type(f"Throttled{base.__name__}", bases, {"__doc__": base.__doc__, "__module__": base.__module__})
     return made  # type: ignore[no-any-return]
 
 
-class ThrottledWorker(_AsksFirst, Worker):
-    """RQ's `Worker`, asking before it forks: `rq worker --worker-class throttlekit_rq.ThrottledWorker`."""
+class ThrottledWorker(_ChecksFirst, Worker):
+    """RQ's `Worker`, checking limits before it forks: `rq worker --worker-class throttlekit_rq.ThrottledWorker`."""
 
 
-class ThrottledSimpleWorker(_AsksFirst, SimpleWorker):
-    """RQ's `SimpleWorker`, asking before it runs a job."""
+class ThrottledSimpleWorker(_ChecksFirst, SimpleWorker):
+    """RQ's `SimpleWorker`, checking limits before it runs a job."""
 
 
-class ThrottledSpawnWorker(_AsksFirst, SpawnWorker):
-    """RQ's `SpawnWorker`, asking before it spawns a process."""
+class ThrottledSpawnWorker(_ChecksFirst, SpawnWorker):
+    """RQ's `SpawnWorker`, checking limits before it spawns a process."""

@@ -1,8 +1,8 @@
 """
-The messages that a worker process holds, unacknowledged, until they are due.
+The denied messages that a worker process holds, unacknowledged, until the store wakes them.
 
-They wait between the broker and the receiver, so a waiting message does not count for `max_async_tasks` or
-`max_prefetch`. When a message is denied its callback ends, so it no longer counts.
+They wait between the broker and taskiq's receiver. The callback of a denied message ends, so a waiting message does not
+count for `max_async_tasks` or `max_prefetch`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RENEW = throttlekit_lua.script("taskiq_renew")
 _RENEWED_AT_ONCE = 100
 
 _LONGEST_HOLD = 600.0
-"""Seconds after which a message of RabbitMQ that waits goes back: see `Holding._is_held_for_long`."""
+"""Seconds after which a waiting message of RabbitMQ is requeued: see `Holding._is_held_for_long`."""
 
 _log = logging.getLogger("throttlekit.taskiq")
 _Message: TypeAlias = bytes | AckableMessage
@@ -38,7 +38,7 @@ _Message: TypeAlias = bytes | AckableMessage
 def check_broker(broker: Any) -> None:
     """
     Raises:
-        ConfigurationError: *broker* gives each message to several workers: what one of them puts back would run in all.
+        ConfigurationError: *broker* gives each message to several workers, so a requeued message would run in all.
     """
     kinds = {kind.__name__ for kind in type(broker).__mro__}
     fanout = getattr(getattr(broker, "_exchange", None), "type", None) == "fanout"
@@ -46,20 +46,20 @@ def check_broker(broker: Any) -> None:
     if fanout or nats or kinds & {"PubSubBroker", "PubSubSentinelBroker"}:
         raise ConfigurationError(
             f"Throttle does not work with a {type(broker).__name__} that gives each message to several workers, "
-            "since what one of them puts back would run in all: use a stream or a queue"
+            "because a message that one of them requeues would run in all: use a stream or a queue"
         )
 
 
 class Delivered(bytes):
     """
-    A message as the broker gave it, which the receiver passes on as bytes.
+    A message from the broker. It is a subclass of bytes, because the receiver passes the message on as bytes.
 
     Attributes:
-        confirm: Acknowledges it; None: its broker knows no acknowledgements.
-        since: When it came, by the loop's clock.
-        stream, entry_id: Where it is in a stream; empty: its broker has no streams.
-        task_id: Its id on waitlists; "": not known yet.
-        kept: Whether it stays with this process, so that the end of its callback acknowledges nothing.
+        confirm: Acknowledges it; None: its broker has no acknowledgements.
+        since: When it arrived, by the loop's clock.
+        stream, entry_id: Its stream and its entry; empty: its broker has no streams.
+        task_id: Its id on waitlists; "": not set yet.
+        kept: Whether this process holds it, so that the end of its callback must not acknowledge it.
     """
 
     confirm: Callable[[], Awaitable[None] | None] | None = None
@@ -68,15 +68,15 @@ class Delivered(bytes):
     entry_id = b""
     kept = acked = False
 
-    def again(self) -> Delivered:
-        """The same message, for another callback: the one that was denied can acknowledge it no more."""
+    def copy_for_callback(self) -> Delivered:
+        """A copy for a new callback. The callback that was denied can no longer acknowledge the message."""
         made = copy.copy(self)
         made.kept = False
         return made
 
     @property
     def is_lost(self) -> bool:
-        """Whether its connection to RabbitMQ is lost: it is delivered again, and this one is not acknowledged."""
+        """Whether its connection to RabbitMQ is lost. RabbitMQ redelivers it, so this one must not be acknowledged."""
         channel = getattr(getattr(self.confirm, "__self__", None), "_IncomingMessage__channel", None)
         return bool(getattr(channel, "is_closed", False))
 
@@ -95,7 +95,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         idle_ms = getattr(broker, "idle_timeout", None)
         is_list = type(broker).listen.__qualname__ == "ListQueueBroker.listen"
         super().__init__(
-            self._popped if is_list else broker.listen,
+            self._read_list if is_list else broker.listen,
             limiter,
             free=free,
             most=most,
@@ -108,17 +108,17 @@ class Holding(HoldingStream[_Message, Delivered]):
         self._kept: dict[str, Delivered] = {}
         self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
 
-    def waits(self, message: Delivered, task_id: str) -> Waiting:
-        """How *message* waits if it is denied: with an id of its own if another one with its task's id waits here."""
+    def waiting_of(self, message: Delivered, task_id: str) -> Waiting:
+        """How *message* waits if it is denied: with a separate id if another message with the same task id waits."""
         other = self._kept.get(task_id)
-        # A stream may deliver an entry once more.
+        # A stream may deliver the same entry again.
         is_copy = other is not None and bool(message.stream) and message.entry_id == other.entry_id
         is_other = other is not None and not other.is_lost and not is_copy
         message.task_id = message.task_id or (f"{task_id}:{uuid4().hex}" if is_other else task_id)
         return Waiting(self.waker, message, message.task_id)
 
     async def keep(self, denied: Delivered) -> None:
-        """A message was denied, and waits: here if it may, else it goes back. Its callback ends now."""
+        """Hold a denied message, or requeue it if this process must not hold it. Its callback ends now."""
         denied.kept = True
         self._kept[denied.task_id] = denied
         if denied.acked or self._is_held_for_long(denied):
@@ -141,13 +141,13 @@ class Holding(HoldingStream[_Message, Delivered]):
         return asyncio.get_running_loop().time() - message.since
 
     async def _pass_on(self, id: str) -> None:
-        """Put a message that waits back; it keeps its position."""
+        """Requeue a waiting message. It keeps its position."""
         message = self._kept.pop(id)
         if self.waker.pass_on(id) is message:
             await self.put_back(message)
 
     async def _renew(self) -> None:
-        """A stream gives a message that is idle for too long to another worker."""
+        """Renew the held messages of streams. Otherwise another worker claims a message that is idle for too long."""
         ids: dict[str, dict[bytes, Delivered]] = {}
         for message in self._kept.values():
             if message.stream and not message.acked:
@@ -156,11 +156,11 @@ class Holding(HoldingStream[_Message, Delivered]):
             entries = [*those]
             for first in range(0, len(entries), _RENEWED_AT_ONCE):
                 part = entries[first : first + _RENEWED_AT_ONCE]
-                ours = await self._renewed(stream, part)
+                ours = await self._renew_entries(stream, part)
                 for entry_id in {*part}.difference(ours):
-                    self._let_go(those[entry_id])
+                    self._remove(those[entry_id])
 
-    def _let_go(self, message: Delivered) -> None:
+    def _remove(self, message: Delivered) -> None:
         if self._kept.get(message.task_id) is message:
             del self._kept[message.task_id]
 
@@ -175,63 +175,65 @@ class Holding(HoldingStream[_Message, Delivered]):
 
     def handed_on(self, message: Delivered, *, waited: bool) -> _Message:
         if waited:
-            self._let_go(message)
-            message = message.again()
+            self._remove(message)
+            message = message.copy_for_callback()
         return message if message.confirm is None else AckableMessage(data=message, ack=message.ack)
 
     def comes_again(self, message: Delivered) -> bool:
         return message.confirm is not None and not message.acked
 
     async def send_back(self, message: Delivered) -> None:
-        self._let_go(message)
+        self._remove(message)
         if message.is_lost:
             return
         sent = self._broker.formatter.dumps(self._broker.formatter.loads(bytes(message)))
-        sent.labels = {name: label for name, label in sent.labels.items() if name != "delay"}  # it is over
+        sent.labels = {name: label for name, label in sent.labels.items() if name != "delay"}  # the delay has passed
         await self._broker.kick(sent)
         if not message.acked:
-            await message.again().ack()
+            await message.copy_for_callback().ack()
 
     def needs_another_stream(self, held: int, streams: int) -> bool:
-        # RabbitMQ gives a consumer so many unacknowledged messages: those that wait here have other consumers.
+        # RabbitMQ limits the unacknowledged messages of a consumer, so held messages need additional consumers.
         window = getattr(self._broker, "_qos", 0)
         return bool(window) and held > window * (streams - 1)
 
-    async def _popped(self) -> AsyncGenerator[_Message, None]:
+    async def _read_list(self) -> AsyncGenerator[_Message, None]:
         """
-        Yield the messages of the broker's list. The broker's own read waits without end, so it must be cancelled, and
-        Redis keeps no message that it sends to a read which is cancelled just then. This one ends by itself.
+        Yield the messages of the broker's list.
+
+        The broker's own read has no time-out, so it has to be cancelled, and a message that Redis sends at that time
+        is lost. This read has a time-out, so it need not be cancelled.
         """
         while self.is_open:
             for message in (await self._command("BRPOP", self._broker.queue_name, 0.5) or ())[1:]:
                 yield message
 
     def more_streams(self) -> Sequence[AsyncGenerator[_Message, None]]:
-        return () if self._idle is None else [self._abandoned(self._idle)]
+        return () if self._idle is None else [self._read_abandoned(self._idle)]
 
-    async def _abandoned(self, idle: float) -> AsyncGenerator[_Message, None]:
+    async def _read_abandoned(self, idle: float) -> AsyncGenerator[_Message, None]:
         """
-        Yield the messages of the broker's streams that killed workers had, once they are idle for *idle* seconds. The
-        broker itself claims some of them after it has read other messages, and none if no others arrive.
+        Yield messages of killed workers from the broker's streams, when they have been idle for *idle* seconds.
 
-        It also claims those of live workers, which may be running. This does not: a worker with throttlekit keeps a key
-        as long as it lives, and one without counts as dead if it has sent nothing to the server for *idle* seconds.
+        The broker itself claims some of them only after it has read other messages. It also claims messages of live
+        workers, whose tasks may be running. This claims only messages of dead workers. A worker with throttlekit has a
+        key in Redis while it lives. A worker without it counts as dead if it has sent no command for *idle* seconds.
         """
         while True:
             for name in (self._broker.queue_name, *self._broker.additional_streams):
                 try:
-                    async for message in self._claimed(name):
+                    async for message in self._claim(name):
                         yield message
                 except Exception as error:
                     _log.warning("Messages of killed workers in the stream %s could not be claimed: %r", name, error)
             await asyncio.sleep(idle / 10)
 
-    def _alive(self, stream: str, consumer: str) -> str:
-        """The key that a worker keeps while it lives."""
+    def _alive_key(self, stream: str, consumer: str) -> str:
+        """The key that exists while a worker lives."""
         return f"throttlekit:taskiq:alive:{stream}:{self._broker.consumer_group_name}:{consumer}"
 
     async def _dead_consumers(self, stream: str, idle_ms: int) -> list[str]:
-        """The consumers of *stream* that have messages and whose workers are gone."""
+        """The consumers of *stream* that have messages, and whose workers are dead."""
         dead: list[str] = []
         for info in await self._command("XINFO", "CONSUMERS", stream, self._broker.consumer_group_name):
             pairs: Any = info.items() if hasattr(info, "items") else zip(info[::2], info[1::2], strict=True)
@@ -239,15 +241,15 @@ class Holding(HoldingStream[_Message, Delivered]):
             name: str = facts[b"name"].decode()
             if name == self._broker.consumer_name or not facts[b"pending"] or facts[b"idle"] < idle_ms:
                 continue
-            if not await self._command("EXISTS", self._alive(stream, name)):
+            if not await self._command("EXISTS", self._alive_key(stream, name)):
                 dead.append(name)
         return dead
 
-    async def _claimed(self, stream: str) -> AsyncGenerator[_Message, None]:
-        """Record that this worker lives, and claim and yield the messages of consumers that are dead."""
+    async def _claim(self, stream: str) -> AsyncGenerator[_Message, None]:
+        """Renew the key of this worker, and claim and yield the messages of dead consumers."""
         broker = self._broker
         group, own, least = broker.consumer_group_name, broker.consumer_name, broker.idle_timeout
-        await self._command("SET", self._alive(stream, own), "1", "PX", least)
+        await self._command("SET", self._alive_key(stream, own), "1", "PX", least)
         for consumer in await self._dead_consumers(stream, least):
             start = "-"
             while True:
@@ -257,8 +259,8 @@ class Holding(HoldingStream[_Message, Delivered]):
                 if not pending:
                     break
                 for entry_id, *_ in pending:
-                    # One by one, as each is handed on: a message that was claimed and is not handed on would stay with
-                    # this worker, which lives. Of those that another worker has claimed meanwhile, nothing comes.
+                    # Claim one by one: a message that is claimed but not yielded would stay with this worker, which
+                    # lives. XCLAIM returns nothing for a message that another worker has claimed in the meantime.
                     for entry in await self._command("XCLAIM", stream, group, own, least, entry_id):
                         if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted one
                             fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
@@ -277,10 +279,10 @@ class Holding(HoldingStream[_Message, Delivered]):
     async def is_ours(self, message: Delivered) -> bool:
         if message.is_lost or self._idle is None or not message.stream or self._held_for(message) < self._idle / 20:
             return not message.is_lost
-        return message.entry_id in await self._renewed(message.stream, [message.entry_id])
+        return message.entry_id in await self._renew_entries(message.stream, [message.entry_id])
 
-    async def _renewed(self, stream: str, ids: Sequence[bytes]) -> list[bytes]:
-        """Tell the broker of a stream that this worker still has these messages. Returns those that it has."""
+    async def _renew_entries(self, stream: str, ids: Sequence[bytes]) -> list[bytes]:
+        """Reset the idle time of these messages in a stream. Return those that this worker still has."""
         named = (stream, self._broker.consumer_group_name, self._broker.consumer_name)
         ours: list[bytes] = await self._command("EVAL", _RENEW, 1, *named, *ids)
         return ours

@@ -30,7 +30,7 @@ from throttlekit.adapter import (
     check_limiter,
 )
 from throttlekit_taskiq._held import Delivered, Holding, check_broker
-from throttlekit_taskiq._options import Asked, Options
+from throttlekit_taskiq._options import Options, Request
 
 __all__ = ["Throttle"]
 
@@ -38,11 +38,11 @@ _MANY = 100_000
 
 _log = logging.getLogger("throttlekit.taskiq")
 _DELIVERED: ContextVar[Delivered | None] = ContextVar("throttlekit_taskiq_delivered", default=None)
-_ASKED: ContextVar[Asked | None] = ContextVar("throttlekit_taskiq_asked", default=None)
+_REQUEST: ContextVar[Request | None] = ContextVar("throttlekit_taskiq_asked", default=None)
 
 
-class _HeldBack(NoResultError):
-    """The body raised `RateLimited`: its run has no result, and the message is deferred."""
+class _BodyDeferred(NoResultError):
+    """Raised after `RateLimited` from a body: the run has no result, and the message is deferred."""
 
     def __init__(self, outcome: Deferred) -> None:
         super().__init__()
@@ -51,17 +51,17 @@ class _HeldBack(NoResultError):
 
 class Throttle(TaskiqMiddleware):
     """
-    Holds limits over the tasks of a broker: `broker.add_middlewares(Throttle(Limiter("redis://…")))`.
+    Applies limits to the tasks of a broker: `broker.add_middlewares(Throttle(Limiter("redis://…")))`.
 
     Add it before tasks are declared, and make one for each broker. `@broker.task(throttle=[limit])` is a task with
     limits; `throttle_on_429=` and `throttle_max_wait=` are its other options. A denied task waits in its worker
     process, unacknowledged; it uses no retry, and does not count for `--max-async-tasks`.
 
     Args:
-        limiter: Decides.
-        max_wait, max_deferrals, on_waited_too_long: How long tasks may wait, and what happens to others:
-            see `throttlekit.adapter.WaitRules`.
-        max_held: How many tasks may wait in one worker process. While so many do, it fetches no other tasks.
+        limiter: The limiter that decides.
+        max_wait, max_deferrals, on_waited_too_long: How long tasks may wait, and what happens to a task that has waited
+            for too long: see `throttlekit.adapter.WaitRules`.
+        max_held: How many tasks may wait in one worker process. With this many, it fetches no other tasks.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -83,17 +83,17 @@ class Throttle(TaskiqMiddleware):
         self._max_held, self._rules = max_held, WaitRules.read(max_wait, max_deferrals, on_waited_too_long)
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
-        """The limits that the task *name* was declared with."""
+        """The limits in the declaration of the task *name*."""
         return self._options.of_task(name)[0].limits
 
     def set_broker(self, broker: AsyncBroker) -> None:
         if hasattr(self, "_holding"):
-            raise ConfigurationError("this Throttle belongs to a broker already: make one for each broker")
+            raise ConfigurationError("this Throttle already belongs to a broker: make one for each broker")
         check_broker(broker)
         super().set_broker(broker)
         self._receiver: Receiver | None = None
         self._holding = Holding(broker, self.limiter, self._free, self._max_held)
-        self._options = Options(self.limiter, self._rules, broker, _admitted)
+        self._options = Options(self.limiter, self._rules, broker, _current_admission)
         self._throttling = Throttling(self.limiter, self._options, rules=self._rules, log=_log, noun="Task")
         declare: Callable[..., Any] = broker.decorator_class
 
@@ -110,10 +110,11 @@ class Throttle(TaskiqMiddleware):
         self._declare_all()
         if self.broker.is_worker_process:
             self._throttling.warn_in_memory()
-            # First: the others see a task once, when it runs. Retries must not see a task that is deferred.
+            # Be the first middleware, so that the others see a task only when it runs. Otherwise retries would count a
+            # deferred task.
             self.broker.middlewares = [self, *(each for each in self.broker.middlewares if each is not self)]
             formatter: Any = self.broker.formatter
-            formatter.loads = partial(_loads, formatter.loads)
+            formatter.loads = partial(_note_delivery, formatter.loads)
 
     def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
         self._options.check_sent(message)
@@ -121,43 +122,44 @@ class Throttle(TaskiqMiddleware):
 
     async def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
         delivered = _DELIVERED.get()
-        asked = Asked(message, delivered)
-        _ASKED.set(asked)
+        request = Request(message, delivered)
+        _REQUEST.set(request)
         callback = cast("asyncio.Task[Any]", asyncio.current_task())
         if delivered is not None:
             callback.add_done_callback(lambda _: self._holding.waker.freed())
-            waits = self._holding.waits(delivered, message.task_id)
+            waits = self._holding.waiting_of(delivered, message.task_id)
         else:  # a broker in memory
             wake = asyncio.get_running_loop().call_soon_threadsafe
-            waits = Waiting(self.limiter.waker, partial(wake, asked.woken.set))
-        while isinstance(outcome := await self._throttling.admit_async(asked, waits), Deferred):
+            waits = Waiting(self.limiter.waker, partial(wake, request.woken.set))
+        while isinstance(outcome := await self._throttling.admit_async(request, waits), Deferred):
             if delivered is not None:
                 await self._holding.keep(delivered)
-                raise asyncio.CancelledError  # ends the callback, which is its task: nothing is run, saved or confirmed
-            await asked.woken.wait()
-            asked.woken.clear()
+                raise asyncio.CancelledError  # ends the callback: nothing is run, stored or acknowledged
+            await request.woken.wait()
+            request.woken.clear()
         if isinstance(outcome, Run) and not outcome.limits:
             return message
-        asked.admitted = Admitted(self._throttling, outcome, partial(_follow, message))
+        request.admitted = Admitted(self._throttling, outcome, partial(_follow, message))
         if isinstance(outcome, Run):
-            callback.add_done_callback(partial(self._over, asked, waits))
+            callback.add_done_callback(partial(self._finish, request, waits))
         elif isinstance(outcome, Failed):
-            _end_by(message, outcome.error)
+            _prevent_retry(message, outcome.error)
         return message
 
     async def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
-        # A broker in memory may run a task in that of its sender, which goes on: a dependency may have failed.
-        asked = _ASKED.get()
-        admitted = None if asked is None or asked.delivered is not None else asked.admitted
+        # A broker in memory may run a task within the sender's asyncio task, which continues. If a dependency has
+        # failed, the body did not run, so return what was charged.
+        request = _REQUEST.get()
+        admitted = None if request is None or request.delivered is not None else request.admitted
         if admitted is not None and (cancel := admitted.cancel()) is not None:
             await self.limiter.threads.carry_through(cancel)
 
-    def _over(self, asked: Asked, waits: Waiting, _: object) -> None:
-        """The callback has ended, however it did: with no body, as after another middleware's error, all is free."""
-        if asked.admitted is not None and (cancel := asked.admitted.cancel()) is not None:
+    def _finish(self, request: Request, waits: Waiting, _: object) -> None:
+        """End the callback. If no body has run, as after another middleware's error, return what was charged."""
+        if request.admitted is not None and (cancel := request.admitted.cancel()) is not None:
             self.limiter.threads.carry_through(cancel)
-        if asked.delivered is None or not asked.delivered.kept:
-            waits.waker.done(waits.id or asked.message.task_id)
+        if request.delivered is None or not request.delivered.kept:
+            waits.waker.done(waits.id or request.message.task_id)
 
     def _free(self) -> int:
         """How many tasks the worker may begin now."""
@@ -165,13 +167,13 @@ class Throttle(TaskiqMiddleware):
         return _MANY if places is None else places._value
 
     async def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
-        asked = _ASKED.get()
-        if not isinstance(exception, _HeldBack) or asked is None:
+        request = _REQUEST.get()
+        if not isinstance(exception, _BodyDeferred) or request is None:
             return
-        if asked.delivered is not None:
-            await self._holding.keep(asked.delivered)
+        if request.delivered is not None:
+            await self._holding.keep(request.delivered)
         else:  # a broker in memory
-            await asked.woken.wait()
+            await request.woken.wait()
             kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, self.broker, dict(message.labels))
             await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)
 
@@ -180,13 +182,13 @@ class Throttle(TaskiqMiddleware):
         return self._holding.listen()
 
     def _check_pool(self) -> None:
-        """No hook of taskiq shows its receiver, which has the pool."""
+        """Find taskiq's receiver, to which no hook gives access, and check that it has no pool of processes."""
         found: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), Receiver)]
         self._receiver = next((each for each in found if each.broker is self.broker), None)
         if self._receiver is not None and self._receiver.is_process_pool:
             raise ConfigurationError(
-                "Throttle does not work with a pool of processes, in which no limit holds: start the worker without "
-                "--use-process-pool, or give the tasks that need it a broker without Throttle"
+                "Throttle does not work with a pool of processes, where limits would not apply: start the worker "
+                "without --use-process-pool, or use a broker without Throttle for the tasks that need it"
             )
 
     def _declare_all(self) -> None:
@@ -194,25 +196,25 @@ class Throttle(TaskiqMiddleware):
             self._options.declare(task)
 
 
-def _admitted() -> Admitted | None:
-    return None if (asked := _ASKED.get()) is None else asked.admitted
+def _current_admission() -> Admitted | None:
+    return None if (request := _REQUEST.get()) is None else request.admitted
 
 
 def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:
     if isinstance(outcome, Deferred):
-        raise _HeldBack(outcome) from None
+        raise _BodyDeferred(outcome) from None
     if isinstance(outcome, Failed):
-        _end_by(message, outcome.error)
+        _prevent_retry(message, outcome.error)
         raise outcome.error from None
     return True  # dropped
 
 
-def _end_by(message: TaskiqMessage, error: Exception) -> None:
+def _prevent_retry(message: TaskiqMessage, error: Exception) -> None:
     _log.error("Task %s %s fails: %s", message.task_name, message.task_id, error)
-    message.labels["retry_on_error"] = False  # to ask again cannot help
+    message.labels["retry_on_error"] = False  # a retry cannot help
 
 
-def _loads(loads: Callable[..., TaskiqMessage], message: bytes) -> TaskiqMessage:
-    """The receiver reads a message: its callback knows from now on how it came."""
+def _note_delivery(loads: Callable[..., TaskiqMessage], message: bytes) -> TaskiqMessage:
+    """Record the delivery of *message* for its callback, when the receiver reads it."""
     _DELIVERED.set(message if isinstance(message, Delivered) else None)
     return loads(message=message)

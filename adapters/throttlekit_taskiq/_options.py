@@ -18,22 +18,22 @@ from throttlekit import ConfigurationError, Delivery, Job, Limiter
 from throttlekit.adapter import OPTIONS, THROTTLE, Admitted, JobOptions, WaitRules, check_spelling, watched
 from throttlekit_taskiq._held import Delivered
 
-__all__ = ["Asked", "Options"]
+__all__ = ["Options", "Request"]
 
 _GIVEN = "__throttlekit__"
-"""The attribute of a watched function: its task's name, the options as written, and the function as it was."""
+"""The attribute of a watched function: its task's name, the declared options, and the original function."""
 _Task: TypeAlias = "AsyncTaskiqDecoratedTask[Any, Any]"
 
 
 @dataclass(slots=True)
-class Asked:
+class Request:
     """
-    A message that is asked for in this callback.
+    The request for the message of one callback.
 
     Attributes:
-        delivered: How it came; None: its broker has no stream of messages.
-        woken: Set when it is to ask again, if its broker has no stream.
-        admitted: How it may run, once that is known.
+        delivered: The message from the broker; None: a broker in memory.
+        woken: Set to repeat the request, for a broker in memory.
+        admitted: The result, once it is known.
     """
 
     message: TaskiqMessage
@@ -57,7 +57,7 @@ class Options:
 
     def declare(self, task: _Task) -> None:
         """
-        Read the options of *task*, unless that is done. They leave its labels, which travel as text.
+        Read the options of *task*, if that is not done, and remove them from its labels, which messages carry as text.
 
         Raises:
             ConfigurationError: An option can never work.
@@ -70,7 +70,7 @@ class Options:
             setattr(task.original_func, _GIVEN, (name, given, body))
         elif name in self._of_task:
             return
-        # Brokers may share the task, which has lost its labels to the first of them.
+        # Several brokers may share the task. The first one has removed the options from its labels.
         _, given, function = getattr(task.original_func, _GIVEN)
         options = JobOptions.declared(f"task {name!r}", given, limiter=self._limiter, function=function)
         self._of_task[name] = options, function
@@ -79,7 +79,7 @@ class Options:
 
     def travelling(self, name: str, labels: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
         """
-        *labels* with limits of their own by value, as text.
+        Return *labels* with the message's own limits dumped by value, as text.
 
         Raises:
             ConfigurationError: An option can never work.
@@ -95,26 +95,26 @@ class Options:
     def check_sent(self, message: TaskiqMessage) -> None:
         """
         Raises:
-            ConfigurationError: *message* was to bring limits, and taskiq has made text of the objects.
+            ConfigurationError: *message* has limits, but taskiq has converted the objects to text.
         """
         if (message.labels_types or {}).get(THROTTLE) == LabelType.ANY:
             raise ConfigurationError(
-                f"task {message.task_name!r}: its broker has no Throttle, or has it since its `startup()` only, so "
-                "throttle= went into the message as text: add the middleware before the task is declared"
+                f"task {message.task_name!r}: its broker has no Throttle, or got it only at its `startup()`, so "
+                "throttle= was written into the message as text: add the middleware before the task is declared"
             )
 
     def of_task(self, name: str) -> tuple[JobOptions, Callable[..., Any]]:
-        """What the task *name* was declared with, and its function."""
+        """The declared options of the task *name*, and its function."""
         if name not in self._of_task:
             task = self._broker.find_task(name)
-            assert task is not None, name  # noqa: S101 - the receiver has found it just now
+            assert task is not None, name  # noqa: S101 - the receiver has just found it
             self.declare(task)
         return self._of_task[name]
 
-    def options(self, message: Asked) -> JobOptions:
+    def options(self, message: Request) -> JobOptions:
         return self.of_task(message.message.task_name)[0].with_message(_carried(message.message.labels))
 
-    def job(self, message: Asked) -> Job:
+    def job(self, message: Request) -> Job:
         sent = message.message
         queue = sent.labels.get("queue_name") or getattr(self._broker, "queue_name", "taskiq")
         return Job(
@@ -126,12 +126,12 @@ class Options:
             function=self.of_task(sent.task_name)[1],
         )
 
-    def delivery(self, message: Asked, max_wait: float | None) -> Delivery:
+    def delivery(self, message: Request, max_wait: float | None) -> Delivery:
         return self._rules.delivery(Delivery(), max_wait)
 
 
 class _Kicker(AsyncKicker[Any, Any]):
-    """Writes limits that are given with one message into its labels by value, before taskiq makes text of them."""
+    """Dumps the limits of one message into its labels by value, before taskiq converts the labels to text."""
 
     def __init__(self, kicker: AsyncKicker[Any, Any], options: Options) -> None:
         self.__dict__.update(kicker.__dict__)
@@ -143,11 +143,11 @@ class _Kicker(AsyncKicker[Any, Any]):
         try:
             return super()._prepare_message(*args, **kwargs)
         finally:
-            self.labels = labels  # of its next message, keys and costs are others
+            self.labels = labels  # its next message may have other keys and costs
 
 
 def _carried(labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Our options among *labels*, in which limits are text once they travel."""
+    """The throttle options in *labels*. In a message, the limits are text."""
     found = {option: labels[option] for option in OPTIONS if option in labels}
     if isinstance(found.get(THROTTLE), str):
         with suppress(ValueError):

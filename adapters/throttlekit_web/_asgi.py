@@ -29,7 +29,7 @@ def asgi_app(
     """
     The page as an ASGI app, to be mounted below a path of another app. The arguments are those of `Site`.
 
-    A request is answered in a thread of the event loop's executor.
+    Each request is handled in a thread of the event loop's executor.
     """
     site = Site(store, token=token, allow_control=allow_control, show_keys=show_keys, title=title)
 
@@ -46,7 +46,7 @@ def asgi_app(
 
 
 async def _live(receive: _Receive, send: _Send) -> None:
-    """There is nothing to start or to stop."""
+    """Confirm the lifespan events. There is nothing to start or to stop."""
     while True:
         event = (await receive())["type"]
         await send({"type": f"{event}.complete"})

@@ -1,4 +1,8 @@
-"""What the page can change: each request is first answered with its effect, and done once that text is confirmed."""
+"""
+What the page can change.
+
+The first response to a request describes the effect. The change is made when the operator confirms that text.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,16 @@ from throttlekit_web._http import Refused
 __all__ = ["Plan", "plan_change", "text_in"]
 
 _MAX_FOR_S = 366 * 86_400
-_COUNTS_ON = "What was used still counts, and jobs that wait keep their order: no burst follows."
+_COUNTS_ON = "Units that were used still count, and waiting jobs keep their order: no burst follows."
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    One change that was asked for and not made yet.
+    One change that was requested and is not made yet.
 
     Attributes:
-        effect: What it does to the fleet, in words.
+        effect: A description of what it does to the fleet.
         by: The operator, for the history.
         run: Makes the change, and returns what was done.
     """
@@ -41,7 +45,7 @@ class Plan:
 
 def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *, show_keys: bool) -> Plan:
     """
-    Check what *form* wants, so that nothing is confirmed that cannot be done.
+    Check the change that *form* requests, so that the operator confirms only a change that can be made.
 
     Raises:
         Refused: A field is missing or wrong, or there is no such limit or rule.
@@ -63,22 +67,22 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
     if verb == "pause":
         _check(Rule(what="pause", name=name, part=key), known)
         effect = (
-            f"Pause {whose} in the whole fleet, {how_long}. None of its jobs starts meanwhile. "
-            "They wait, lose no retry and keep their positions."
+            f"Pause {whose} in the whole fleet, {how_long}. None of its jobs starts in this time. "
+            "They wait, use no retry and keep their positions."
         )
         return Plan(effect, by, lambda control: control.pause(name, key=key, duration=duration))
     if verb == "reset":
         effect = (
             f"Delete the counts of {whose}: full buckets, empty waitlists, no held slots, no pause after a 429. "
-            "A full burst can start at once, beside the jobs that run."
+            "A full burst can start at once, in addition to the running jobs."
         )
         return Plan(effect, by, lambda control: control.reset(name, key=key))
     if key is not None:
         raise Refused(400, f"{verb} is for a whole limit: leave the key out")
     if verb == "shadow":
         effect = (
-            f"Put {whose} into shadow mode in the whole fleet, {how_long}. It denies no job any more: "
-            "every waiting job can start at once."
+            f"Put {whose} into shadow mode in the whole fleet, {how_long}. It denies no job, so every waiting job "
+            "can start at once."
         )
         return Plan(effect, by, lambda control: control.shadow(name, duration=duration))
     if verb == "set":
@@ -99,8 +103,8 @@ def _set(known: Known, form: Mapping[str, Any], duration: float | None, how_long
     whose = f"limit {name!r}" if tier is None else f"tier {tier!r} of limit {name!r}"
     counts_on = new.fingerprint == (limit.declared or limit).fingerprint
     effect = f"Change {whose} in the whole fleet, {how_long}: from {format_limit(limit)} to {format_limit(new)}. " + (
-        "Jobs that hold slots go on." if not limit.period_us else _COUNTS_ON if counts_on
-        else "It counts by itself: a full burst can start at once, and jobs that wait join a new waitlist."
+        "Jobs that hold slots continue." if not limit.period_us else _COUNTS_ON if counts_on
+        else "It has a new count: a full burst can start at once, and waiting jobs join a new waitlist."
     )  # fmt: skip
     return Plan(effect, by, lambda control: control.set(name, rate, burst=burst, tier=tier, duration=duration))
 
@@ -112,20 +116,20 @@ def _scale(known: Known, form: Mapping[str, Any], duration: float | None, how_lo
         raise Refused(400, str(error)) from error
     limit, name = known.limit, known.limit.name
     if "*" in name:
-        raise Refused(400, "its name has a *, so it would mean a group of limits: use the command throttlekit scale")
+        raise Refused(400, "a name with a * is a pattern for several limits: use the command throttlekit scale")
     _check(Rule(what="scale", name=name, factor=factor), known)
     new = scaled(limit, thousandths(factor))
     effect = (
-        f"Give limit {name!r} {factor:g} of its rate in the whole fleet, for all its keys and tiers, {how_long}: "
+        f"Scale limit {name!r} to {factor:g} of its rate in the whole fleet, for all its keys and tiers, {how_long}: "
         f"from {format_limit(limit)} to {format_limit(new)}. "
-    ) + (_COUNTS_ON if limit.period_us else "Jobs that hold slots go on.")
+    ) + (_COUNTS_ON if limit.period_us else "Jobs that hold slots continue.")
     return Plan(effect, by, lambda control: control.scale(name, factor, duration=duration))
 
 
 def _end(control: Control, id: str, by: str, *, show_keys: bool) -> Plan:
     rule = next((rule for rule in control.rules() if rule_id(rule) == id), None)
     if rule is None:
-        raise Refused(404, "this rule is not in force any more")
+        raise Refused(404, "this rule is no longer in force")
     name, part, shown = rule.name, rule.part, shown_part(rule, clear=show_keys)
     ends: dict[str, Callable[[Control], Sequence[Change]]] = {
         "pause": lambda control: control.resume(name, key=part),
@@ -141,25 +145,28 @@ def _end_of(rule: Rule, part: str | None) -> str:
     if rule.what == "pause":
         whose = f"every pause of limit {rule.name!r}" if part is None else f"the pause of key {part!r} of {rule.name!r}"
         return (
-            f"End {whose} in the whole fleet, set by {rule.by}. Its jobs start again; up to one full burst at once. "
+            f"End {whose} in the whole fleet, set by {rule.by}. Its jobs start again, up to a full burst at once. "
             "A pause after a 429 stays."
         )
     if rule.what == "shadow":
         return f"End the shadow mode of limit {rule.name!r} in the whole fleet, set by {rule.by}. It denies jobs again."
     if rule.what == "weight":
         return (
-            f"Give tenant {part!r} of limit {rule.name!r} the weight back that its share has for it, in place of "
-            f"{rule.weight:g}, which {rule.by} set. Jobs that wait keep their positions."
+            f"Restore the declared weight of tenant {part!r} of limit {rule.name!r}, instead of {rule.weight:g}, set "
+            f"by {rule.by}. Waiting jobs keep their positions."
         )
     if rule.what == "scale":
         whose = f"every limit that {rule.name!r} matches" if rule.is_pattern else f"limit {rule.name!r}"
-        return f"Give {whose} all of its rate back in the whole fleet, in place of {rule.factor:g}, set by {rule.by}."
+        return f"Restore the full rate of {whose} in the whole fleet, instead of {rule.factor:g}, set by {rule.by}."
     whose = f"limit {rule.name!r}" if part is None else f"tier {part!r} of limit {rule.name!r}"
-    return f"Undo the rate {rule.rate} that {rule.by} set: {whose} is as declared again, in the whole fleet."
+    return f"Restore the declared rate of {whose} in the whole fleet, instead of {rule.rate}, set by {rule.by}."
 
 
 def _check(rule: Rule, known: Known) -> None:
-    """Refuse what no worker would follow."""
+    """
+    Raises:
+        Refused: No worker would apply *rule*.
+    """
     if reason := why_ignored(rule, known):
         raise Refused(400, reason)
 

@@ -32,8 +32,8 @@ def limit_row(limit: LimitState) -> dict[str, Any]:
 
 def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[float | None]]:
     """
-    The bars of a chart, each as a row: its begin, units, denied, paused, longest wait, waiting jobs, the units that the
-    rate allowed in its time, arrivals, grants, and 429s. None: not known; of the rate also that it changed.
+    The bars of a chart, each as a row: start time, units, denied, paused, longest wait, waiting jobs, the units that
+    the rate allowed, arrivals, grants, and 429s. None: not known. The rate is also None if it changed within the bar.
 
     Args:
         comparable: Whether the units of a minute can be compared with the rate.

@@ -1,4 +1,4 @@
-"""A request and a response as values: what WSGI, ASGI and a framework's own view have in common."""
+"""A request and a response as plain values, shared by WSGI, ASGI and the views of frameworks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_BODY = 10_000
 class Request:
     """
     Attributes:
-        path: Below the place where the page is mounted: "/", "/api/limits".
-        query: As it stands in the URL, without the question mark.
-        headers: Their names in lower case.
-        root: Where the page is mounted, without a slash at its end: "" or "/limits".
+        path: The path relative to the page's mount point: "/", "/api/limits".
+        query: The query string of the URL, without the question mark.
+        headers: The headers, with names in lower case.
+        root: The mount point of the page, without a slash at its end: "" or "/limits".
     """
 
     method: str = "GET"
@@ -39,7 +39,7 @@ class Response:
 
 
 class Refused(Exception):
-    """A request that is not answered with what it wants: the status, and one line for the reader."""
+    """A request that is refused, with a status and a one-line reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""What each address of the page's data answers: read from the store in bounded pieces, at most once a second."""
+"""The responses of the page's data addresses, read from the store in bounded pieces, at most once a second."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _LATELY = "15m"
 _SEEN_EVERY_S = 9.0
 _MAX_SEEN = 200
 _MAX_NAMES = 50_000
-"""So many names are searched for a job at most: an open page asks every few seconds."""
+"""The most names that one search for a job reads. An open page repeats the search every few seconds."""
 
 
 class Reader:
@@ -75,12 +75,12 @@ class Reader:
     The data of the page.
 
     Args:
-        store: One that a fleet shares; see `throttlekit_cli.store.open_store`.
-        show_keys: Whether keys are shown as they are, and not as digests.
+        store: A store that a fleet shares; see `throttlekit_cli.store.open_store`.
+        show_keys: Whether keys are shown in full, and not as digests.
 
     Attributes:
-        addresses: What answers a query, by its path. Each raises `Refused` for a query that is wrong, and
-            `StoreUnavailable`.
+        addresses: The function for each path, which returns the data for a query. It raises `Refused` for a wrong
+            query, and `StoreUnavailable`.
     """
 
     def __init__(self, store: Any, *, show_keys: bool) -> None:
@@ -107,7 +107,7 @@ class Reader:
         self._overview("wait")
 
     def forget(self) -> None:
-        """Read the store again at the next request: something was changed."""
+        """Read the store again at the next request, because something was changed."""
         with self._lock:
             self._readings.clear()
 
@@ -211,7 +211,7 @@ class Reader:
 
         page = browse_keys(self._store, known, cursor, wanted) if text else browse_keys(self._store, known, cursor)
         keys = list(page.keys)
-        if sought and not cursor:  # the key itself, which no scan finds where only digests are shown
+        if sought and not cursor:  # look up the exact key: if only digests are shown, a scan cannot find it
             exact = find_key(self._store, known, sought)
             keys = [each for each in keys if exact is None or each.bucket != exact.bucket]
             keys = keys if exact is None else [exact, *keys]
@@ -245,8 +245,8 @@ class Reader:
 
     def _fresh(self, name: Any, read: Callable[[], _T]) -> _T:
         """
-        What *read* returned or raised within the last second. One thread reads at a time: many browsers cost the store
-        what one does.
+        Return or raise the result of *read*, which is cached for a second. One thread reads at a time, so many
+        browsers cost the store as much as one.
         """
         with self._lock:
             known: tuple[float, Any] = self._readings.get(name, (0.0, None))

@@ -1,4 +1,4 @@
-"""The page's own server, for `throttlekit web`: waitress, which is one package without dependencies."""
+"""The server of `throttlekit web`: waitress, a package without dependencies."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _RECORDED_EVERY_S = 10.0
 
 def serve(site: Site, host: str, port: int, started: Callable[[int], None]) -> None:
     """
-    Serve *site* until Ctrl-C. Meanwhile it records every 10 s how many jobs wait, so that this chart has no gaps.
+    Serve *site* until Ctrl-C. Every 10 s, record how many jobs wait, so that the chart of waiting jobs has no gaps.
 
     Args:
-        port: 0: a free one.
-        started: Called with the port once connections are accepted.
+        port: The port to listen on; 0: a free port.
+        started: Called with the port when connections are accepted.
 
     Raises:
         ConfigurationError: It cannot listen there.
@@ -52,7 +52,7 @@ def _record(site: Site, stopped: threading.Event) -> None:
 
 
 def _port(server: Any) -> int:
-    """A host name may stand for several addresses, each with a socket."""
+    """The port of the server. A host name may have several addresses, each with a socket: take the first."""
     listening = getattr(server, "effective_listen", None) or [(None, server.effective_port)]
     return int(listening[0][1])
 

@@ -1,10 +1,10 @@
 """
-The page and its JSON: from a request to a response, by plain functions. WSGI and ASGI are thin layers above.
+The page and its JSON: plain functions from a request to a response. WSGI and ASGI are thin layers on top.
 
-Rule 1: it reads the store in bounded pieces, and once a second, however many browsers look.
-Rule 2: it changes no limit unless control is allowed, and then only with the token, from its own origin, and for a
-confirmed text that names the effect. It writes how many jobs it saw waiting.
-Rule 3: text of the store is data: it goes out as JSON, and the page puts it in as text.
+Rule 1: The page reads the store in bounded pieces, at most once a second, for any number of browsers.
+Rule 2: The page changes no limit unless control is allowed. Then each change needs the token, the page's own origin,
+and a confirmed text that describes the effect. Apart from that, the page writes only how many jobs wait.
+Rule 3: Text from the store is data. It is sent as JSON, and the page inserts it as text.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ _SECURITY = {
 
 class Site:
     """
-    The page, for an app that answers requests in a view of its own: see `handle`.
+    The page, for an app that handles requests in its own view: see `handle`.
 
     Args:
-        store: The limiter's URL, the limiter itself, or its store. It is not asked before the first request.
-        token: At least 16 characters. Every request for data must bring it. None: every visitor reads all of it,
-            so the app that mounts the page must admit operators only.
+        store: The limiter's URL, the limiter itself, or its store. It is first used by the first request.
+        token: A secret of at least 16 characters, which every request for data must contain. None: every visitor can
+            read all data, so the app that mounts the page must admit operators only.
         allow_control: Whether the page can pause limits, set rates, and so on. That needs a token.
-        show_keys: Whether keys are shown as they are, and not as digests. They may contain arguments of jobs.
+        show_keys: Whether keys are shown in full, and not as digests. They may contain arguments of jobs.
         title: A name for the store, like "production", on the page and in its tab, before its hosts and its database.
-        hosts: Names under which the page is reached; an IP address and localhost always are. It is for a server of its
-            own: a foreign page whose name leads here cannot read this one. None: the app in front checks that.
+        hosts: The host names of the page. IP addresses and localhost are always allowed. A request for another name
+            is refused, so that a foreign page cannot read this one through a DNS name that resolves to this server.
+            None: the app that mounts the page checks the host.
 
     Raises:
         ConfigurationError: The store is not one that a fleet shares, or the token is too short or missing.
@@ -89,7 +90,7 @@ class Site:
         self._reader = Reader(self._store, show_keys=show_keys)
 
     def handle(self, request: Request) -> Response:
-        """The response to *request*. Never raises: an error is a response too."""
+        """Return the response to *request*. An error becomes a response too: this never raises."""
         try:
             self._check_host(request)
             if len(request.body) > MAX_BODY:
@@ -103,13 +104,14 @@ class Site:
             response = refusal(503, f"the store does not answer: {error}")
         except Exception:
             _log.exception("The web page failed on %s %.200r.", request.method, request.path)
-            response = refusal(500, "the server failed: its log says how")
+            response = refusal(500, "the server failed: see its log")
         return replace(response, headers={**response.headers, **_SECURITY})
 
     def record(self) -> None:
         """
-        Add to the history in the store how many jobs wait now, which no worker knows. Once in 60 s is enough; while a
-        browser looks it happens by itself.
+        Add the current number of waiting jobs to the history in the store. Workers do not know that number.
+
+        Once every 60 s is enough. While a browser shows the page, this happens automatically.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -130,7 +132,7 @@ class Site:
         if path not in _FILES and path != "/api/about" and path not in self._reader.addresses:
             raise Refused(404, "there is no such page")
         if method not in ("GET", "HEAD"):
-            raise Refused(405, f"{path} takes GET alone")
+            raise Refused(405, f"{path} accepts only GET")
         if path in _FILES:
             name, kind = _FILES[path]
             body = (files("throttlekit_web") / "static" / name).read_bytes()
@@ -141,11 +143,11 @@ class Site:
         self._check_token(request)
         return json_response(self._reader.addresses[path](_query(request.query)))
 
-    # What is changed.
+    # Changes
 
     def _control(self, request: Request) -> Any:
         if request.method != "POST":
-            raise Refused(405, "/api/control takes POST alone")
+            raise Refused(405, "/api/control accepts only POST")
         if not self._allow_control:
             raise Refused(403, "this page changes nothing: start it with --allow-control, or allow_control=True")
         self._check_token(request)
@@ -156,13 +158,13 @@ class Site:
         if "confirm" not in form:
             return {"confirm": effect}
         if form["confirm"] != effect:
-            raise Refused(409, "what was confirmed is not what would be done now: look again")
+            raise Refused(409, "the effect is no longer the one that was confirmed: open the change again")
         changes = plan.run(Control(self._store, by=f"{plan.by} (web)"))
         self._reader.forget()
         _log.info("%s", printable(f"{plan.by}: {effect}"))
         return {"done": [each if isinstance(each, str) else format_change(each) for each in changes]}
 
-    # Who may ask.
+    # Access
 
     def _check_host(self, request: Request) -> None:
         if self._hosts is None:
@@ -170,7 +172,7 @@ class Site:
         name = _host_of(f"//{request.headers.get('host', '')}")
         if name in self._hosts or _is_address(name):
             return
-        raise Refused(421, f"this page is not reached as {name!r}: name it with --host-name")
+        raise Refused(421, f"the host name {name!r} is not allowed: add it with --host-name")
 
     def _check_token(self, request: Request) -> None:
         if not self._has_token(request):
@@ -179,8 +181,8 @@ class Site:
     def _has_token(self, request: Request) -> bool:
         if self._token is None:
             return True
-        scheme, _, brought = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(brought.strip().encode("utf-8", "replace"), self._token.encode())
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token.encode())
         return scheme.lower() == "bearer" and same
 
 
@@ -206,17 +208,17 @@ def _form(request: Request) -> dict[str, Any]:
 
 def _check_origin(request: Request) -> None:
     """
-    Refuse what a page of another origin sent. A browser says where a request comes from; the page cannot change that.
+    Refuse a request from a page of another origin. The browser sets these headers, and pages cannot change them.
     """
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin", "").partition("://")[2].lower()
     same = bool(origin) and origin == request.headers.get("host", "").lower()
     if site != "same-origin" and (site is not None or not same):
-        raise Refused(403, "only the page itself may change limits: this request comes from elsewhere")
+        raise Refused(403, "only the page itself may change limits: this request is from another origin")
 
 
 def _host_of(address: str) -> str:
-    """The host name in *address*, without a port, in lower case; "" where it cannot be read."""
+    """The host name in *address*, without a port, in lower case; "" if it cannot be read."""
     try:
         return (urlsplit(address).hostname or "").lower()
     except ValueError:

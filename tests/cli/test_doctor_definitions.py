@@ -35,7 +35,7 @@ def compared(url: str, *declared: Limit) -> list[tuple[str, str]]:
         return [(each.grade, each.what) for each in compare_definitions(store, own)]
 
 
-SAME = [("ok", "1 limits of the code are declared as workers use them.")]
+SAME = [("ok", "1 limits of the code equal those that workers use.")]
 
 
 @pytest.mark.parametrize(
@@ -161,4 +161,4 @@ def test_ci_is_told_by_the_exit_code(redis_url: str, tmp_path: Path) -> None:
     code, _, errors = doctor(tmp_path, "--url", redis_url, "--app", "nowhere_at_all")
     assert (code, "cannot be imported" in errors) == (2, True)
     code, _, errors = doctor(tmp_path, "--app", "shop")
-    assert (code, "name it with --url" in errors) == (2, True)
+    assert (code, "add --url" in errors) == (2, True)

@@ -117,9 +117,9 @@ def test_a_change_that_workers_do_not_follow_is_marked(redis_url: str, limiter: 
     limiter.close()
     (shown,) = _top(redis_url)["limits"]
     (warning,) = shown["warnings"]
-    assert warning.startswith("workers do not follow 'set to 4 by ann': ")
+    assert warning.startswith("workers do not apply 'set to 4 by ann': ")
     assert "is not a rate" in warning
-    assert "workers do not follow" in run("top", "--url", redis_url, "--once").stdout
+    assert "workers do not apply" in run("top", "--url", redis_url, "--once").stdout
     with contextlib.closing(Limiter(patient(redis_url))) as another:
         another.acquire(TokenBucket("partner-api", "9/minute"))
     shown = _top(redis_url, "--sort", "name")["limits"]
@@ -189,9 +189,9 @@ def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Lim
     assert 3500 < rows["quota"]["slowed"]["ends_in_seconds"] <= 3600
     shown = run("top", "--url", redis_url, "--once").stdout
     assert re.search(r"slowed down to 46/hour by its adapt=, for another \d", shown)
-    assert re.search(r"slowed down to 3/hour by what the partner said is left, for another (1 h 00|59) m", shown)
+    assert re.search(r"slowed down to 3/hour by the partner's response headers, for another (1 h 00|59) m", shown)
     why = run("explain", "quota-1", "--url", redis_url).stdout
-    assert re.search(r"  slowed down    to 3/hour by what the partner said is left", why)
+    assert re.search(r"  slowed down    to 3/hour by the partner's response headers", why)
     assert json.loads(run("explain", "quota-1", "--url", redis_url, "--json").stdout)["slowed"]["by"] == "headers"
 
 

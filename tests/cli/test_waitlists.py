@@ -172,7 +172,7 @@ def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> 
             ask(limiter, waker, woken, job=Job(id=f"job-{number}"))
         _report(limiter)
         shown = wait_until(
-            lambda: [text for text in [_run("explain", "job-1", "--url", redis_url)] if "on its way" in text],
+            lambda: [text for text in [_run("explain", "job-1", "--url", redis_url)] if "being sent" in text],
             description="the job is woken",
         )[0]
     assert re.search("its turn       now: it is on its way to a worker, or waits for a free one", shown)
@@ -180,7 +180,7 @@ def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> 
 
 
 def test_explain_says_that_the_worker_of_a_job_is_gone(redis_url: str, limiter: Limiter) -> None:
-    """A killed worker listens no more: jobs of other workers pass before its own."""
+    """A killed worker listens no more: jobs of other workers start before its own."""
     slots = Concurrency("slots", 1)
     dead, alive = held(limiter), held(limiter)
     holding = limiter.acquire(slots)
@@ -195,7 +195,7 @@ def test_explain_says_that_the_worker_of_a_job_is_gone(redis_url: str, limiter: 
         description="the store has found that the worker does not listen",
     )[0]
     assert shown["owner"] == dead.owner
-    assert "its worker     does not answer" in _run("explain", "job-0", "--url", redis_url)
+    assert "its worker     does not respond" in _run("explain", "job-0", "--url", redis_url)
     alive.close()
 
 

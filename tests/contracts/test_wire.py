@@ -32,7 +32,7 @@ from throttlekit._core.serialize import dump
 from throttlekit._core.storage_keys import bucket_name, fleet_name, wait_names
 from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, Deferred, Waited, receipt
 from throttlekit_rq import _body, _waiting, _wire, run
-from throttlekit_rq._waker import Announced
+from throttlekit_rq._waker import Announcement
 
 JOB = Job(id="j", name="f")
 
@@ -189,9 +189,9 @@ def test_names_in_rqs_redis() -> None:
 
 def test_what_a_waker_of_rqs_jobs_announces() -> None:
     """Processes of stock workers read it, and may be of another release."""
-    announced = Announced("a1", "localhost:6379/1")
+    announced = Announcement("a1", "localhost:6379/1")
     assert json.loads(announced.write()) == {"v": 1, "owner": "a1", "store": "localhost:6379/1"}
-    assert Announced.read(announced.write().encode()) == announced
+    assert Announcement.read(announced.write().encode()) == announced
 
 
 def test_what_a_spawned_process_is_given() -> None:

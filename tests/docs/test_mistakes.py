@@ -354,7 +354,7 @@ def _(site: Site) -> None:
 @case("the limiter counts in the broker's database")
 def _(site: Site) -> None:
     app = celery_app(INSTALLED.format(url="redis://127.0.0.1:1/0"), "throttle=partner")
-    assert "counts in the broker's own database" in site.doctor("--celery", "shop", app=app)
+    assert "counts in the broker's database" in site.doctor("--celery", "shop", app=app)
 
 
 @case("RQ: workers without `configure`")
@@ -362,7 +362,7 @@ def _(site: Site) -> None:
     with redis_server() as rq:
         with contextlib.closing(Limiter(f"{rq}/0")) as limiter:
             limiter.acquire(PARTNER)
-        assert "Workers have counted in RQ's own database" in site.doctor("--url", site.url, "--rq", f"{rq}/0")
+        assert "Workers have counted in RQ's database" in site.doctor("--url", site.url, "--rq", f"{rq}/0")
 
 
 @case("RQ: stock workers import throttlekit for each job")
@@ -378,13 +378,13 @@ def _(site: Site) -> None:
         assert "has imported throttlekit for a job" in site.doctor("--rq", site.url, finds=False)
 
 
-@case("RQ: no process brings denied jobs back")
+@case("RQ: no process moves denied jobs back to their queue")
 def _(site: Site) -> None:
     from datetime import timedelta
 
     with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
         Queue("reports", connection=connection).enqueue_in(timedelta(days=1), len, "x")
-        assert "No process brings delayed jobs back" in site.doctor("--rq", site.url)
+        assert "No process moves delayed jobs back" in site.doctor("--rq", site.url)
 
 
 @case("an eviction policy other than `noeviction`")

@@ -24,7 +24,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/adapters/contract/test_dramatiq.py::TestStubBroker::test_leases_are_released"],
         ),
         (
-            "        calm(broker, self, message)\n",
+            "        end_interrupting(broker, self, message)\n",
             "",
             [
                 "tests/adapters/dramatiq/test_429.py::test_nothing_interrupts_a_message_that_waits_again_and_nobody_takes_it_for_current"

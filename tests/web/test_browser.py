@@ -254,7 +254,7 @@ def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _F
         )
         assert any(tick in text for text in _texts(page, "figure:first-child .tick:not(.end)"))
         assert len(_texts(page, "figure:first-child .tick.end")) >= 2
-    assert {"passed", "the rate allows", "not known", "changed by an operator"} <= {*_texts(page, ".key")}
+    assert {"admitted", "the rate allows", "not known", "changed by an operator"} <= {*_texts(page, ".key")}
     assert len(_texts(page, "figure:first-child .unknown")) >= 4
     assert len(_texts(page, "figure:first-child svg.chart .mark")) >= 2
     assert "ann: 30/s" in "".join(_texts(page, ".marks li"))
@@ -264,7 +264,7 @@ def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _F
         "return [box.x + box.width / 2, box.y + 20]"
     )
     page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": box[0], "y": box[1]})
-    assert re.search(r"UTC.*passed: [\d,]+.*the rate allows: ", _see(page, "#tip:not([hidden])", "passed"))
+    assert re.search(r"UTC.*admitted: [\d,]+.*the rate allows: ", _see(page, "#tip:not([hidden])", "admitted"))
     picture(page, "web-limit")
     page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1})
     wait_until(lambda: _texts(page, "#tip[hidden]"), description="the tooltip is gone")
@@ -300,7 +300,7 @@ def test_a_limit_that_is_slowed_down_says_so(page: Any, flood: _Flood) -> None:
     _see(page, "tbody .quiet", "slowed down to 3/hour")
     assert "1 slowed down" in _see(page, "dl.tiles dd", "slowed down")
     _open(page, QUOTA.name)
-    _see(page, "main p", "It is slowed down to 3/hour by what the partner said is left, for another ")
+    _see(page, "main p", "It is slowed down to 3/hour by the partner's response headers, for another ")
     page.execute_script("location.hash = '#/job/waits'")
     _see(page, "dd", "to 3/hour by what the partner said is left")
 

@@ -63,14 +63,14 @@ def test_a_change_is_made_once_its_effect_is_confirmed(redis_url: str, control: 
     [
         ({"verb": "pause"}, "Pause limit 'partner-api' in the whole fleet, until it is ended", "pause"),
         ({"verb": "set", "rate": "50/s", "burst": 5}, "from token-bucket 2/minute burst 2 to token-bucket 50/s", "set"),
-        ({"verb": "set", "rate": "50/s"}, "What was used still counts, and jobs that wait keep their order", "set"),
+        ({"verb": "set", "rate": "50/s"}, "Units that were used still count, and waiting jobs keep their order", "set"),
         (
             {"verb": "scale", "factor": 0.5},
             "from token-bucket 2/minute burst 2 to token-bucket 1/minute burst 2",
             "scale",
         ),
-        ({"verb": "scale", "factor": 0.5}, "Give limit 'partner-api' 0.5 of its rate in the whole fleet", "scale"),
-        ({"verb": "shadow", "for": 60}, "denies no job any more", "shadow"),
+        ({"verb": "scale", "factor": 0.5}, "Scale limit 'partner-api' to 0.5 of its rate in the whole fleet", "scale"),
+        ({"verb": "shadow", "for": 60}, "It denies no job, so every waiting job", "shadow"),
         ({"verb": "reset"}, "Delete the counts", "reset"),
     ],
 )
@@ -88,10 +88,10 @@ def test_each_change_names_its_effect(
 @pytest.mark.parametrize(
     ("limit", "rate", "effect"),
     [
-        (SlidingLog("window", "10/minute"), "20/minute", "It counts by itself: a full burst can start at once"),
-        (FixedWindow("window", "10/minute"), "20/minute", "What was used still counts"),
-        (FixedWindow("window", "10/minute"), "20/hour", "It counts by itself"),
-        (Concurrency("window", 5), "6", "Jobs that hold slots go on."),
+        (SlidingLog("window", "10/minute"), "20/minute", "It has a new count: a full burst can start at once"),
+        (FixedWindow("window", "10/minute"), "20/minute", "Units that were used still count"),
+        (FixedWindow("window", "10/minute"), "20/hour", "It has a new count"),
+        (Concurrency("window", 5), "6", "Jobs that hold slots continue."),
     ],
 )
 def test_a_changed_rate_says_whether_it_counts_on(
@@ -114,7 +114,7 @@ def test_a_limit_whose_name_reads_as_a_group_is_not_scaled(
     report()
     (row,) = control("/api/limits", authorization=OWN["authorization"]).data["limits"]
     answer = _send(control, {"verb": "scale", "limit": row["id"], "factor": 0.5, "by": "ann"})
-    assert (answer.status, "a group of limits" in answer.data["error"]) == (400, True)
+    assert (answer.status, "a pattern for several limits" in answer.data["error"]) == (400, True)
 
 
 def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> None:

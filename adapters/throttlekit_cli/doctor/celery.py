@@ -42,7 +42,7 @@ def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
     for name, task in sorted(app.tasks.items()):
         for option, meant in misspelt(vars(type(task))).items():
             yield _fault(
-                f"{name} has the option {option!r}, which Celery ignores: it has no limit by that.", f"write {meant}=…"
+                f"{name} has the option {option!r}, which Celery ignores: it sets no limit.", f"write {meant}=…"
             )
     admission = admission_of(app)
     if admission is None:
@@ -86,7 +86,7 @@ def _visibility(app: Any) -> Finding:
         return Finding(
             "note",
             "celery",
-            "visibility_timeout is Celery's default, an hour: tasks of a killed worker come back only after that.",
+            "visibility_timeout is Celery's default, an hour: tasks of a killed worker are redelivered after that.",
             "set broker_transport_options visibility_timeout to a few minutes more than your longest task",
         )
     if seconds < _MIN_VISIBILITY_S:
@@ -105,8 +105,8 @@ def _lost_broker() -> Iterator[Finding]:
         yield Finding(
             "note",
             "celery",
-            f"kombu {version} ends a worker that holds tasks, ETA tasks too, when its Redis broker goes away; install "
-            "keeps workers of this app alive.",
+            f"With kombu {version}, a worker that holds tasks (also ETA tasks) ends when it loses its Redis broker. "
+            "Workers of this app stay alive, because of install.",
             "run workers of apps without install under a supervisor",
         )
 

@@ -15,15 +15,16 @@ from throttlekit_cli.formatting import format_limit, printable
 __all__ = ["compare_definitions", "declared_limits"]
 
 _OWN = "throttlekit-"
-"""How the names of the doctor's own limits begin."""
+"""The prefix of the names of the doctor's own limits."""
 
 
 def declared_limits() -> list[Limit]:
     """
-    The limits that the modules imported so far have made and still hold, in the order of their names; a limit for each
-    tier. Every framework keeps its limits in another place, so they are looked for among all objects of this process.
+    The limits of all modules that are imported so far, sorted by name, with one limit for each tier.
+
+    Each framework keeps its limits in a different place, so this searches all objects of the process.
     """
-    # `isinstance` would also ask each proxy of a framework for its `__class__`, and so resolve it.
+    # `isinstance` reads `__class__`, which would resolve the proxy objects of frameworks.
     made: list[Limit] = [each for each in gc.get_objects() if issubclass(type(each), Limit)]
     found: dict[object, Limit] = {}
     for limit in made:
@@ -55,15 +56,15 @@ def compare_definitions(store: FleetStore, declared: Sequence[Limit]) -> Iterato
         shown = ", ".join(dict.fromkeys(_shown(each.limit.declared or each.limit) for each in of_tier or theirs))
         is_one_count = any(each.limit.fingerprint == limit.fingerprint for each in of_tier)
         meanwhile = (
-            "the larger number of slots holds" if is_one_count else "each counts by itself, and the bounds add up"
+            "the larger number of slots applies" if is_one_count else "each has a separate count, and the rates add up"
         )
         yield Finding(
             "warning", "limits",
             f"Limit {printable(limit.name)!r}: the code declares {_shown(limit)}, and workers use {shown}.",
-            f"if this is not meant, correct the code; while both are deployed, {meanwhile}",
+            f"if this is not intended, correct the code; while both are deployed, {meanwhile}",
         )  # fmt: skip
     if same:
-        yield Finding("ok", "limits", f"{same} limits of the code are declared as workers use them.")
+        yield Finding("ok", "limits", f"{same} limits of the code equal those that workers use.")
 
 
 def _is_same(limit: Limit, known: Known, rules: Iterable[Rule]) -> bool:

@@ -46,15 +46,15 @@ def examine_huey(where: str, url: str | None) -> Iterator[Finding]:
     yield from compare_stores(limiter, url, "huey", address_of(huey.storage.pool))
     if not huey.storage.blocking:
         yield _warning(
-            "It was made with blocking=False: idle workers look for jobs once in 0.1 to 10 s, and denied jobs come "
-            "back as late as that.",
+            "It was made with blocking=False: idle workers poll for jobs every 0.1 to 10 s, and denied jobs are late "
+            "by as much.",
             "leave blocking=True",
         )
     if getattr(huey.serializer, "comp", True):
         yield Finding(
             "note",
             "huey",
-            "Its messages are compressed, or in a form of their own: a job without limits costs one round trip more.",
+            "Its messages are compressed, or have a custom format: a job without limits costs one more round trip.",
         )
     yield from _waiting(huey)
 
@@ -67,15 +67,14 @@ def _waiting(huey: Any) -> Iterator[Finding]:
         raise ExaminationError(f"huey's Redis does not answer: {type(error).__name__}") from None
     if late > _MAX_OVERDUE_S:
         yield _warning(
-            f"Jobs in huey's schedule, such as denied ones, should have come back {late:.0f} s ago.",
+            f"Jobs in huey's schedule, such as denied ones, are overdue by {late:.0f} s.",
             "no consumer runs, or all of its workers are busy: start one, or add workers",
         )
 
 
 def _overdue_s(huey: Any) -> float:
     """
-    How many seconds ago a consumer should have taken the first job that is due, or that was woken; 0 or less: it has
-    time.
+    Seconds since a consumer should have taken the first job that is due or was woken. 0 or less: none is overdue.
     """
     storage = huey.storage
     conn, now = storage.conn, storage.convert_ts(huey._get_timestamp())

@@ -1,4 +1,4 @@
-"""Import "module:name", as the frameworks' own commands do."""
+"""Import "module:name" in the same way as the frameworks' own commands."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["ExaminationError", "import_target"]
 
 
 class ExaminationError(Exception):
-    """Something cannot be examined. The message says why."""
+    """Something that the operator named cannot be examined. The message says why."""
 
 
 def import_target(where: str) -> tuple[str, Any]:
     """
-    The module that *where* names, and the object that it names in the module; None if it names only the module.
+    Import what *where* names. Return the module's name and the object; None instead of the object if none is named.
 
     Raises:
-        ExaminationError: It cannot be imported, or the module has no such name.
+        ExaminationError: The module cannot be imported, or has no such name.
     """
     name, _, attribute = where.partition(":")
     if os.getcwd() not in sys.path:

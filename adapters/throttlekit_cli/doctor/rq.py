@@ -1,4 +1,4 @@
-"""Check that RQ's denied jobs are brought back to their queues."""
+"""Check that RQ's denied jobs are moved back to their queues."""
 
 from __future__ import annotations
 
@@ -64,26 +64,26 @@ def _queue(connection: Any, name: str, workers: list[Any]) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "rq",
-            f"Queue {name!r} has a scheduler of RQ beside workers of throttlekit: the workers leave delayed jobs to "
+            f"Queue {name!r} has both a scheduler of RQ and workers of throttlekit: the workers leave delayed jobs to "
             "the scheduler, which runs only once a second.",
             "start its workers without --with-scheduler",
         )
     elif scheduler or ours:
         promoter = "RQ's scheduler, once a second" if scheduler else "workers of throttlekit"
-        yield Finding("ok", "rq", f"Denied jobs of queue {name!r} are brought back by {promoter}.")
+        yield Finding("ok", "rq", f"Denied jobs of queue {name!r} are moved back to it by {promoter}.")
     elif workers or scheduled:
         yield Finding(
             "fault",
             "rq",
-            f"No process brings delayed jobs back to queue {name!r}; {scheduled} are delayed now.",
+            f"No process moves delayed jobs back to queue {name!r}; {scheduled} are delayed now.",
             "start its workers with --worker-class throttlekit_rq.ThrottledWorker, or one with --with-scheduler",
         )
     if connection.exists(logged_key(f"{LATE_IMPORT}{name}")):
         yield Finding(
             "note",
             "rq",
-            f"A stock worker of queue {name!r} has imported throttlekit for a job, in the process that it makes for "
-            "each: that takes about 0.1 s of CPU per job.",
+            f"A stock worker of queue {name!r} imports throttlekit again in the process of each job, which takes "
+            "about 0.1 s of CPU per job.",
             "start its workers with --worker-class throttlekit_rq.ThrottledWorker, or with -c and a module that "
             "imports throttlekit_rq and your tasks",
         )
@@ -96,6 +96,6 @@ def _queue(connection: Any, name: str, workers: list[Any]) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "rq",
-                f"Jobs of queue {name!r} should have come back {late:.0f} s ago.",
-                "all workers are busy, or no process brings jobs back: add workers, or see above",
+                f"Delayed jobs of queue {name!r} are overdue by {late:.0f} s.",
+                "all workers are busy, or no process moves jobs back to the queue: add workers, or see above",
             )

@@ -1,4 +1,4 @@
-"""Check that the application, its workers and this command mean the same store, and that the broker has another."""
+"""Check that the application, its workers and this command use the same store, separate from the broker's database."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -
     Compare the store of the application's *limiter* with the one at *url*, and with the *broker*.
 
     Args:
-        url: What the operator named; None: nothing.
+        url: The store that the operator named; None: no --url was given.
         broker: The broker's host:port/database; "": it is not a Redis.
     """
     own = limiter.store_address
     if limiter.in_memory:
         yield Finding(
-            "fault", about, "Its limiter keeps limits in memory: each worker process has the whole limit for itself.",
+            "fault", about, "Its limiter keeps limits in memory: each worker process admits the whole limit.",
             'give the limiter the URL of a server: Limiter("redis://…"), or set THROTTLEKIT_URL',
         )  # fmt: skip
         return
     if url is not None and not _is_same(limiter, url):
         yield Finding(
             "fault", about,
-            f"The application's limiter counts in another store{_at(own)} than --url{_at(address_of_url(url))}: what is"
-            " shown and changed there does not concern its workers.",
+            f"The application's limiter counts in another store{_at(own)} than --url{_at(address_of_url(url))}: --url"
+            " does not show its workers, and a change there has no effect on them.",
             "name the store of the application: the URL in its Limiter(…)",
         )  # fmt: skip
     if limiter.counts_at(broker):
         yield Finding(
-            "warning", about, f"The limiter counts in the broker's own database ({own}): a flush forgets all limits.",
-            "give the limiter a database of its own, such as /1 at the end of its URL",
+            "warning", about, f"The limiter counts in the broker's database ({own}): a flush deletes all counts.",
+            "give the limiter a separate database, such as /1 at the end of its URL",
         )  # fmt: skip
 
 
 def examine_reports(store: Any) -> Iterator[Finding]:
-    """Check what workers report to *store*: whether any does, what changes their limits, whether they agree on them."""
+    """Check the reports of workers in *store*: whether there are any, operators' changes, and equal definitions."""
     fleet = look(store)
     if fleet.processes:
         yield Finding("ok", "store", f"{len(fleet.processes)} processes have reported in the last 15 seconds.")
     elif not fleet.limits:
         yield Finding(
             "note", "store", "No process has used a limit with this store in the last hour.",
-            "if workers run throttled jobs, they count in another store: compare its URL with theirs",
+            "if workers run throttled jobs, they use another store: compare this URL with theirs",
         )  # fmt: skip
     else:
         ago = fleet.now - max(each.reported for each in fleet.limits)
@@ -66,8 +66,8 @@ def examine_reports(store: Any) -> Iterator[Finding]:
     if fleet.rules:
         names = ", ".join(sorted({printable(rule.name) for rule in fleet.rules})[:_MOST_NAMED])
         yield Finding(
-            "note", "store", f"Operators' changes are in force ({len(fleet.rules)}), of {names}.",
-            "see `throttlekit rules`, and end those that were forgotten",
+            "note", "store", f"Operators' changes are in force ({len(fleet.rules)}), for {names}.",
+            "see `throttlekit rules`, and end those that are no longer needed",
         )  # fmt: skip
     slowed = {key.limit.name: key.slowed for key in fleet.keys if key.slowed is not None}
     for name, slow in sorted(slowed.items()):
@@ -78,39 +78,39 @@ def examine_reports(store: Any) -> Iterator[Finding]:
             yield Finding(
                 "warning", "store",
                 f"Limit {printable(name)!r} is in use with several definitions: "
-                f"{', '.join(format_limit(each.limit) for each in found)}. Each counts by itself, lets its own pass.",
-                "deploy one definition to all workers; during a deployment this is over in some minutes",
+                f"{', '.join(format_limit(each.limit) for each in found)}. Each has a separate count.",
+                "deploy one definition to all workers; during a deployment, this ends after some minutes",
             )  # fmt: skip
 
 
 def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Iterator[Finding]:
-    """Check whether workers count in RQ's own database, which they do where no store is configured."""
+    """Check whether workers count in RQ's database. They do if no store is configured for them."""
     if not connection.exists(fleet_name("limits")):
         return
     own = address_of_url(rq_url)
     if url is not None and not is_same_address(address_of_url(url), own):
         yield Finding(
             "fault", "rq",
-            f"Workers have counted in RQ's own database{_at(own)} in the last hour, and not in --url"
+            f"Workers have counted in RQ's database{_at(own)} in the last hour, and not in --url"
             f"{_at(address_of_url(url))}: no store is configured for them.",
             "call configure(limiter) in the module of `rq worker -c`, or set THROTTLEKIT_URL for the workers",
         )  # fmt: skip
     else:
         yield Finding(
-            "warning", "rq", f"Workers count in RQ's own database{_at(own)}: a flush of it forgets all limits.",
-            "give the limiter a database of its own, with configure(limiter) or THROTTLEKIT_URL",
+            "warning", "rq", f"Workers count in RQ's database{_at(own)}: a flush of it deletes all counts.",
+            "give the limiter a separate database, with configure(limiter) or THROTTLEKIT_URL",
         )  # fmt: skip
 
 
 def _is_same(limiter: Limiter, url: str) -> bool:
-    """Whether both are one store: what is paused in one is paused in the other, whatever the names of its server."""
+    """Whether both are the same store: a pause in one shows in the other, even if they use different host names."""
     test_limit = TokenBucket(f"throttlekit-doctor-{secrets.token_hex(4)}", "1000/s", burst=1000)
     other = Limiter(url)
     try:
         other.pause(test_limit, 60)
         return not limiter.peek(test_limit).allowed
     except StoreUnavailable:
-        # The names are all that is known: the application's server may not be reachable from here.
+        # The application's server may not be reachable from here: only the addresses can be compared.
         return not limiter.store_address or limiter.counts_at(address_of_url(url))
     finally:
         with contextlib.suppress(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""Check that the server is fit to keep limits."""
+"""Check that the server can keep limits safely."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def examine_store(url: str) -> Iterator[Finding]:
     """
     if url.startswith("memory:"):
         yield _fault(
-            "memory:// keeps limits in each process by itself: a fleet of n processes lets n times the limit pass.",
+            "memory:// keeps limits in each process separately: a fleet of n processes admits n times the limit.",
             "use a Redis or Valkey that all workers can reach",
         )
         return
@@ -65,7 +65,7 @@ def _unavailable(error: StoreUnavailable) -> Finding:
     if not what:
         at = f" (server {error.server})" if error.server else ""
         raise ExaminationError(f"{error}{at}: check that it runs, and is reachable from here")
-    return _fault(f"The store gave no usable answer: {what}.", remedy or "wait until that is over, and run this again")
+    return _fault(f"The store cannot decide: {what}.", remedy or "wait until that is over, and run this again")
 
 
 def _servers(url: str) -> Iterator[Finding]:
@@ -119,26 +119,26 @@ def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("ok", "store", f"No key is evicted ({policy}, maxmemory {most or 'unlimited'}).")
     else:
         yield _fault(
-            f"When memory is short the server evicts keys ({policy}): an evicted limit lets a full burst pass.",
-            "set maxmemory-policy noeviction, or give the limiter a server of its own",
+            f"When memory is short, the server evicts keys ({policy}): an evicted limit admits a full burst.",
+            "set maxmemory-policy noeviction, or give the limiter a separate server",
         )
     if most and used > _MAX_SHARE * most:
         yield _warning(
             f"{used / most:.0%} of maxmemory is used.",
-            "raise it: a full server takes no writes, and then no job runs",
+            "raise it: a full server rejects writes, and then no job runs",
         )
 
 
 def _persistence(info: Mapping[str, Any]) -> Finding:
     if int(info.get("loading", 0)):
-        return _warning("The server is still loading its data.", "run this again when it has loaded them")
+        return _warning("The server is still loading its data.", "run this again when it has finished")
     if int(info.get("aof_enabled", 0)):
         return Finding("ok", "store", "Counts survive a restart, except those of the last second (appendonly).")
     return Finding(
         "note",
         "store",
-        "Without appendonly a restart loses the counts since the last snapshot: each key may let one burst more pass, "
-        "once, and each concurrency limit its amount, once.",
+        "Without appendonly, a restart loses the counts since the last snapshot: each key may admit one extra burst, "
+        "and each concurrency limit may admit its amount again.",
         "set appendonly yes if that is too much",
     )
 
@@ -146,14 +146,14 @@ def _persistence(info: Mapping[str, Any]) -> Finding:
 def _role(info: Mapping[str, Any], *, cluster: bool) -> Iterator[Finding]:
     if info.get("role") == "slave" and not cluster:
         yield _fault(
-            "The server is a replica: it may lag, and takes no writes.", "name the master, or the Sentinels, in the URL"
+            "The server is a replica: it may lag, and rejects writes.", "name the master, or the Sentinels, in the URL"
         )
     elif int(info.get("connected_slaves", 0)):
         yield Finding(
             "note",
             "store",
-            "Replication is asynchronous: after a fail-over each key may let at most burst + rate × lag pass again, "
-            "once.",
+            "Replication is asynchronous: after a fail-over, each key may once admit at most burst + rate × lag extra "
+            "units.",
         )
     if int(info.get("cluster_enabled", 0)) and not cluster:
         yield _fault("The server is a node of a cluster.", "write its URL as redis+cluster://host:port")
@@ -174,7 +174,7 @@ def _times(client: Any) -> Iterator[Finding]:
     round_trip = statistics.median(took) * 1000
     text = f"A round trip takes {round_trip:.2f} ms (median of {_PINGS}); each decision costs one."
     if round_trip > _MAX_ROUND_TRIP_MS:
-        yield _warning(text, "bring the server nearer: workers wait for it before each job")
+        yield _warning(text, "use a server that is nearer: workers wait for it before each job")
     else:
         yield Finding("ok", "store", text)
     before = time.time()
@@ -182,8 +182,8 @@ def _times(client: Any) -> Iterator[Finding]:
     off = seconds + micros / 1_000_000 - (before + time.time()) / 2
     if abs(off) > _MAX_CLOCK_DIFFERENCE_S:
         yield _warning(
-            f"The server's clock is {off:+.1f} s off this machine's. Limits use only the server's clock; but "
-            "frameworks deliver delayed jobs by the workers' clocks, so jobs come back that much early or late.",
+            f"The server's clock is {off:+.1f} s off this machine's. Limits use only the server's clock. But "
+            "frameworks deliver delayed jobs by the workers' clocks, so those are early or late by as much.",
             "run an NTP client on both",
         )
     else:

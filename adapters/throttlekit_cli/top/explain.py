@@ -1,4 +1,4 @@
-"""`throttlekit explain`: which limit one job waits for, and until when."""
+"""`throttlekit explain`: which limit a job waits for, and until when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["describe", "print_explanation"]
 
 def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) -> bool:
     """
-    Print why the job waits. Returns whether the job is known.
+    Print why the job waits. Return whether the job is known.
 
     Raises:
         ConfigurationError: The URL is not valid.
@@ -44,11 +44,11 @@ def describe(job: JobState) -> tuple[str, list[tuple[str, str]]]:
     ago = "" if job.decided_at is None else f"{format_duration(now - job.decided_at)} ago"
     if job.state == "allowed":
         waited = format_duration(max(0.0, (job.decided_at or now) - (job.since or now)))
-        return f"does not wait any more: it was allowed to run {ago}.", [
+        return f"no longer waits: it was allowed to run {ago}.", [
             ("it had waited", f"{waited}, and was deferred {times}")
         ]
     if job.state == "left":
-        since = "it was allowed to run, or was removed, or its worker requests its units again soon"
+        since = "it was allowed to run or was removed, or its worker will request it again"
         return f"was denied by limit {job.limit!r} {ago}: {job.reason}. Now {where}.", [("since then", since)]
     since = "not known" if job.since is None else f"{format_time(job.since)}, {format_duration(now - job.since)} ago"
     deferred = f"{times}{ago and f', the last time {ago}'}{job.reason and f': {job.reason}'}"
@@ -59,7 +59,7 @@ def describe(job: JobState) -> tuple[str, list[tuple[str, str]]]:
         return unknown, [*history, ("its turn", turn)]
     last = job.last_starts_in_seconds
     facts = {
-        "its worker": "" if job.owner_answers else "does not answer: jobs of other workers pass before it",
+        "its worker": "" if job.owner_answers else "does not respond: jobs of other workers start before it",
         "the limit now": f"{job.used} of {job.capacity} used"
         + ("" if last is None else f"; the last job starts in {format_duration(last)}"),
         "paused": job.paused_for_seconds and f"for another {format_duration(job.paused_for_seconds)}",
@@ -81,12 +81,12 @@ def _turn(job: JobState) -> list[tuple[str, str]]:
     ahead = (job.starts_at or job.now) - job.now
     soon = f"in about {format_duration(ahead)}" if ahead > 0 else ""
     if job.state == "woken":
-        return [("its turn", "now: it is on its way to a worker, or waits for a free one")]
+        return [("its turn", "now: it is being sent to a worker, or waits for a free one")]
     if job.reason == "paused" and any(rule.what == "pause" for rule in job.rules):
         when = soon or ("now" if job.starts_at else "when the pause ends")
         return [("tries again", f"{when}; it keeps its position")]
     if job.state == "kept":
-        return [("its turn", "not known: another of its limits holds it back; it keeps its position")]
+        return [("its turn", "not known: another of its limits denies it; it keeps its position")]
     before = ("before it", f"{job.jobs_before} of the {job.waiting_jobs} that wait")
     if not soon:
         return [("its turn", "now: it is next, and is woken as soon as its worker has a free thread"), before]

@@ -20,11 +20,11 @@ __all__ = ["ESCAPE", "PAGE_DOWN", "PAGE_UP", "Keyboard"]
 ESCAPE = "\x1b"
 PAGE_UP, PAGE_DOWN = "\x1b[5~", "\x1b[6~"
 _SEQUENCE_WITHIN_S = 0.05
-"""An arrow key sends ESC and more, at once; ESC alone is the key of that name."""
+"""An arrow key sends ESC and more characters at once. ESC with nothing after it is the Escape key."""
 
 
 class Keyboard:
-    """Reads single keys of the terminal, as a context manager. Where there is none, it only waits."""
+    """Reads single keys from the terminal, as a context manager. Without a terminal, it only waits."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdin.fileno() if termios is not None and sys.stdin.isatty() else None
@@ -48,7 +48,7 @@ class Keyboard:
             termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
 
     def key(self, within: float) -> str:
-        """The next key that is pressed within so many seconds; "" if none is, or one that has no name here."""
+        """The next key that is pressed within *within* seconds; "" if none is pressed, or an unknown one."""
         if self._terminal is None:
             time.sleep(within)
             return ""

@@ -1,9 +1,9 @@
 """
 The screen that `top` shows, for any width.
 
-Columns are shown in the order of `_COLUMNS` as far as they fit. Names give way first, numbers are never cut: the name,
-what is used now, how many jobs wait and the longest wait are there at 80 columns. The definition goes below the name
-where there is no room beside it. A terminal shows one page of the lines, and the notes below the limits on demand.
+Columns are shown in the order of `_COLUMNS` until the width is full. Names may be cut, numbers never. At 80 columns,
+the name, the units used now, the waiting jobs and the longest wait are shown. The definition is below the name if there
+is no room beside it. A terminal shows one page of the lines, and the notes below the limits on demand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FULL_SHARE = 0.9
 _GAP = 2
 _MIN_NAME, _MAX_NAME = 14, 40
 _ALWAYS = 3
-"""So many of `_COLUMNS` are shown whatever the width."""
+"""This many of `_COLUMNS` are shown at any width."""
 _BAR_CELLS = 10
 _SPARKS, _SPARKS_TITLE = "▁▂▃▄▅▆▇█", "recent use"
 _INDENT = 4
@@ -62,7 +62,7 @@ def rows_of(limits: Sequence[LimitState]) -> list[Row]:
 class _Column:
     """
     Attributes:
-        place: Where it stands, from the left. The position in `_COLUMNS` is its priority.
+        place: Its position on the screen, from the left. The position in `_COLUMNS` is its priority.
     """
 
     title: str
@@ -149,13 +149,13 @@ def screen(
     The head, the table and its notes.
 
     Args:
-        store: What the store is called.
-        width: Columns of the terminal.
-        height: Its lines: one page is shown. None: all lines are.
-        name: The filter that is in force.
-        history: How much was used of each limit and key at the last looks, the newest last, for sparklines.
-        keys: Whether to show which keys of the keyboard do what.
-        page: Which page. After the last one the first follows.
+        store: The name of the store.
+        width: The width of the terminal in columns.
+        height: The lines of one page. None: show all lines.
+        name: The current filter.
+        history: The use of each limit and key at the last updates, the newest last, for sparklines.
+        keys: Whether to show the keys of the keyboard.
+        page: The page to show. The first page follows the last one.
         notes: Whether to show the definitions, and the notes below limits. Warnings are always shown.
     """
     title, blocks = Text(), list[list[Text]]()
@@ -187,8 +187,8 @@ def _foot(rows: Sequence[Row]) -> Iterator[str]:
         yield "Only the most pressing keys are shown; a limit's own row is the sum of all."
     if any(row.limit and row.limit.has_digests for row in rows):
         yield (
-            "Digests like #02925d1b stand for names of keys and tenants: see them with --show-keys, or with "
-            "show_key=True in the code of a limit whose keys are harmless."
+            "Keys and tenants are shown as digests like #02925d1b. To see their names, use --show-keys, or "
+            "show_key=True for a limit whose keys are not secret."
         )
 
 
@@ -262,7 +262,7 @@ def _wrapped(text: str, style: str, width: int, indent: int = 0) -> Iterator[Tex
 
 
 def _chosen(rows: Sequence[Row], names: Sequence[str], width: int) -> tuple[list[_Column], list[int], int]:
-    """The columns that fit, from the left, with their widths; and the width of the names."""
+    """The columns that fit, from left to right, with their widths, and the width of the names."""
     wanted = min(_MAX_NAME, max(len("limit / key"), *map(cell_len, names)))
     least, taken = min(wanted, _MIN_NAME), 0
     chosen: dict[_Column, int] = {}
@@ -271,7 +271,7 @@ def _chosen(rows: Sequence[Row], names: Sequence[str], width: int) -> tuple[list
         if not any(texts) and len(chosen) >= _ALWAYS:
             continue
         own = max(cell_len(column.title), *map(cell_len, texts))
-        room = least if len(chosen) <= _ALWAYS else wanted  # a whole name is worth more than the columns after these
+        room = least if len(chosen) <= _ALWAYS else wanted  # a complete name is more useful than further columns
         if len(chosen) >= _ALWAYS and taken + own + _GAP + room > width:
             continue
         chosen[column], taken = own, taken + own + _GAP

@@ -37,8 +37,8 @@ class View:
     Which limits are shown, and how.
 
     Args:
-        name: Only limits whose name contains this.
-        store: What the store is called.
+        name: Show only limits whose name contains this text.
+        store: The name of the store.
     """
 
     def __init__(self, *, order: str, most: int, name: str, show_keys: bool, store: str = "") -> None:
@@ -57,7 +57,7 @@ class View:
         The screen: one page of it, if a *height* is given.
 
         Args:
-            live: Whether there is a keyboard. Then notes are shown on demand, and the use at the last looks as well.
+            live: Whether there is a keyboard. If so, notes are shown on demand, and sparklines of the recent use.
         """
         rows = rows_of(fleet.limits[: self.most])
         filtered = self.name if self.typing is None else f"{self.typing}▏"
@@ -71,7 +71,7 @@ class View:
         return {"store": self.store, **to_data(replace(fleet, limits=fleet.limits[: self.most]))}
 
     def press(self, key: str) -> bool:
-        """Do what *key* stands for. Returns whether `top` goes on."""
+        """Handle a pressed *key*. Return whether `top` continues."""
         if self.typing is not None:
             self._type(key)
         elif key in ("q", ESCAPE):
@@ -109,7 +109,7 @@ class View:
 
 def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> None:
     """
-    Show the fleet until the operator interrupts it; or *once*.
+    Show the fleet until the operator interrupts it, or only *once*.
 
     Raises:
         ConfigurationError: The URL is not valid.
@@ -150,6 +150,6 @@ def _live(store: Any, view: View, fleet: FleetState, console: Console, interval:
 
 
 def _width() -> int:
-    """Columns, where the output is not a terminal."""
+    """The width in columns if the output is not a terminal."""
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdecimal() and int(columns) else _WIDTH

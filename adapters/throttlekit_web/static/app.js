@@ -1,5 +1,5 @@
 "use strict";
-// One page, no build. Text from the store is set as text, never as HTML: the server's CSP forbids the latter as well.
+// One page, without a build step. Text from the store is inserted as text, never as HTML. The server's CSP enforces it.
 
 const EVERY_MS = 2000;
 // The fields of a bar; see bars_data in _data.py. null: not known.
@@ -40,7 +40,7 @@ function duration(seconds) {
 const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
 const UNKNOWN = "not known";
 const count = (number) => number === null ? UNKNOWN : Number(number).toLocaleString("en", { maximumFractionDigits: 1 });
-// In UTC, as all tools of throttlekit show times.
+// In UTC, like in all tools of throttlekit.
 const when = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 const clock = (seconds) => when(seconds).slice(11);
 const waiting = (row) => !row.waiting_jobs ? "" : row.waiting_jobs === row.waiting_units ? `about ${count(row.waiting_jobs)}`
@@ -51,7 +51,7 @@ const reasons = (denied) => Object.entries(denied).filter(([, number]) => number
 
 // --- talking to the server -------------------------------------------------------------------------------------
 
-async function ask(path, options = {}) {
+async function request(path, options = {}) {
   const headers = { ...(options.headers ?? {}) };
   if (store.get("token")) headers.Authorization = `Bearer ${store.get("token")}`;
   const response = await fetch(path, { ...options, headers, cache: "no-store" });
@@ -59,14 +59,14 @@ async function ask(path, options = {}) {
   if (response.ok) return data;
   throw Object.assign(new Error(data.error ?? `status ${response.status}`), { status: response.status });
 }
-const read = (path, query) => ask(`${path}?${new URLSearchParams(query)}`);
-const send = (form) => ask("api/control", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(form) });
+const read = (path, query) => request(`${path}?${new URLSearchParams(query)}`);
+const send = (form) => request("api/control", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(form) });
 
 // --- charts ----------------------------------------------------------------------------------------------------
 
 const short = (seconds) => seconds % 86400 === 0 && seconds ? `${seconds / 86400} d` : seconds % 3600 === 0 && seconds ? `${seconds / 3600} h` : seconds % 60 === 0 && seconds ? `${seconds / 60} min` : `${seconds} s`;
 const compact = (number) => Number(number).toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
-/** Where the lines of a vertical axis are: at most four, at round numbers. */
+/** The values at which a vertical axis has lines: at most four, all round numbers. */
 function ticks(top, isTime) {
   const power = 10 ** Math.floor(Math.log10(top / 3));
   const rounds = isTime ? [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800, 1209600] : [1, 2, 5, 10].map((each) => Math.max(1, each * power));
@@ -109,7 +109,7 @@ function chart(data, { parts, lines = [], label, unit = count, isTime = false, m
   if (marked && data.marks.length) legend.push(sign(svg("path", { d: "M7 0V8", class: "mark" }), "changed by an operator"));
   return h("figure", {}, h("figcaption", {}, h("span", {}, label), h("span", { class: "quiet" }, `highest ${unit(Math.max(...bars.map(sum)))}`)), picture, h("div", { class: "legend" }, ...legend));
 }
-/** What a bar says, beside the pointer; it stays there while the chart is drawn again. */
+/** Show the text of a bar beside the pointer. It stays there while the chart is redrawn. */
 function tip(event, lines) {
   const box = document.getElementById("tip");
   box.hidden = event === null;
@@ -118,12 +118,12 @@ function tip(event, lines) {
   box.style.left = `${Math.max(4, Math.min(innerWidth - box.offsetWidth - 4, event.clientX + 12))}px`;
   box.style.top = `${Math.max(4, event.clientY - box.offsetHeight - 12)}px`;
 }
-const perBar = (bar) => bar === 60 ? "a minute" : `in ${short(bar)}`;
-/** The last 15 minutes of a limit in its row: a bar a minute, and the rate as a dashed line. */
+const perBar = (bar) => bar === 60 ? "per minute" : `per ${short(bar)}`;
+/** The last 15 minutes of a limit in its row: one bar per minute, and the rate as a dashed line. */
 function sparkline(row) {
   const [width, height, each] = [180, 36, 180 / row.bars.length], lines = row.bars.map((bar) => bar[UNITS] === null ? 0 : bar[RATE] ?? 0);
   const top = Math.max(1, ...row.bars.map((bar) => bar[UNITS] ?? 0), ...lines), y = (value) => height - value / top * (height - 4), last = row.bars.at(-1);
-  const title = `Units passed a minute, last 15 minutes: highest ${count(Math.max(0, ...row.bars.map((bar) => bar[UNITS] ?? 0)))}, now ${count(last[UNITS])}. Dashed: what the rate allows. Hatched: ${UNKNOWN}.`;
+  const title = `Units admitted per minute, last 15 minutes: highest ${count(Math.max(0, ...row.bars.map((bar) => bar[UNITS] ?? 0)))}, now ${count(last[UNITS])}. Dashed: what the rate allows. Hatched: ${UNKNOWN}.`;
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", class: "spark", "aria-label": title }, svg("title", {}, title),
     ...row.bars.map((bar, at) => bar[UNITS] === null && svg("rect", { x: at * each, width: each, y: 0, height, fill: "url(#unknown)", class: "unknown" })),
     ...row.bars.map((bar, at) => bar[UNITS] > 0 && svg("path", { d: `M${at * each + .8} ${height}h${each - 1.6}V${y(bar[UNITS])}h${1.6 - each}z`, class: bar === last ? "f-bar running" : "f-bar" })),
@@ -147,18 +147,18 @@ function charts(row, data) {
   data.marks = data.changes.map((each) => ({ at: each.at, text: `${each.by}: ${each.text}` }));
   const show = (options) => chart(data, options);
   const chosen = (name) => () => { store.set("range", name); refreshNow(); };
-  return h("section", {}, h("div", { class: "bar ranges", role: "group", "aria-label": "How long the charts are" },
+  return h("section", {}, h("div", { class: "bar ranges", role: "group", "aria-label": "Period of the charts" },
     ...RANGES.map(([name, text]) => h("button", { type: "button", "data-range": name, "aria-pressed": String(name === data.range.name), onclick: chosen(name) }, text))),
     h("div", { class: "charts" },
-      show({ label: `${row.is_concurrency ? "Slots given" : "Units passed"} ${per}`, marked: true, parts: [["f-bar", UNITS, "passed"]], lines: [["rate", RATE, "the rate allows"]] }),
+      show({ label: `${row.is_concurrency ? "Slots granted" : "Units admitted"} ${per}`, marked: true, parts: [["f-bar", UNITS, "admitted"]], lines: [["rate", RATE, "the rate allows"]] }),
       data.range.shares ? sharesChart(row, data, per) : null,
-      show({ label: "Jobs that wait", parts: [["f-bar", WAITING, "most that waited"]] }),
-      show({ label: `Jobs that arrive, and jobs that are granted, ${per}`, parts: [["f-calm", GRANTED, "granted"]], lines: [["arrive", ARRIVED, "arrived"]] }),
+      show({ label: "Waiting jobs", parts: [["f-bar", WAITING, "maximum"]] }),
+      show({ label: `Jobs that arrive and jobs that are granted, ${per}`, parts: [["f-calm", GRANTED, "granted"]], lines: [["arrive", ARRIVED, "arrived"]] }),
       show({ label: "Longest wait", unit: duration, isTime: true, parts: [["f-bar", WAIT, "waited"]] }),
       data.range.bars.some((bar) => bar[DENIED] || bar[PAUSED]) ? show({ label: `Denials ${per}`, parts: [["f-calm", DENIED, "denied"], ["f-paused", PAUSED, "paused"]] }) : null),
     data.marks.length ? h("ul", { class: "quiet marks" }, ...data.changes.map((each, at) => h("li", { class: "data" }, `${when(each.at)} · ${data.marks[at].text}`))) : null);
 }
-/** When no job waits any more, as a tile: seen from the last minute, else by the rate alone. */
+/** The tile with the time until no job waits: estimated from the last minute if possible, otherwise from the rate. */
 function clears(row, now) {
   const seen = row.outlook;
   if (!row.waiting_jobs) return tile("Clears in", "–", "no job waits");
@@ -194,7 +194,7 @@ function limitsView() {
     const data = await read("api/limits", { order: asked.order, filter: asked.filter });
     if (mine !== turn) return;
     head(data);
-    tiles.replaceChildren(tile("Waiting", data.waiting_jobs ? `about ${count(data.waiting_jobs)}` : "none", "in all lines: a job may be in several"), tile("Oldest wait", duration(data.oldest_wait_seconds || null) || "none", "in the last minute"),
+    tiles.replaceChildren(tile("Waiting", data.waiting_jobs ? `about ${count(data.waiting_jobs)}` : "none", "on all waitlists; a job may be on several"), tile("Oldest wait", duration(data.oldest_wait_seconds || null) || "none", "in the last minute"),
       tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "from the partner, in the last 15 minutes"), tile("Paused limits", count(data.paused_limits), data.slowed_limits ? `${count(data.slowed_limits)} slowed down` : null));
     const focused = document.activeElement?.dataset?.id;
     body.replaceChildren(...data.limits.map(limitRow));
@@ -210,7 +210,7 @@ function tags(row) {
     row.slowed !== null && h("span", { class: "tag short" }, row.has_keys ? "a key is slow" : "slow"),
     row.used !== null && row.used >= row.capacity && h("span", { class: "tag quiet" }, row.has_keys ? "a key is full" : "full"),
     row.outlook?.limit_has_room && h("span", { class: "tag short", title: row.outlook.text }, "the limit has room"), row.outlook?.trend === "grows" && h("span", { class: "tag short", title: row.outlook.text }, "grows"),
-    row.downstream_429 > 0 && h("span", { class: "tag short", title: "Answers of the partner in the last 15 minutes that paused it" }, `${plural(row.downstream_429, "429", "429s")}`),
+    row.downstream_429 > 0 && h("span", { class: "tag short", title: "Responses of the partner that paused it, in the last 15 minutes" }, `${plural(row.downstream_429, "429", "429s")}`),
     row.is_idle && h("span", { class: "tag quiet" }, "not used")];
 }
 const warnings = (row) => row.warnings.map((text) => h("div", { class: "bad data" }, text));
@@ -277,7 +277,7 @@ function keyTable(keys) {
       cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Clears in", { class: "n" }, duration(key.last_starts_in_seconds)),
       cell("Units, last minute", { class: "n" }, count(minute(key, "units"))), cell("Denials, last minute", { class: "n" }, count(minute(key, "denials"))))))));
 }
-/** All keys of a limit in pages. A search goes on by itself, in bounded requests, until a page is full. */
+/** All keys of a limit, in pages. A search sends requests of a bounded size until a page is full. */
 function keysPane(id) {
   const element = h("section", { hidden: true }), list = h("div", {}), note = h("p", { class: "quiet", "aria-live": "polite" });
   const search = h("input", { type: "search", id: "search", "aria-label": "Search a key", size: 34 });
@@ -295,14 +295,14 @@ function keysPane(id) {
         for (const key of data.keys) found.set(key.key, key);
         looked += data.looked;
         cursor = data.cursor;
-        note.textContent = `Looked at ${count(Math.min(looked, data.of))} of the ${count(data.of)} keys of all limits…`;
+        note.textContent = `Searched ${count(Math.min(looked, data.of))} of the ${count(data.of)} keys of all limits…`;
       } while (cursor && found.size < 50);
     } catch (error) { if (mine === run) note.textContent = error.message; return; }
     cursors.push(cursor);
     list.replaceChildren(keyTable([...found.values()]));
     next.disabled = !cursor;
     back.disabled = cursors.length < 2;
-    note.textContent = `Page ${cursors.length}, ${found.size} keys${cursor ? "" : ": the last one"}. Kept are keys that were decided on in the last hour, 100,000 of the whole fleet.`;
+    note.textContent = `Page ${cursors.length}, ${found.size} keys${cursor ? "" : ": the last page"}. The store keeps the keys of the last hour, at most 100,000 for the whole fleet.`;
   }
   return { element, show: (row) => { search.placeholder = row.has_digests ? "A whole key, or part of its digest  /" : "Part of a key  /"; element.hidden = !row.has_keys; if (row.has_keys && !begun) { begun = true; load(""); } } };
 }
@@ -310,7 +310,7 @@ function keysPane(id) {
 function jobView(id) {
   const answer = h("div", { "aria-live": "polite" });
   const input = h("input", { type: "search", id: "job", "aria-label": "Job id", placeholder: "Job id  /", value: id, size: 40 });
-  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. Every job that waits for a limit is known. How the last 10,000 jobs that had waited ended is known for an hour."),
+  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. Every job that waits for a limit is known. The store keeps the outcome of the last 10,000 jobs that had waited for an hour."),
     h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); location.hash = `#/job/${encodeURIComponent(input.value.trim())}`; } }, input, h("button", { type: "submit", class: "strong" }, "Explain")), answer);
   async function refresh() {
     if (!id) return input.focus();
@@ -347,10 +347,10 @@ function rulesTable(rules) {
 
 // --- changing things -------------------------------------------------------------------------------------------
 
-const VERBS = { pause: "Pause", set: "Change the rate", scale: "A part of the rate", shadow: "Shadow mode", reset: "Reset", end: "End a rule" };
+const VERBS = { pause: "Pause", set: "Change the rate", scale: "Scale the rate", shadow: "Shadow mode", reset: "Reset", end: "End a rule" };
 const LASTS = [["", "until it is ended"], [300, "5 minutes"], [600, "10 minutes"], [1800, "30 minutes"], [3600, "1 hour"], [14400, "4 hours"], [86400, "1 day"]];
 
-/** First the fields, then the effect in the server's words, which the operator confirms. */
+/** Show the fields of a change, and then its effect, as the server describes it. The operator confirms that text. */
 function change(verb, row) {
   const fields = {}, field = (name, label, input) => { fields[name] = input; return h("label", {}, label, input); };
   const lasts = () => h("select", {}, ...LASTS.map(([value, text]) => h("option", { value, selected: value === 600 }, text)));
@@ -376,7 +376,7 @@ function change(verb, row) {
       const answer = await send(body);
       if (answer.done) {
         where.hidden = false;
-        dialog.replaceChildren(title, where, h("p", {}, answer.done.length ? "Done. Running workers follow within 2 seconds." : "There was nothing to change."), ...answer.done.map((text) => h("p", { class: "data quiet" }, text)), h("button", { type: "button", class: "strong", id: "close", onclick: () => dialog.close() }, "Close"));
+        dialog.replaceChildren(title, where, h("p", {}, answer.done.length ? "Done. Running workers apply it within 2 seconds." : "There was nothing to change."), ...answer.done.map((text) => h("p", { class: "data quiet" }, text)), h("button", { type: "button", class: "strong", id: "close", onclick: () => dialog.close() }, "Close"));
         refreshNow();
         return document.getElementById("close").focus();
       }
@@ -400,13 +400,13 @@ function askToken() {
     store.set("token", input.value.trim());
     dialog.close();
     refreshNow();
-  } }, h("p", { class: "quiet" }, "The server printed it when it was started."), h("label", {}, "Token", input), h("button", { type: "submit", class: "strong" }, "Look")));
+  } }, h("p", { class: "quiet" }, "The server printed it when it was started."), h("label", {}, "Token", input), h("button", { type: "submit", class: "strong" }, "Continue")));
   if (!dialog.open) dialog.showModal();
 }
 function help() {
   const key = (name, text) => [h("dt", {}, h("kbd", {}, name)), h("dd", {}, text)];
   dialog.replaceChildren(h("h3", { id: "dialog-title" }, "Keys"), h("dl", { class: "facts" }, ...key("1 2 3", "limits, job, rules and history"), ...key("/", "filter or search"), ...key("j k", "next or previous limit; Enter opens it"),
-    ...key("Esc", "back to all limits"), ...key("space", "freeze the page, or go on"), ...key("?", "this list")), h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
+    ...key("Esc", "back to all limits"), ...key("space", "freeze or resume the updates"), ...key("?", "this list")), h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
   dialog.showModal();
 }
 
@@ -417,9 +417,9 @@ function head(data) {
   const processes = Object.values(data.frameworks).reduce((all, number) => all + number, 0);
   document.getElementById("head").textContent = `${clock(data.now)} · ${plural(processes, "process", "processes")}${kinds ? ` (${kinds})` : ""}${data.store_latency_seconds === null ? "" : ` · store ${(data.store_latency_seconds * 1000).toFixed(1)} ms`}`;
 }
-/** What the server may do, and which store it shows: on the page and in the tab's title. */
+/** Read what the server allows and the name of its store, and show the name on the page and in the tab's title. */
 async function learn() {
-  about = await ask("api/about");
+  about = await request("api/about");
   document.getElementById("store").textContent = about.store ?? "";
   document.title = about.store ? `${about.store} · throttlekit` : "throttlekit";
 }
@@ -441,7 +441,7 @@ async function refreshNow() {
   const alert = document.getElementById("alert");
   try {
     await shown.refresh();
-    if (!about.store || !alert.hidden) await learn();  // the token was missing, or the server was away and may have another store
+    if (!about.store || !alert.hidden) await learn();  // the token was missing, or the server was restarted and may show another store
     alert.hidden = true;
     document.body.dataset.ready = "true";
   } catch (error) {
@@ -500,7 +500,7 @@ async function begin() {
   document.addEventListener("keydown", onKey);
   document.addEventListener("visibilitychange", () => { if (!document.hidden && !held) refreshNow(); });
   addEventListener("hashchange", route);
-  try { await learn(); } catch { /* the first request for data says what is wrong */ }
+  try { await learn(); } catch { /* the first request for data shows the error */ }
   route();
 }
 begin();

@@ -86,7 +86,7 @@ def test_the_connection_takes_no_option_that_changes_how_it_behaves() -> None:
     }  # fmt: skip
     app = app_of("amqps://user:secret@localhost/shop", **options)
     app.conf.broker_use_ssl = {"ca_certs": "ca.pem"}
-    own: Any = Copies(app)._connection()
+    own: Any = Copies(app)._make_connection()
     assert (own.userid, own.password, own.virtual_host, own.ssl) == ("user", "secret", "shop", {"ca_certs": "ca.pem"})
     kept = {"client_properties": {"product": "shop"}, "login_method": "AMQPLAIN", "interval_start": 5}
     assert own.transport_options == {
@@ -100,7 +100,7 @@ def test_the_connection_takes_no_option_that_changes_how_it_behaves() -> None:
 def test_a_command_to_redis_is_not_repeated() -> None:
     """`retry_on_timeout` would put a second copy into the queue where the answer to the first was late."""
     app = app_of("redis://localhost:1/3", retry_on_timeout=True, socket_timeout=60, visibility_timeout=600)
-    own: Any = Copies(app)._connection()
+    own: Any = Copies(app)._make_connection()
     options = own.transport_options
     assert (options["retry_on_timeout"], options["socket_timeout"], options["visibility_timeout"]) == (False, 1.0, 600)
     assert own.virtual_host == "3"
@@ -112,7 +112,7 @@ def test_copies_go_to_the_server_that_the_worker_consumes_from() -> None:
     copies = Copies(app)
     worker = connected(copies, "amqp://one//;amqp://two//")
     worker.switch("amqp://two//")
-    own: Any = copies._connection()
+    own: Any = copies._make_connection()
     assert (own.hostname, own.transport_options["max_retries"]) == ("two", 0)
 
 
@@ -122,5 +122,5 @@ def test_copies_go_to_the_broker_for_writing_if_there_is_one() -> None:
     app.conf.broker_write_url = "amqp://one//;amqp://two//"
     copies = Copies(app)
     connected(copies, "amqp://reads//")
-    own: Any = copies._connection()
+    own: Any = copies._make_connection()
     assert (own.hostname, own.transport_options["max_retries"]) == ("one", 1)

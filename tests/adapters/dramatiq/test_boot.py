@@ -19,7 +19,7 @@ def test_a_second_worker_of_a_throttle_is_refused() -> None:
     broker.add_middleware(Throttle(Limiter()))
     with working(broker, threads=1):
         second = dramatiq.Worker(broker, worker_threads=1)
-        with pytest.raises(ConfigurationError, match="serves a running worker already"):
+        with pytest.raises(ConfigurationError, match="already has a running worker"):
             second.start()
     with working(broker, threads=1):
         pass

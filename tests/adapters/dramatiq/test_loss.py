@@ -243,7 +243,7 @@ def test_what_is_woken_on_a_closed_connection_is_not_started(rabbit: Site) -> No
     holding = adopted(thread)
     consume(thread)
     item = holding.item(next_message(thread))
-    assert holding.keep(item)
+    assert holding.hold(item)
     thread.work_queue.get_nowait()
     thread.consumer.connection.close()
     holding._start(item.message.message_id, item)

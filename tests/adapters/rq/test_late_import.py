@@ -48,7 +48,7 @@ def test_an_import_for_each_job_is_noted(redis_url: str, kind: str, options: lis
     sent = [queue.enqueue(jobs.plain, str(number), throttle=[PARTNER]) for number in range(2)]
     with Fleet([rq_worker(redis_url, "work", kind=kind, options=options)], {"THROTTLEKIT_URL": redis_url}) as fleet:
         wait_until(lambda: all(job.is_finished for job in sent), description="the jobs have run")
-        found = [note for note in notes(redis_url) if "has imported throttlekit for a job" in note]
+        found = [note for note in notes(redis_url) if "imports throttlekit again in the process of each job" in note]
         assert len(found) == is_late, fleet.log()
         if kind != "rq.SpawnWorker":  # its processes show no line at INFO
             assert fleet.log().count("import throttlekit for each job") == is_late

@@ -21,7 +21,7 @@ from support.waiting import wait_until
 from throttlekit import Control, Limiter, TokenBucket
 from throttlekit_rq import ThrottledQueue
 from throttlekit_rq._holding import GRACE_S
-from throttlekit_rq._waker import Announced, WakerProcess, announced
+from throttlekit_rq._waker import Announcement, WakerProcess, read_announcement
 from throttlekit_rq._wire import notes_key, waker_key
 
 pytestmark = [*QUIET, pytest.mark.workers, pytest.mark.flaky(reruns=1)]
@@ -51,13 +51,13 @@ def start(redis_url: str) -> Iterator[Start]:
         command.close()
 
 
-def until_announced(site: Site, but: str = "") -> Announced:
+def until_announced(site: Site, but: str = "") -> Announcement:
     def other() -> bool:
-        found = announced(site.connection, "work")
+        found = read_announcement(site.connection, "work")
         return found is not None and found.owner != but
 
     wait_until(other, description="a waker has announced itself", timeout=15)
-    found = announced(site.connection, "work")
+    found = read_announcement(site.connection, "work")
     assert found is not None
     return found
 
@@ -161,7 +161,7 @@ def test_another_waker_takes_the_place_of_a_killed_one(stock_site: Site, start: 
     killed = until_announced(site)
     second = start("waker")
     wait_until(lambda: "work" in second.log(), description="the second waker has found the queue")
-    assert announced(site.connection, "work") == killed, "the first one is asked for as long as it lives"
+    assert read_announcement(site.connection, "work") == killed, "the first one is asked for as long as it lives"
     site.limiter.pause(SECONDLY, 20)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[SECONDLY]) for n in range(3)]
     until_denied(site, 3)
@@ -183,7 +183,7 @@ def test_a_waker_that_is_stopped_leaves_its_jobs_to_their_schedule(stock_site: S
     waker.terminate()
     assert waker.ends_within(10)
     assert waker.exit_code == 0, waker.log()
-    assert announced(site.connection, "work") is None
+    assert read_announcement(site.connection, "work") is None
     assert site.queue.scheduled_job_registry.get_scheduled_time(job).timestamp() - time.time() < 31
     site.limiter.resume(SECONDLY)
     assert worker.running
@@ -211,7 +211,7 @@ def test_the_waker_keeps_nothing_of_jobs_that_have_run(redis_url: str) -> None:
     thread = threading.Thread(target=waker.run, args=(stopped,))
     thread.start()
     try:
-        wait_until(lambda: announced(connection, "work"), description="the waker has announced itself")
+        wait_until(lambda: read_announcement(connection, "work"), description="the waker has announced itself")
         with Fleet([rq_worker(redis_url, "work", kind="rq.SimpleWorker")], {"THROTTLEKIT_URL": redis_url}):
             for n in range(30):
                 queue.enqueue(jobs.plain, n, throttle=[LIVELY])
@@ -233,9 +233,9 @@ def test_due_jobs_are_enqueued_while_the_store_is_away(redis_url: str) -> None:
         limiter = Limiter(patient(store))
         thread = threading.Thread(target=WakerProcess(connection, limiter, ["work"]).run, args=(stopped,))
         thread.start()
-        wait_until(lambda: announced(connection, "work"), description="the waker has announced itself")
+        wait_until(lambda: read_announcement(connection, "work"), description="the waker has announced itself")
     try:
-        wait_until(lambda: not announced(connection, "work"), description="the waker announces itself no longer")
+        wait_until(lambda: not read_announcement(connection, "work"), description="its announcement is gone")
         job = queue.enqueue_in(timedelta(seconds=0), jobs.plain)
         wait_until(lambda: queue.job_ids == [job.id], description="the job is enqueued", timeout=30)
     finally:
@@ -288,7 +288,7 @@ def test_a_job_in_a_frozen_limit_comes_back_after_its_pause(stock_site: Site, st
 def test_an_announcement_of_another_release_is_none(stock_site: Site) -> None:
     for text in ("no JSON", "[]", '{"v": 2}', '{"v": 1, "owner": "x"}'):
         stock_site.connection.set(waker_key("work"), text)
-        assert announced(stock_site.connection, "work") is None
+        assert read_announcement(stock_site.connection, "work") is None
 
 
 def test_the_waker_names_a_server_that_does_not_answer(start: Start) -> None:

@@ -349,7 +349,7 @@ def test_a_fault_of_ours_leaves_the_job_to_where_it_runs(
     job = site.queue.enqueue(jobs.plain, throttle=HELD)
     site.work()
     assert site.fetch(job).get_status() == JobStatus.SCHEDULED
-    assert "could not be decided on" in caplog.text
+    assert "could not be checked before it began" in caplog.text
 
 
 def test_while_the_store_is_away_jobs_wait(rq_site: Site) -> None:

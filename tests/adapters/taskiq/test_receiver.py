@@ -587,7 +587,7 @@ def test_limits_that_became_text_are_refused() -> None:
         from taskiq.kicker import AsyncKicker
 
         kicker: AsyncKicker[Any, Any] = AsyncKicker("known", broker, {"throttle": [_SLOW]})
-        with pytest.raises(ConfigurationError, match="went into the message as text"):
+        with pytest.raises(ConfigurationError, match="was written into the message as text"):
             await kicker.kiq()
 
     asyncio.run(main())

@@ -30,7 +30,7 @@ __all__ = ["Throttle"]
 
 class Throttle(Plugin):
     """
-    Holds limits over the tasks of a queue: `Queue(Throttle(Limiter("redis://…")))`.
+    Applies limits to the tasks of a queue: `Queue(Throttle(Limiter("redis://…")))`.
 
     Args:
         limiter: Decides.
@@ -75,7 +75,7 @@ class Throttle(Plugin):
     def delivery(self, message: Message, max_wait: float | None) -> Delivery:
         return self._rules.delivery(Delivery(longest=3600.0, lateness=0.02), max_wait)
 
-    # 3. Admission: ask, and act on one of four outcomes.
+    # 3. Admission: request the units, and act on one of four outcomes.
 
     def process(self, message: Message, run: Callable[[], None]) -> None:
         outcome = self._throttling.admit(message)
@@ -86,7 +86,7 @@ class Throttle(Plugin):
         elif isinstance(outcome, Dropped):
             message.result = ("dropped", None)
         elif isinstance(outcome, Failed):
-            message.retries = message.task.retries  # to ask again cannot help
+            message.retries = message.task.retries  # a retry cannot help
             raise outcome.error
 
     # 4. The body: it holds leases, it may settle, and it may raise `RateLimited`.

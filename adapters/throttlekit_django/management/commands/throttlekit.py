@@ -18,7 +18,7 @@ class Command(BaseCommand):  # type: ignore[misc]
     help = "Show and change what the limits do: the command throttlekit, with the store of settings.THROTTLEKIT."
 
     def run_from_argv(self, argv: Sequence[str]) -> None:
-        """All options are those of throttlekit, --help too."""
+        """Pass all options to the command `throttlekit`, also --help."""
         try:
             url = read_options().get("url")
         except ConfigurationError as error:
