@@ -111,7 +111,7 @@ def print_changes(url: str | None, changes: Sequence[Change], nothing: str, *, f
 def _is_known(control: Control, name: str, tier: str | None) -> bool:
     """Whether the fleet has used the limit *name*, and its *tier*, lately. If not, a warning is printed."""
 
-    from throttlekit._util.spelling import similar_names
+    from throttlekit._core.spelling import similar_names
     from throttlekit.fleet.rules import Rule
     from throttlekit_cli.formatting import printable
 

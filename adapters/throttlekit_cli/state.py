@@ -30,9 +30,9 @@ from throttlekit.fleet.waiting_job import Found
 from throttlekit_cli.formatting import format_active_rule, format_effect, format_key, format_limit, format_slowed
 
 __all__ = [
-    "ORDERS", "ChangeState", "Counts", "FleetState", "JobState", "KeyState", "LimitState", "RuleState", "TenantState",
-    "change_state", "fleet_state", "job_state", "key_state", "limit_state", "rule_id", "rule_state", "shown_part",
-    "to_data",
+    "ORDERS", "ChangeState", "Counts", "FleetState", "JobState", "KeyState", "LastMinute", "LimitState", "RuleState",
+    "Slowed", "TenantState", "change_state", "fleet_state", "job_state", "key_state", "limit_state", "rule_id",
+    "rule_state", "shown_part", "to_data",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from django.conf import settings  # type: ignore[import-untyped]
 from django.utils.module_loading import import_string  # type: ignore[import-untyped]
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit._util.spelling import hint
+from throttlekit.adapter import spelling_hint
 
 __all__ = ["PAGE_OPTIONS", "find_faults", "forget_limiter", "get_limiter", "read_options"]
 
@@ -71,7 +71,7 @@ def find_faults() -> Iterator[str]:
         return
     names: list[Any] = [*options]
     for name in (name for name in names if name not in _OPTIONS):
-        what = hint(str(name).lower(), _OPTIONS) or f": the options are {', '.join(_OPTIONS)}"
+        what = spelling_hint(str(name).lower(), _OPTIONS) or f": the options are {', '.join(_OPTIONS)}"
         yield f"settings.THROTTLEKIT has an option {name!r}, which is not known{what}"
 
 

@@ -45,7 +45,7 @@ def _page(request: Any, below: str = "") -> HttpResponse:
     headers = {name.lower(): value for name, value in request.headers.items()}
     root = request.path.removesuffix(below).rstrip("/")
     body = request.read(MAX_BODY + 1)
-    asked = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, body, root)
+    page_request = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, body, root)
     try:
         answer = _site().handle(page_request)
     except ConfigurationError as error:  # of the setting; the system checks name most of them earlier

@@ -11,7 +11,6 @@ from rq.job import Job as RqJob
 from rq.queue import EnqueueData, Queue
 
 from throttlekit import ConfigurationError, Job, Limit, Limiter
-from throttlekit._util.spelling import hint
 from throttlekit.adapter import (
     MAX_WAIT,
     ON_429,
@@ -22,6 +21,7 @@ from throttlekit.adapter import (
     check_spelling,
     dump_limits,
     name_of,
+    spelling_hint,
 )
 from throttlekit_rq._host import untyped
 from throttlekit_rq._options import DECLARED, Declared
@@ -183,7 +183,7 @@ def _check_options(made: type, options: Iterable[str]) -> None:
         )
     for name in options:
         if name not in known:
-            meant = ": did you mean 'on_429'?" if name == ON_429 else hint(name, known)
+            meant = ": did you mean 'on_429'?" if name == ON_429 else spelling_hint(name, known)
             raise ConfigurationError(f"a queue has no option {name!r}{meant}")
 
 

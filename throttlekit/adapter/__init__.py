@@ -9,6 +9,7 @@ docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.A
 
 from throttlekit._core.answer import Waited
 from throttlekit._core.durations import seconds_in
+from throttlekit._core.spelling import spelling_hint
 from throttlekit._engine.call import Delivery, JobHolder, Waiting
 from throttlekit._engine.relay import Relay, read_note
 from throttlekit._engine.running import Running
@@ -108,5 +109,6 @@ __all__ = [
     "running",
     "seconds_in",
     "show_log",
+    "spelling_hint",
     "watched",
 ]

@@ -20,8 +20,8 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.serialize import dump, load
+from throttlekit._core.spelling import similar_names
 from throttlekit._engine.call import Delivery
-from throttlekit._util.spelling import similar_names
 from throttlekit.errors import ConfigurationError
 from throttlekit.limiter import Limiter
 

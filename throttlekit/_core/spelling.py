@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["hint", "similar_names"]
+__all__ = ["similar_names", "spelling_hint"]
 
 
 def similar_names(name: str, known: Iterable[str], *, most: int = 1, unknown: bool = True) -> list[str]:
@@ -19,6 +19,6 @@ def similar_names(name: str, known: Iterable[str], *, most: int = 1, unknown: bo
     return get_close_matches(name, known, n=most, cutoff=0.6 if unknown else 0.85)
 
 
-def hint(name: str, known: Iterable[str]) -> str:
+def spelling_hint(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown *name*: ": did you mean 'burst'?", or "" if no name is similar."""
     return "".join(f": did you mean {each!r}?" for each in similar_names(name, known))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from throttlekit._util.spelling import hint, similar_names
+from throttlekit._core.spelling import similar_names, spelling_hint
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_the_most_similar_name_comes_first() -> None:
 
 def test_a_hint_ends_an_error() -> None:
     """It is empty if no name is similar."""
-    assert hint("brust", ["rate", "burst"]) == ": did you mean 'burst'?"
-    assert hint("colour", ["rate", "burst"]) == ""
+    assert spelling_hint("brust", ["rate", "burst"]) == ": did you mean 'burst'?"
+    assert spelling_hint("colour", ["rate", "burst"]) == ""
