@@ -55,6 +55,7 @@ _FIRST = (
     "adapters/celery/test_slots.py",
     "adapters/fleet/test_faster_line.py",
     "cli/test_doctor.py",
+    "web/test_two_pages.py",
     "adapters/contract/test_huey.py",
     "adapters/celery/test_processes.py",
     "parity/test_waitlists.py",

@@ -40,6 +40,7 @@ EXPORT = TokenBucket("nightly-export", "1/hour", burst=2)
 QUOTA = TokenBucket("daily-quota", "100/minute", burst=50)
 PARTNER = TokenBucket("partner-api", "20/s", burst=20)
 ACCOUNT = TokenBucket("partner-api:account", "4/s", burst=4, key="{account}")
+TRANSLATE = TokenBucket("translate", "200/minute", burst=200, share="{tenant}")
 RENDER = Concurrency("render-farm", 2, lease=3600)
 
 
@@ -271,6 +272,29 @@ def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _F
     page.refresh()
     wait_until(lambda: len(_texts(page, "figure:first-child .hit")) == 144, description="the range is kept")
     _click(page, "[data-range='15m']")
+
+
+def test_a_chart_shows_how_tenants_divide_a_limit(page: Any, flood: _Flood) -> None:
+    """The limit with shares has a chart more: six tenants by name and all others; a bar says the part of each."""
+    with contextlib.closing(Limiter(patient(flood.url))) as limiter:
+        for number in range(1, 9):
+            for each in range(number):
+                limiter.acquire(TRANSLATE, job=Job(id=f"{number}-{each}", kwargs={"tenant": f"tenant-{number}"}))
+    _open(page, TRANSLATE.name)
+    chart = "figure:nth-child(2)"
+    _see(page, f"{chart} .key", "tenant-8")
+    assert _texts(page, f"{chart} .key") == [*(f"tenant-{n}" for n in (8, 7, 6, 5, 4, 3)), "all others", "not known"]
+    size(page, 1200, 1100)
+    last = (
+        "const box = [...document.querySelectorAll('figure:nth-child(2) .hit')].at(-1).getBoundingClientRect();"
+        "return [box.x + box.width / 2, box.y + 40]"
+    )
+    x, y = page.execute_script(last)
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+    assert re.search(r"tenant-8: \d+ \(\d+ %\).*all others: ", _see(page, "#tip:not([hidden])", "all others"))
+    inside = "return innerWidth - document.getElementById('tip').getBoundingClientRect().right"
+    assert page.execute_script(inside) >= 0
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1})
 
 
 def test_a_flood_says_whether_it_clears(page: Any) -> None:
