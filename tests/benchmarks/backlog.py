@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.flood.backlogs import Cost, at_its_head, backlog_servers, drained, flood_of
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, printed, table
+from support.reports.tables import Promise, about, print_results, table
 
 SIZES = (1_000, 10_000, 100_000)
 FRAMEWORKS = ("dramatiq", "rq", "celery")
@@ -108,7 +108,7 @@ def main() -> int:
     sizes = ", ".join(str(round(each * options.scale)) for each in SIZES)
     head = about("dramatiq", "rq", "celery", "redis")
     head += f"\nScale {options.scale:g}: backlogs of {sizes} jobs; one limit of {options.rate}/s."
-    return printed("backlog", head, [table(_TITLES, rows), _NOTES], shown)
+    return print_results("backlog", head, [table(_TITLES, rows), _NOTES], shown)
 
 
 if __name__ == "__main__":

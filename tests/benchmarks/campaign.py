@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.flood.campaigns import Found, Plan, Record, happen, judge
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, printed, table
+from support.reports.tables import Promise, about, print_results, table
 
 FULL_CALLS = 100_000
 LEAST_USE, MOST_INVERTED = 0.98, 0.01
@@ -97,7 +97,7 @@ def main() -> int:
         shown += judged(plan, record, found, times=not options.quick)
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     head = f"{options.calls} calls each: scale {options.calls / FULL_CALLS:g} of {FULL_CALLS}."
-    return printed("campaign", f"{about('dramatiq', 'redis')}\n{head}", [table(_TITLES, rows), _NOTES], shown)
+    return print_results("campaign", f"{about('dramatiq', 'redis')}\n{head}", [table(_TITLES, rows), _NOTES], shown)
 
 
 if __name__ == "__main__":

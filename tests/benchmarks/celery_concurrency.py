@@ -27,7 +27,7 @@ import redis
 from support.celery.site import CelerySite, celery_site
 from support.flood.slot_record import Happened, SlotRecord, Slots
 from support.reports.command import each_broker, parser_of
-from support.reports.slots import Row, Scenario, angry, backlog, kill, report, send_calls
+from support.reports.slots import Row, Scenario, measure_429, measure_backlog, measure_kill, report, send_calls
 from support.servers.flood import Servers
 from support.servers.processes import redis_server
 from support.waiting import wait_until
@@ -77,40 +77,40 @@ def place(where: Servers, amount: int = 10, **told: Any) -> Iterator[Place]:
         yield found
 
 
-def bodies(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
+def run_backlog(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
     """A backlog under one limit."""
     with place(where, amount, pool=pool) as found:
         found.start()
         for number, each in enumerate(seconds):
             found.work(number, each)
-        backlog(row, found, seconds, least_use=0.9, most_deliveries=3.0)
+        measure_backlog(row, found, seconds, least_use=0.9, most_deliveries=3.0)
 
 
-def unlimited(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
+def run_without_limit(where: Servers, row: Row, pool: str, amount: int, seconds: list[float]) -> None:
     """The same tasks without a limit, on as many processes or threads as there were slots."""
     with place(where, amount, pool=pool) as found:
         found.start(amount, ["a"])
         for number, each in enumerate(seconds):
             found.work(number, each, "free_work")
-        backlog(row, found, seconds)
+        measure_backlog(row, found, seconds)
 
 
-def killed(where: Servers, row: Row) -> None:
+def run_kill(where: Servers, row: Row) -> None:
     """All processes of a worker are killed that holds 4 of 8 slots; another worker is busy with the rest."""
     with place(where, 8, conf=_QUICK_RECOVERY) as found:
-        kill(row, found, lambda: found.start(4, ["doomed"]), lambda: found.start(12, ["other"]))
+        measure_kill(row, found, lambda: found.start(4, ["doomed"]), lambda: found.start(12, ["other"]))
 
 
-def lasting(where: Servers, row: Row) -> None:
+def run_long_bodies(where: Servers, row: Row) -> None:
     """Bodies that last three times as long as the lease. Of six rounds the last ones, uneven, weigh too much."""
     with place(where, 4) as found:
         found.start(4)
         for number in range(24):
             found.work(number, 3.0 * _LEASE)
-        backlog(row, found, [3.0 * _LEASE] * 24)
+        measure_backlog(row, found, [3.0 * _LEASE] * 24)
 
 
-def stopped_store(where: Servers, row: Row) -> None:
+def run_stopped_store(where: Servers, row: Row) -> None:
     """The limiter's Redis is stopped for twice the lease: each body that runs then may be one too many, once."""
     with redis_server() as store, place(where, 4, store=f"{store}/0") as found:
         for number in range(200):
@@ -127,12 +127,12 @@ def stopped_store(where: Servers, row: Row) -> None:
         row.tell("most at once", f"{most} of 4, and 4 that may have lost theirs", good=most <= 8)
 
 
-def refused(where: Servers, row: Row, pool: str) -> None:
+def run_429(where: Servers, row: Row, pool: str) -> None:
     """Full flood at 100/s, and from the 300th call on 429 with Retry-After 10; another key meanwhile."""
     with place(where, pool=pool) as found:
         send_calls(found, 800, from_call=300)
         found.start()
-        angry(row, found, 800, rate=100, threads=16, beyond=1)
+        measure_429(row, found, 800, rate=100, threads=16, beyond=1)
 
 
 def scenarios(quick: bool) -> list[Scenario]:
@@ -141,25 +141,29 @@ def scenarios(quick: bool) -> list[Scenario]:
     # Of 3: with 10, 20 ms would ask for 500 tasks a second, which is more than two cores have.
     backlogs = ((f"{jobs} of 100 ms", 10, [0.1] * jobs), ("20, 500, 20 ms", 3, jumping))
     found = [
-        Scenario("Slots", f"{pool}, {name}", lambda where, row, of=(pool, amount, seconds): bodies(where, row, *of))
+        Scenario(
+            "Slots", f"{pool}, {name}", lambda where, row, of=(pool, amount, seconds): run_backlog(where, row, *of)
+        )
         for pool in ("prefork", "threads")
         for name, amount, seconds in backlogs
     ]
     found += [
         Scenario(
-            "Slots", f"{pool}, no limit, {name}", lambda w, row, of=(pool, amount, seconds): unlimited(w, row, *of)
+            "Slots",
+            f"{pool}, no limit, {name}",
+            lambda w, row, of=(pool, amount, seconds): run_without_limit(w, row, *of),
         )
         for pool in ("prefork", "threads")
         for name, amount, seconds in backlogs
     ]
-    found.append(Scenario("SIGKILL of a worker that holds 4 of 8 slots", "prefork", killed))
-    found.append(Scenario("Slots", "bodies of three leases", lasting))
-    found.append(Scenario("Slots", "store stopped for two leases", stopped_store))
+    found.append(Scenario("SIGKILL of a worker that holds 4 of 8 slots", "prefork", run_kill))
+    found.append(Scenario("Slots", "bodies of three leases", run_long_bodies))
+    found.append(Scenario("Slots", "store stopped for two leases", run_stopped_store))
     title = "429 with Retry-After 10 at full flood, 100/s a key, 16 processes or threads"
     return [
         *found,
         *(
-            Scenario(title, pool, lambda where, row, pool=pool: refused(where, row, pool))
+            Scenario(title, pool, lambda where, row, pool=pool: run_429(where, row, pool))
             for pool in ("prefork", "threads")
         ),
     ]

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.dramatiq.slots import DramatiqSlotting, Slots
 from support.reports.command import each_broker, parser_of
-from support.reports.slots import Row, Scenario, angry, backlog, kill, report, send_calls
+from support.reports.slots import Row, Scenario, measure_429, measure_backlog, measure_kill, report, send_calls
 from support.servers.flood import Servers
 
 _NATIVE: dict[str, Any] = {
@@ -32,27 +32,27 @@ _NATIVE: dict[str, Any] = {
 _FREE, _NO_LIMIT = "no limit, 10 threads", {"mode": "none", "threads": 5}
 
 
-def slots(where: Servers, row: Row, bodies: list[float], how: dict[str, Any]) -> None:
+def run_backlog(where: Servers, row: Row, bodies: list[float], how: dict[str, Any]) -> None:
     with DramatiqSlotting(Slots(amount=10, **how), where) as slotting:
         for n, seconds in enumerate(bodies):
             slotting.work(n, seconds)
         slotting.start()
-        backlog(row, slotting, bodies, least_use=0.9, most_deliveries=3)
+        measure_backlog(row, slotting, bodies, least_use=0.9, most_deliveries=3)
 
 
-def killed(where: Servers, row: Row, how: dict[str, Any]) -> None:
+def run_kill(where: Servers, row: Row, how: dict[str, Any]) -> None:
     with DramatiqSlotting(Slots(amount=8, lease=5.0, **how), where) as slotting:
-        kill(
+        measure_kill(
             row, slotting, lambda: slotting.start(processes=1, threads=4),
             lambda: slotting.start(processes=1, threads=12),
         )  # fmt: skip
 
 
-def refused(where: Servers, row: Row) -> None:
+def run_429(where: Servers, row: Row) -> None:
     with DramatiqSlotting(Slots(rate="100/s", burst=50), where) as slotting:
         send_calls(slotting, 1000, from_call=300)
         slotting.start()
-        angry(row, slotting, 1000, rate=100, threads=16, beyond=2)
+        measure_429(row, slotting, 1000, rate=100, threads=16, beyond=2)
 
 
 def scenarios(jobs: int) -> list[Scenario]:
@@ -61,13 +61,13 @@ def scenarios(jobs: int) -> list[Scenario]:
     found: list[Scenario] = []
     for who, how in (("throttlekit", dict[str, Any]()), ("ConcurrentRateLimiter", _NATIVE), (_FREE, _NO_LIMIT)):
         for what, bodies in ((f"{jobs} of 100 ms", [0.1] * jobs), ("20 → 500 → 20 ms", jumping)):
-            run = lambda where, row, bodies=bodies, how=how: slots(where, row, bodies, how)  # noqa: E731
+            run = lambda where, row, bodies=bodies, how=how: run_backlog(where, row, bodies, how)  # noqa: E731
             found.append(Scenario("10 slots, 2 processes × 8 threads", f"{who}, {what}", run, who == "throttlekit"))
         if how is _NO_LIMIT:
             continue
-        run = lambda where, row, how=how: killed(where, row, how)  # noqa: E731
+        run = lambda where, row, how=how: run_kill(where, row, how)  # noqa: E731
         found.append(Scenario("SIGKILL of a process that holds 4 of 8 slots", who, run, who == "throttlekit"))
-    return [*found, Scenario("429 with Retry-After 10 at full flood, 100/s a key, 16 threads", "throttlekit", refused)]
+    return [*found, Scenario("429 with Retry-After 10 at full flood, 100/s a key, 16 threads", "throttlekit", run_429)]
 
 
 def main() -> int:

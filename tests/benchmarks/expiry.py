@@ -41,11 +41,10 @@ class Row(NamedTuple):
     last_ones: float = 60
 
 
-_STOCK = ("rq.SimpleWorker+scheduler", "rq.SimpleWorker")
 ROWS = {
     "dramatiq": Row(Flood),
     "rq ours": Row(partial(RqFlood, kinds=(OURS_SIMPLE, OURS))),
-    "rq stock": Row(partial(RqFlood, kinds=_STOCK), least=0.9),
+    "rq stock": Row(partial(RqFlood, kinds=("rq.SimpleWorker+scheduler", "rq.SimpleWorker")), least=0.9),
     "celery prefork": Row(partial(CeleryFlood, pool="prefork", threads=4), last_ones=30),
     "celery threads": Row(partial(CeleryFlood, pool="threads", threads=4), last_ones=30),
 }

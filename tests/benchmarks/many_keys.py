@@ -27,7 +27,7 @@ import redis
 
 from support.dramatiq.workers import make_broker, workers
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, printed, table
+from support.reports.tables import Promise, about, print_results, table
 from support.servers.processes import patient, redis_server
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
@@ -115,7 +115,7 @@ def main() -> int:
         kept += judged(name, every, found)
         rows.append([name, str(keys * jobs), f"{every:.2f}", *shown(found)])
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    return printed("many_keys", about("dramatiq", "redis"), [table(_TITLES, rows), _NOTES], kept)
+    return print_results("many_keys", about("dramatiq", "redis"), [table(_TITLES, rows), _NOTES], kept)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import redis
 from redis.connection import Connection
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, printed, ratios, spread, table, version_of
+from support.reports.tables import Promise, about, print_results, ratios, spread, table, version_of
 from support.servers.processes import redis_server
 from support.throughput.contenders import BASE, CONTENDERS, FLOOR, Ask, Contender
 
@@ -141,7 +141,7 @@ def main() -> int:
             core.round(options.calls)
         version = redis.Redis.from_url(url).info("server")["redis_version"]
     head = f"{about('redis', servers=[f'Redis {version}'])}\n{options.rounds} rounds of {options.calls} decisions."
-    return printed("one_core", head, [table(_TITLES, rows(core.took)), _NOTES], told(core.took))
+    return print_results("one_core", head, [table(_TITLES, rows(core.took)), _NOTES], told(core.took))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ if __name__ == "__main__" and not HIREDIS:  # redis-py reads and packs with it w
 import redis
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, printed, ratios, spread, table, version_of
+from support.reports.tables import Promise, about, print_results, ratios, spread, table, version_of
 from support.servers.processes import redis_server
 from support.throughput.contenders import BASE, CONTENDERS, EMPTY_SCRIPT, FLOOR, PLACE, SET, Ask, Bind, Contender
 
@@ -270,7 +270,7 @@ def main() -> int:
         f"INCR took {1e6 * statistics.median(base.seconds['allowed']):.0f} µs."
     )
     shown = judged(figures, base, times=not options.quick)
-    return printed("peers", head, [table(_TITLES, rows(figures, base)), _NOTES], shown)
+    return print_results("peers", head, [table(_TITLES, rows(figures, base)), _NOTES], shown)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import redis
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, printed, ratios, spread, table
+from support.reports.tables import Promise, about, print_results, ratios, spread, table
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
 
@@ -108,7 +108,7 @@ def main() -> None:
         server.close()
     head = about("redis", servers=[f"Redis {version}"])
     head += f"\n{options.rounds} rounds of {ENOUGH} decisions, a tenth where each asks; one process, one thread."
-    printed("prefetch", head, [table(_TITLES, rows(found))], judged(found))
+    print_results("prefetch", head, [table(_TITLES, rows(found))], judged(found))
 
 
 if __name__ == "__main__":

@@ -19,31 +19,33 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.reports.command import parser_of
-from support.reports.slots import Row, Scenario, angry, backlog, kill, report, send_calls
+from support.reports.slots import Row, Scenario, measure_429, measure_backlog, measure_kill, report, send_calls
 from support.rq.flood import OURS, OURS_SIMPLE, STOCK
 from support.rq.slots import RqSlotting, Slots
 from support.servers.flood import Servers, servers
 
 
-def slots(where: Servers, row: Row, kinds: Sequence[str], amount: int, bodies: Sequence[float]) -> None:
+def run_backlog(where: Servers, row: Row, kinds: Sequence[str], amount: int, bodies: Sequence[float]) -> None:
     with RqSlotting(Slots(amount=amount, kinds=kinds), where.redis_base) as slotting:
         slotting.start()
         for n, seconds in enumerate(bodies):
             slotting.work(n, seconds)
-        backlog(row, slotting, bodies)
+        measure_backlog(row, slotting, bodies)
 
 
-def killed(where: Servers, row: Row) -> None:
+def run_kill(where: Servers, row: Row) -> None:
     with RqSlotting(Slots(amount=8, lease=3.0), where.redis_base) as slotting:
-        kill(row, slotting, lambda: slotting.start(*[OURS_SIMPLE] * 4), lambda: slotting.start(*[OURS_SIMPLE] * 10))
+        measure_kill(
+            row, slotting, lambda: slotting.start(*[OURS_SIMPLE] * 4), lambda: slotting.start(*[OURS_SIMPLE] * 10)
+        )
 
 
-def refused(where: Servers, row: Row) -> None:
+def run_429(where: Servers, row: Row) -> None:
     with RqSlotting(Slots(rate="50/s", burst=50, kinds=(OURS_SIMPLE,) * 8), where.redis_base) as slotting:
         slotting.start()
         send_calls(slotting, 500, from_call=150)
         # Besides those that had begun there are those that were granted and had not.
-        angry(row, slotting, 500, rate=50, threads=8, beyond=8)
+        measure_429(row, slotting, 500, rate=50, threads=8, beyond=8)
 
 
 def scenarios(quick: bool) -> list[Scenario]:
@@ -64,11 +66,11 @@ def scenarios(quick: bool) -> list[Scenario]:
     ]
     return [
         *(
-            Scenario("Slots", name, lambda where, row, of=of: slots(where, row, *of))  # type: ignore[misc]
+            Scenario("Slots", name, lambda where, row, of=of: run_backlog(where, row, *of))  # type: ignore[misc]
             for name, *of in rows
         ),
-        Scenario("SIGKILL of workers that hold 4 of 8 slots", "4 of 14 ours simple", killed),
-        Scenario("429 with Retry-After 10 at full flood, 50/s a key, 8 workers", "ours simple", refused),
+        Scenario("SIGKILL of workers that hold 4 of 8 slots", "4 of 14 ours simple", run_kill),
+        Scenario("429 with Retry-After 10 at full flood, 50/s a key, 8 workers", "ours simple", run_429),
     ]
 
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, printed, ratios, spread, table, version_of
+from support.reports.tables import Promise, about, print_results, ratios, spread, table, version_of
 from support.servers.processes import redis_server
 from support.throughput.contenders import BASE, CONTENDERS, Ask
 
@@ -149,7 +149,7 @@ def main() -> int:
         version = redis.Redis.from_url(url).info("server")["redis_version"]
     head = about("redis", servers=[f"Redis {version}"])
     head += f"\n{options.rounds} rounds of {options.seconds:g} s each; {PROCESSES} processes."
-    return printed("tails", head, [table(_TITLES, rows(found)), _NOTES], judged(found, options.loads))
+    return print_results("tails", head, [table(_TITLES, rows(found)), _NOTES], judged(found, options.loads))
 
 
 if __name__ == "__main__":

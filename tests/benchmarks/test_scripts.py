@@ -12,7 +12,7 @@ import pytest
 _HERE = Path(__file__).parent
 
 
-def printed(script: str, *options: str) -> str:
+def run_script(script: str, *options: str) -> str:
     """What the benchmark prints. It breaks no promise that is judged in its quick form: of bounds, losses and trips."""
     command = [sys.executable, str(_HERE / script), "--quick", *options]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -41,7 +41,7 @@ _ONE_DECISION = ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]
 )
 def test_it_prints_rows_and_promises(command: Sequence[str], rows: Sequence[str]) -> None:
     """Each row of a small run, and a table of promises under the script's name."""
-    text = printed(*command)
+    text = run_script(*command)
     for row in (*rows, f"{command[0].removesuffix('.py')} |"):
         assert f"\n| {row}" in text
 
@@ -56,7 +56,7 @@ def test_it_prints_rows_and_promises(command: Sequence[str], rows: Sequence[str]
 )
 def test_views_are_timed(command: Sequence[str], rows: Sequence[str]) -> None:
     """What `top` and the web page cost over some keys, in every view."""
-    text = printed(*command)
+    text = run_script(*command)
     for row in rows:
         assert f"\n| {row}" in text
 
@@ -65,7 +65,7 @@ def test_views_are_timed(command: Sequence[str], rows: Sequence[str]) -> None:
 def test_hidden_limits_are_measured_and_gathered(tmp_path: Path) -> None:
     """Rows are run, on workers and on callers without a framework, and the page of the docs is written of them."""
     for way in ("adapt=`, Dramatiq", "AIMD"):
-        printed(
+        run_script(
             *("adapt.py", "--only", "token bucket", "--way", way),
             *("--results", str(tmp_path / "rows"), "--write", str(tmp_path)),
         )
@@ -78,7 +78,7 @@ def test_hidden_limits_are_measured_and_gathered(tmp_path: Path) -> None:
 @pytest.mark.workers
 def test_shares_are_measured_and_gathered(tmp_path: Path) -> None:
     """A row is run, its table is printed, and the page of the docs is written of it."""
-    text = printed("shares.py", "--only", "share=", "--results", str(tmp_path / "rows"), "--write", str(tmp_path))
+    text = run_script("shares.py", "--only", "share=", "--results", str(tmp_path / "rows"), "--write", str(tmp_path))
     row = "\n| `share=` | Dramatiq, Redis | "
     assert row in text
     assert row in (tmp_path / "results/shares.md").read_text("utf-8")

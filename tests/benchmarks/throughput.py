@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, printed, ratios, spread, table
+from support.reports.tables import Promise, about, print_results, ratios, spread, table
 from support.servers.processes import ServerMissing
 from support.throughput.run import AN_INCR, SETUPS, VARIANTS, Bench, Setup, Timing
 
@@ -118,7 +118,7 @@ def main() -> int:
     head = about("dramatiq", "rq", "celery", "taskiq", "huey", "redis")
     told = ", ".join(f"{max(20, round(setup.jobs * options.jobs))} ({name})" for name, setup in SETUPS.items())
     head += f"\n{options.rounds} rounds; jobs of a run: {told}."
-    return printed("throughput", head, [table(_TITLES, rows), _NOTES], shown)
+    return print_results("throughput", head, [table(_TITLES, rows), _NOTES], shown)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.flood.waiting_jobs import KINDS, Found, Plan, happen
 from support.reports.command import parser_of
-from support.reports.tables import Promise, about, printed, table
+from support.reports.tables import Promise, about, print_results, table
 
 LEAST_USE = 0.98
 _TITLES = [
@@ -66,7 +66,7 @@ def _s(seconds: float | None, digits: int = 1) -> str:
 
 
 def judged(name: str, found: Found) -> Iterator[Promise]:
-    """What is promised at any size, and the use, which is printed."""
+    """What is promised at any size, and the use, which is print_results."""
     told = f"{found.beyond_us / 1000:+.1f} ms"
     yield Promise(f"{name}: the bound, at worst", told, "<= 0", found.beyond_us <= 0)
     lost = found.lost + found.stranded
@@ -101,7 +101,7 @@ def main() -> int:
             if keep:
                 keep.write_text(json.dumps(gathered), "utf-8")
     rows = table(_TITLES, [row(name, found) for name, found in gathered.items()])
-    return printed("waiting_jobs", about("dramatiq", "celery", "rq", "redis"), [rows, _NOTES], shown)
+    return print_results("waiting_jobs", about("dramatiq", "celery", "rq", "redis"), [rows, _NOTES], shown)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from urllib.parse import quote
 import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
 
 from top_cost import LIMIT, fill
 

@@ -47,4 +47,4 @@ class DramatiqSlotting(Slotting):
         count = processes or self.slots.processes
         threads = threads or self.slots.threads
         command = Workers.command("support.dramatiq.slot_jobs", processes=count, threads=threads)
-        return self.begun(Fleet([command], self._environment), count)
+        return self.wait_until_ready(Fleet([command], self._environment), count)

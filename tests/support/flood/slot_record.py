@@ -255,7 +255,7 @@ class Slotting(SlotRecord):
         """Jobs that still wait, and those that have failed."""
         raise NotImplementedError
 
-    def begun(self, fleet: Fleet, count: int) -> Fleet:
+    def wait_until_ready(self, fleet: Fleet, count: int) -> Fleet:
         """*fleet*, whose *count* processes are ready for work when this returns."""
         self.running.append(fleet)
         wait_until(

@@ -19,7 +19,7 @@ from support.plain.plan import Plan
 from support.servers.processes import patient
 from throttlekit import Limit, Limiter, RateLimited, TokenBucket
 
-__all__ = ["FAULTS", "KINDS", "RATE", "Fleet", "account_of", "declared", "limits_of"]
+__all__ = ["FAULTS", "KINDS", "RATE", "Fleet", "account_of", "limits_of", "worker_jobs"]
 
 FAULTS = ("pause", "429", "set", "undecodable", "store", "queue")
 KINDS = ("a", "b")
@@ -70,7 +70,7 @@ class Fleet(Plan):
         return f"{self.redis_base}/2"
 
 
-def declared() -> tuple[Limiter, list[tuple[str, Callable[[str, str], None], list[Limit]]]]:
+def worker_jobs() -> tuple[Limiter, list[tuple[str, Callable[[str, str], None], list[Limit]]]]:
     """The limiter of this worker, and the jobs that it knows."""
     fleet = Fleet(**json.loads(os.environ["TK_PLAIN"]))
     names = [(f"{kind}_{fault}", limits_of(kind, fault)) for fault in FAULTS for kind in KINDS]

@@ -1,8 +1,8 @@
 """
 What workers of any framework run that need plain jobs under limits, as $TK_PLAIN says: see `support.plain.plan`.
 
-The module that it names has `declared`: a limiter, or None for workers without throttlekit, and each job's name, body
-and limits.
+`worker_jobs` of the module that it names returns a limiter, or None for workers without throttlekit, and the name, the
+body and the limits of each job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from throttlekit import Limit
 __all__ = ["app", "broker"]
 
 _plan = Plan.read()
-_limiter, _jobs = importlib.import_module(_plan.jobs).declared()
+_limiter, _jobs = importlib.import_module(_plan.jobs).worker_jobs()
 
 
 def _throttle(limits: Sequence[Limit]) -> dict[str, Any]:

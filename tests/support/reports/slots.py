@@ -13,7 +13,7 @@ from support.reports.command import show
 from support.servers.flood import Servers
 from support.waiting import wait_until
 
-__all__ = ["Row", "Scenario", "angry", "backlog", "kill", "report", "send_calls"]
+__all__ = ["Row", "Scenario", "measure_429", "measure_backlog", "measure_kill", "report", "send_calls"]
 
 PAUSE = 10
 """Seconds that the angry partner asks for."""
@@ -74,7 +74,7 @@ def report(brokers: Iterable[Servers], scenarios: Sequence[Scenario], only: str)
     return show(shown, faults, width=180)
 
 
-def backlog(
+def measure_backlog(
     row: Row, place: Any, bodies: Sequence[float], *, least_use: float = 0.0, most_deliveries: float = 1e9
 ) -> None:
     """
@@ -99,7 +99,7 @@ def backlog(
     row.tell("begun twice", twice, good=not twice)
 
 
-def kill(row: Row, place: Any, doomed: Callable[[], Any], others: Callable[[], Any]) -> None:
+def measure_kill(row: Row, place: Any, doomed: Callable[[], Any], others: Callable[[], Any]) -> None:
     """
     Workers that hold four of eight slots are killed on a busy key: when do the others have all eight?
 
@@ -132,7 +132,7 @@ def kill(row: Row, place: Any, doomed: Callable[[], Any], others: Callable[[], A
              and full - killed_us <= (lease + 1) * 1e6)  # fmt: skip
 
 
-def angry(row: Row, place: Any, jobs: int, *, rate: int, threads: int, beyond: float) -> None:
+def measure_429(row: Row, place: Any, jobs: int, *, rate: int, threads: int, beyond: float) -> None:
     """
     A partner that answers 429 at full flood, from a call on, to jobs of the key "one" that have all been sent; half as
     many are of the key "other".
@@ -165,7 +165,7 @@ def angry(row: Row, place: Any, jobs: int, *, rate: int, threads: int, beyond: f
 
 
 def send_calls(place: Any, jobs: int, from_call: int) -> None:
-    """Send what `angry` waits for, to a partner that is angry from that call on."""
+    """Send what `measure_429` waits for, to a partner that is angry from that call on."""
     place.partner.be_angry("one", PAUSE, from_call=from_call)
     for n in range(jobs):
         place.call(f"a{n}", "one")

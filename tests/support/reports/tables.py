@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from importlib import metadata
 
-__all__ = ["PROMISES", "Promise", "about", "page", "printed", "promises", "ratios", "spread", "table"]
+__all__ = ["PROMISES", "Promise", "about", "page", "print_results", "promises", "ratios", "spread", "table"]
 
 PROMISES = ("measured by", "what", "measured", "asked for", "kept")
 """The titles of the table that `tests/benchmarks/page.py` gathers from all commands."""
@@ -44,7 +44,7 @@ def promises(script: str, kept: Iterable[Promise]) -> str:
     return table(PROMISES, [(script, each.what, each.measured, each.asked, words[each.kept]) for each in kept])
 
 
-def printed(script: str, head: str, parts: Sequence[str], kept: Iterable[Promise]) -> int:
+def print_results(script: str, head: str, parts: Sequence[str], kept: Iterable[Promise]) -> int:
     """Print what *script* measured, and what it was to show; return its exit code."""
     found = list(kept)
     print(f"{head}\n", *(f"{part}\n" for part in parts), promises(script, found), sep="\n")

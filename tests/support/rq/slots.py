@@ -56,7 +56,7 @@ class RqSlotting(Slotting):
         kinds = kinds or tuple(self.slots.kinds)
         commands = [rq_worker(self._url, self.queue_name, kind=kind, options=["-c", _JOBS]) for kind in kinds]
         fleet = Fleet(commands, self._environment)
-        self.begun(fleet, len(kinds))
+        self.wait_until_ready(fleet, len(kinds))
         return fleet
 
     def failed(self) -> int:

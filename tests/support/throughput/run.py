@@ -28,8 +28,17 @@ from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
 
 __all__ = [
-    "AN_INCR", "LIMIT", "SETUPS", "VARIANTS", "WITHOUT_THROTTLEKIT", "Bench", "Setup", "Timing", "ask", "declared",
+    "AN_INCR",
+    "LIMIT",
+    "SETUPS",
+    "VARIANTS",
+    "WITHOUT_THROTTLEKIT",
+    "Bench",
+    "Setup",
+    "Timing",
+    "ask",
     "mark",
+    "worker_jobs",
 ]  # fmt: skip
 
 AN_INCR = "an INCR"
@@ -111,7 +120,7 @@ async def _mark_in_loop(index: int) -> None:
     mark(index)
 
 
-def declared() -> tuple[Limiter | None, list[tuple[str, Any, list[TokenBucket]]]]:
+def worker_jobs() -> tuple[Limiter | None, list[tuple[str, Any, list[TokenBucket]]]]:
     """The limiter of this worker, if it has one, and its job."""
     told, body = _told(), mark
     if told["framework"] == "taskiq":
