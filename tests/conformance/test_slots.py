@@ -1,4 +1,4 @@
-"""Every store does what concurrency limits promise: slots are held, renewed, released, lost; and workflows hold them."""
+"""Every store does what concurrency limits promise: slots are held, renewed, released, lost; workflows hold them."""
 
 from __future__ import annotations
 
