@@ -151,7 +151,7 @@ def scenarios(quick: bool) -> list[Scenario]:
         Scenario(
             "Slots",
             f"{pool}, no limit, {name}",
-            lambda w, row, of=(pool, amount, seconds): run_without_limit(w, row, *of),
+            lambda w, r, of=(pool, amount, seconds): run_without_limit(w, r, *of),
         )
         for pool in ("prefork", "threads")
         for name, amount, seconds in backlogs

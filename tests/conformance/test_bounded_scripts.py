@@ -5,7 +5,6 @@ anew in pieces of 1 000, and the longest log is written in such pieces.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,12 +28,6 @@ SLOTS = Concurrency("slots", 1_000_000, lease=60)
 REPORT: dict[str, list[str]] = {
     "process": ["", ""], "limits": [], "jobs": [], "keys": [], "counts": [], "waits": [], "rates": []
 }  # fmt: skip
-
-
-@pytest.fixture
-def store(redis_url: str) -> Iterator[RedisStore]:
-    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
-        yield store
 
 
 def _fill(client: Any, ends_us: int, many: int = MANY, slots: int = 1) -> str:
@@ -185,10 +178,9 @@ def _cases(server: Slowest, size: int) -> dict[str, tuple[Callable[[], Any], Cal
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [10_000, 100_000])
-def test_no_script_holds_the_server_for_more_than_5_ms(slowest: Slowest, size: int) -> None:
+def test_no_script_holds_the_server_for_more_than_5_ms(slowest: Slowest) -> None:
     """
     As its SLOWLOG says. Of a busy machine the best of some tries counts: one alone may be the time of another process.
     """
-    for name, (prepare, act) in _cases(slowest, size).items():
-        wait_until(lambda: slowest.of(prepare, act) <= 5_000, description=f"{name}, {size}", timeout=60)  # noqa: B023
+    for name, (prepare, act) in _cases(slowest, 100_000).items():
+        wait_until(lambda: slowest.of(prepare, act) <= 5_000, description=name, timeout=60)  # noqa: B023

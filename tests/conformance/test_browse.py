@@ -36,12 +36,6 @@ _NOTHING = {"process": [""], "limits": [], "jobs": [], "keys": [], "counts": [],
 
 
 @pytest.fixture
-def store(redis_url: str) -> Iterator[RedisStore]:
-    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
-        yield store
-
-
-@pytest.fixture
 def limiter(redis_url: str) -> Iterator[Limiter]:
     with contextlib.closing(Limiter(RedisStore(redis_url, timeout=5))) as limiter:
         yield limiter

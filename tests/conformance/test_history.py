@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from support.servers.processes import Cluster
 from throttlekit import Job, Limiter, TokenBucket
@@ -28,12 +25,6 @@ from throttlekit.stores.redis import RedisStore
 BEGIN = 1_000_000 * 3_600
 LONG = TokenBucket("long", "100/minute", burst=3)
 ID = limit_id(LONG.name, LONG.fingerprint)
-
-
-@pytest.fixture
-def store(redis_url: str) -> Iterator[RedisStore]:
-    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
-        yield store
 
 
 def _add(store: RedisStore, now: float, *, by_reader: bool = False, most: int = 200, **added: Moment) -> None:

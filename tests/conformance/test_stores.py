@@ -17,15 +17,12 @@ import pytest
 from conformance.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench, run_in_threads
 from conformance.cases import BURST_CASES, CASES, Case
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.algorithms.by_latency import ByLatency
 from throttlekit._core.answer import GUEST, Answer, Caller, Reason
-from throttlekit._core.latency import Drop
 from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.slowdown import Fall, Remaining
-from throttlekit._core.storage_keys import workflow_name
 from throttlekit._core.waitlist import State
 from throttlekit.stores import MemoryStore, Store, StoreClaim
-from throttlekit.stores.base import Lease, Slowing
+from throttlekit.stores.base import Slowing
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import StoreConformance
 
@@ -461,141 +458,11 @@ def test_long_periods_and_large_costs_are_exact(bench: Bench) -> None:
     for limit, retries_us in promised.items():
         bench.drain(limit)
         assert [bench.look(limit, cost=1 + more).retry_us for more in range(len(retries_us))] == retries_us, limit
-    for kind in (TokenBucket, FixedWindow, SlidingWindow):
-        limit = kind(NAME, "99999989/d", **({"burst": 99_999_989} if kind is TokenBucket else {}))
+    day = "99999989/d"
+    large: list[Limit] = [TokenBucket(NAME, day, burst=99_999_989), FixedWindow(NAME, day), SlidingWindow(NAME, day)]
+    for limit in large:
         assert bench.ask(limit, cost=99_999_980).allowed
         assert bench.passing(limit) == 9, limit
-
-
-# Slots
-
-SLOTS, LEASE_US = Concurrency(NAME, 5, lease=30), 30 * SECOND_US
-ADAPTS = Concurrency(NAME, 9, lease=30, adapt=ByLatency(2, timeout=20))
-WORKFLOWS = Concurrency(NAME, 2, lease=30)
-
-
-def _held(bench: Bench, limit: Limit) -> int:
-    use = bench.ask(limit, holder="looks", caller=Caller.PEEK).uses[0]
-    assert use is not None
-    return use.units
-
-
-def test_as_many_hold_a_slot_as_there_are(bench: Bench) -> None:
-    """By the sum of their costs. A release by a stranger, or a second one, changes nothing."""
-    taken = [bench.ask(SLOTS, holder=holder, cost=cost).allowed for holder, cost in (("a", 2), ("b", 1), ("c", 3))]
-    assert taken == [True, True, False]
-    assert bench.ask(SLOTS, holder="free", cost=0).allowed
-    for holder, cost, held in (("stranger", 1, 3), ("b", 2, 3), ("a", 2, 1), ("a", 2, 1), ("b", 1, 0)):
-        bench.release(bench.lease(SLOTS, holder, cost=cost))
-        assert _held(bench, SLOTS) == held, (holder, cost)
-    granted = list[bool]()
-    run_in_threads(8, lambda n: granted.extend(bench.ask(SLOTS, holder=f"{n}-{i}").allowed for i in range(5)))
-    assert sum(granted) == 5
-
-
-def test_a_slot_is_free_when_its_lease_ends(bench: Bench) -> None:
-    """And not a microsecond sooner. A renewal keeps it; one that is late takes free slots, or none."""
-    assert bench.ask(SLOTS, holder="dead", cost=3).allowed
-    assert bench.ask(SLOTS, holder="lives", cost=2).allowed
-    dead, lives = bench.lease(SLOTS, "dead", cost=3), bench.lease(SLOTS, "lives", cost=2)
-    bench.now_us += LEASE_US - 1
-    assert not bench.ask(SLOTS, holder="next").allowed
-    assert bench.renew(lives) == [True]
-    bench.now_us += 1
-    assert _held(bench, SLOTS) == 2
-    assert bench.ask(SLOTS, holder="next").allowed
-    assert bench.renew(dead, lives) == [False, True]
-    bench.release(bench.lease(SLOTS, "next"))
-    bench.pause(SLOTS, SECOND_US)  # jobs that hold a slot run on
-    assert bench.renew(dead) == [True]
-    assert _held(bench, SLOTS) == 5
-
-
-def test_slots_that_come_back_are_for_the_first_that_waits(bench: Bench) -> None:
-    """However many it needs; its denial has the mean time for which slots are held."""
-    for number in range(5):
-        assert bench.ask(SLOTS, holder=f"a{number}").allowed
-    bench.now_us += 5 * SECOND_US
-    bench.release(*(bench.lease(SLOTS, f"a{number}", NOW_US) for number in range(5)))
-    for number in range(5):
-        assert bench.ask(SLOTS, holder=f"b{number}").allowed
-    retries = [bench.ask(SLOTS, holder=f"w{n}", job=f"w{n}").retry_us - bench.now_us for n in range(3)]
-    assert retries == [SECOND_US, 2 * SECOND_US, 3 * SECOND_US]
-    bench.forget(SLOTS, job="w0")
-    bench.forget(SLOTS, job="w1")
-    bench.forget(SLOTS, job="w2")
-    for holder, cost in (("large", 2), ("small", 1)):
-        assert not bench.ask(SLOTS, holder=holder, job=holder, cost=cost).allowed
-    bench.release(bench.lease(SLOTS, "b0"))
-    assert bench.woken(SLOTS) == []
-    bench.release(bench.lease(SLOTS, "b1"))
-    assert bench.woken(SLOTS) == ["large"]
-    assert bench.ask(SLOTS, holder="new").reason is Reason.IN_LINE
-    assert bench.ask(SLOTS, holder="large", job="large", cost=2).allowed
-
-
-def _rounds(bench: Bench, holds: int, us: int = SECOND_US) -> int:
-    """Hold all slots that adapt, until so many holds have ended; returns how many could be held at last."""
-    most = number = 0
-    while number < holds:
-        names, granted_us = [f"h{number}#{each}" for each in range(10)], bench.now_us
-        held = [each for each in names if bench.ask(ADAPTS, holder=each).allowed]
-        bench.now_us += us
-        bench.release(*(bench.lease(ADAPTS, each, granted_us) for each in held))
-        most = len(held)
-        number += most
-    return most
-
-
-def test_slots_adapt_to_how_long_they_are_held(bench: Bench) -> None:
-    """From the floor they double; a refusal, a time-out and a lease that ended take slots away, once each."""
-    assert (_rounds(bench, 16), _rounds(bench, 16), _rounds(bench, 200)) == (2, 4, 9)
-    bench.reset(ADAPTS)
-    for us in (20 * SECOND_US, LEASE_US):
-        assert _rounds(bench, 70) == 9
-        granted_us = bench.now_us
-        assert bench.ask(ADAPTS, holder="late").allowed
-        bench.now_us += us
-        bench.release(bench.lease(ADAPTS, "late", granted_us))
-        assert [bench.ask(ADAPTS, holder=f"{us}-{n}").allowed for n in range(9)] == [True] * 8 + [False]
-        bench.reset(ADAPTS)
-    assert _rounds(bench, 140) == 9
-    granted_us = bench.now_us
-    bench.now_us += SECOND_US
-    for _ in range(5):  # of jobs that were admitted before the first of them
-        bench.store.slow([Slowing(bench.claim(ADAPTS), Drop(granted_us))], now_us=bench.now_us)
-    assert [bench.ask(ADAPTS, holder=f"n{n}").allowed for n in range(9)] == [True] * 8 + [False]
-    plain = Concurrency(NAME, 9, lease=30)
-    assert bench.ask(plain, holder="of a process that does not adapt").allowed
-
-
-def test_workflows_hold_a_slot_from_job_to_job(bench: Bench) -> None:
-    """Until they are done, or for a lease after the last sign; their jobs pass those that wait."""
-
-    def ask(workflow: str, **options: Any) -> Answer:
-        return bench.ask(WORKFLOWS, holder=workflow_name(workflow), **options)
-
-    def lease(workflow: str, *, done: bool = False) -> Lease:
-        found: Any = bench.lease(WORKFLOWS, workflow_name(workflow))
-        return replace(found, algorithm=replace(found.algorithm, lease_us=0)) if done else found  # type: ignore[no-any-return]
-
-    for _ in range(2):
-        assert [ask(each).allowed for each in "abc"] == [True, True, False]
-        bench.release(lease("a"))
-    assert _held(bench, WORKFLOWS) == 2
-    for id, workflow in (("first", "c"), ("second", "c"), ("last", "d")):
-        assert not ask(workflow, job=id).allowed
-    assert ask("a", job="passes").allowed
-    bench.release(lease("a", done=True))
-    assert bench.woken(WORKFLOWS)[0] == "first"
-    assert [ask("c", job=id).allowed for id in ("first", "second")] == [True, True]
-    assert bench.renew(lease("a")) == [False]
-    bench.pause(WORKFLOWS, SECOND_US)
-    assert ask("c", job="third").reason is Reason.PAUSED
-    bench.now_us += LEASE_US - 1
-    bench.release(lease("c"))
-    bench.now_us += 2
-    assert _held(bench, WORKFLOWS) == 1, "the end of a job is a sign"
 
 
 def test_instants_of_one_unit_of_ten(bench: Bench) -> None:

@@ -38,12 +38,6 @@ def waker(limiter: Limiter) -> Iterator[Waker[str]]:
         yield waker
 
 
-@pytest.fixture
-def store(redis_url: str) -> Iterator[RedisStore]:
-    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
-        yield store
-
-
 def _flood(limiter: Limiter, waker: Waker[str], accounts: int) -> None:
     """Of each account one job passes, and two wait."""
     for number in range(accounts):

@@ -154,12 +154,6 @@ def test_the_end_of_a_pause_wakes_a_job(store: Any, rung: Callable[[], list[str]
     assert _ask(store, "one", claim, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
 
 
-def test_a_429_leaves_no_units_behind(store: Any) -> None:
-    """After it the limit counts as used."""
-    store.pause([_claim(FAST)], SECOND, NOW_US, emptied=True)
-    assert _ask(store, "one", _claim(FAST), at_us=NOW_US + SECOND).reason is Reason.EXHAUSTED
-
-
 def test_a_higher_pace_wakes_a_job(store: Any, rung: Callable[[], list[str]]) -> None:
     """What downstream says of a later window replaces what it said before."""
     claim = _claim(FAST)
@@ -243,18 +237,6 @@ def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> N
     assert found.first == (("p", "one"), ("p", "two"))
     assert store.list_waiting(claim, 9).first[2:] == (("q", "three"),)
     assert store.list_waiting(_claim(FAST), 2) == ((0, 0, 0, ()))
-
-
-def test_a_caller_that_does_not_wait_gets_no_position(store: Any) -> None:
-    """It passes only if nobody waits, and is told when it would."""
-    claim, request = _claim(SLOW), Request([_claim(SLOW)], WITHOUT_JOB)
-    assert store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt).allowed
-    denied = store.ask(request.claims, request.asker, NOW_US, attempt=request.attempt)
-    assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, NOW_US + SECOND)
-    assert store.list_waiting(claim).jobs == 0
-    peek = store.ask([claim], Asker(Caller.PEEK), NOW_US + SECOND)
-    assert peek.allowed
-    assert store.ask(request.claims, request.asker, NOW_US + SECOND, attempt=request.attempt).allowed
 
 
 def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
