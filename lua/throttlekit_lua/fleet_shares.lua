@@ -125,7 +125,7 @@ for i, each in ipairs(cjson.decode(ARGV[1])) do
       redis.call('HSET', key, 'last', whole(minute))
     end
     add_to(key, MINUTES, minute, each[1], each[2])
-    redis.call('EXPIRE', key, whole(KEPT))
+    redis.call('EXPIRE', KEYS[i + 1], whole(KEPT))
   end
 end
 redis.call('EXPIRE', KEYS[1], whole(KEPT))
