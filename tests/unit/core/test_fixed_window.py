@@ -458,10 +458,3 @@ def test_weeks_begin_on_monday(instant_us: int, tz: str | None) -> None:
         weeks = [at(each).astimezone(zone).isocalendar()[:2] for each in (instant_us, later_us)]
         same = charge.admit(Count(0, 0), later_us).window == charge.admit(None, instant_us).window  # type: ignore[union-attr]
         assert same is (weeks[0] == weeks[1])
-
-
-def test_process_has_a_share_of_the_month() -> None:
-    """A process's own share of a month's quota is of the same months."""
-    share = FixedWindow("quota", "100/month", on_store_failure="local", processes=4).local_part
-    assert share is not None
-    assert share.rate == "25/month"
