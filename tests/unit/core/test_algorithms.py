@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.algorithms.fixed_window import FixedWindowAlgorithm
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.time_zone import Zone
 
 NOW_US = 1_800_000_000_000_000
 MS = 1000
@@ -117,3 +119,21 @@ def test_mark_stands_for_the_rate(algorithm: Any) -> None:
 def test_units_that_do_not_wait(limit: Limit, cost: int, grace_us: int, tight: bool) -> None:
     """A unit is lost where the bucket is full before the grace time is over, and while a slot lies free."""
     assert (_bound(limit, cost, NOW_US).keeps_us < grace_us) is tight
+
+
+@pytest.mark.parametrize(
+    ("charge", "code", "params"),
+    [
+        (TokenBucket("x", "10/s", burst=5).bind(2), "t", (300_000, 500_000, "100000")),
+        (TokenBucket("x", "7000000/s", burst=5).bind(1), "t", (0, 1, "1000000/7000000")),
+        (FixedWindowAlgorithm(1, 3, 60, Zone(7200, ((9, 3600), (18, -5)))), "f", (3, 60, "7200 9 3600 18 -5")),
+        (FixedWindowAlgorithm(1, 3, 60), "f", (3, 60, "0")),
+        (SlidingWindow("x", (10**9, 86_400.0)).bind(2), "s", (10**9, 86_400_000_000, 1_227_818)),
+        (SlidingLog("x", "100/minute").bind(2), "l", (100, 60_000_000, 0)),
+        (Concurrency("x", 2).bind(1, 0, "a"), "c", (2, 30_000_000, "a")),
+    ],
+    ids=str,
+)
+def test_script_is_told_the_limit_by_its_numbers(charge: Any, code: str, params: tuple[Any, ...]) -> None:
+    """A letter, and what the script needs besides the size."""
+    assert (charge.code, charge.params) == (code, params)

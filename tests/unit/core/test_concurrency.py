@@ -61,14 +61,6 @@ def limiter(clock: FakeClock) -> Limiter:
 # The rule
 
 
-def test_as_many_as_the_amount_hold_a_slot() -> None:
-    """Two of two pass, a third does not; once one gives back, it does."""
-    state = taken("a", "b")
-    assert slot("c").ready_us(state, NOW_US) > NOW_US
-    state = slot("a").release(state, NOW_US + 1, NOW_US)
-    assert slot("c").ready_us(state, NOW_US + 1) == NOW_US + 1
-
-
 def test_holder_that_is_not_heard_of_is_gone_when_its_lease_ends() -> None:
     """A slot is held up to the last microsecond of the lease, and not for one more."""
     state = taken("a", "b")
@@ -141,13 +133,6 @@ def test_use_tells_who_holds_and_until_when() -> None:
     assert slot("x").use(None, NOW_US) == Use(0, NOW_US)
     assert slot("x").use(taken("a", "b"), NOW_US) == Use(2, NOW_US + LEASE_US)
     assert slot("x").use(taken("a", "b"), NOW_US + LEASE_US) == Use(0, NOW_US + LEASE_US)
-
-
-def test_pause_leaves_the_holders_alone() -> None:
-    """A concurrency limit has no rate that could burst: after a pause its slots are as they were."""
-    state = taken("a")
-    assert slot("x").exhaust(state, NOW_US + 10**9) is state
-    assert slot("x").exhaust(None, NOW_US) is None
 
 
 # Random histories
@@ -368,11 +353,6 @@ def test_clock_that_stepped_back_leaves_the_pace_alone() -> None:
     assert slot("x", 1).ready_us(state, NOW_US - 1_000_000) == NOW_US - 1_000_000 + 50_000
 
 
-def test_script_is_told_the_holder() -> None:
-    """The third of the numbers that the script reads is who will hold the slot."""
-    assert slot("x").params == (2, LEASE_US, "x")
-
-
 # With the limiter
 
 
@@ -391,43 +371,6 @@ def test_grant_has_a_lease_and_release_gives_it_back(limiter: Limiter) -> None:
     assert limiter.peek(SLOTS).remaining == 1
     assert limiter.acquire(SLOTS)
     assert not limiter.acquire(SLOTS)
-
-
-def test_denied_and_peeked_decisions_hold_nothing(limiter: Limiter) -> None:
-    """There is nothing to release, and to release it all the same does nothing."""
-    for _ in range(2):
-        limiter.acquire(SLOTS)
-    for decision in (limiter.acquire(SLOTS), limiter.acquire(SLOTS, job=Job()), limiter.peek(SLOTS)):
-        assert decision.leases == ()
-        limiter.release(decision)
-    assert limiter.peek(SLOTS).remaining == 0
-
-
-def test_lease_ends_by_itself(limiter: Limiter, clock: FakeClock) -> None:
-    """Slots of those who are never heard of again are free after the lease, and not before."""
-    for _ in range(2):
-        limiter.acquire(SLOTS)
-    clock.advance(29.999)
-    assert not limiter.acquire(SLOTS)
-    clock.advance(0.001)
-    assert limiter.acquire(SLOTS)
-
-
-@pytest.mark.parametrize("cost", [2, 5, 100])
-def test_cost_of_a_call_counts_as_one_slot(limiter: Limiter, cost: int) -> None:
-    """A cost that is given for a rate and a concurrency limit takes its units of the one, and one slot of the other."""
-    tokens = TokenBucket("tokens", "100/s", burst=100)
-    decision = limiter.acquire(tokens, SLOTS, cost=cost)
-    assert decision.allowed
-    assert [each.cost for each in decision.charged] == [cost, 1]
-    assert limiter.peek(SLOTS).remaining == 1
-    assert limiter.peek(tokens).remaining == 100 - cost
-
-
-def test_cost_zero_of_a_call_holds_nothing(limiter: Limiter) -> None:
-    """A call that only looks has no lease."""
-    assert limiter.acquire(SLOTS, cost=0).leases == ()
-    assert limiter.peek(SLOTS).remaining == 2
 
 
 def test_cost_may_be_worked_out_from_the_job(limiter: Limiter) -> None:
@@ -464,34 +407,6 @@ def test_cost_of_a_call_that_never_fits_is_refused(limiter: Limiter, cost: Any) 
         limiter.acquire(Concurrency("slots", 4, cost=cost), cost=5)
 
 
-def test_denial_of_another_limit_leaks_no_slot(limiter: Limiter, clock: FakeClock) -> None:
-    """Where a rate denies no slot is held; where the slots deny nothing is charged to the rate."""
-    rate = TokenBucket("rate", "1/minute", burst=1)
-    held = limiter.acquire(rate, SLOTS)
-    for _ in range(5):
-        assert limiter.acquire(SLOTS, rate).limit == rate
-    assert limiter.peek(SLOTS).remaining == 1
-    limiter.acquire(SLOTS)
-    clock.advance(10)
-    other = TokenBucket("other", "1/minute", burst=3)
-    for _ in range(5):
-        assert limiter.acquire(other, SLOTS).limit == SLOTS
-    assert limiter.peek(other).remaining == 3
-    limiter.release(held)
-    assert limiter.acquire(other, SLOTS)
-
-
-def test_keys_have_slots_of_their_own(limiter: Limiter) -> None:
-    """The slots of one account are not those of another."""
-    each = Concurrency("per-account", 1, key="{account}")
-    one, other = Job(kwargs={"account": 1}), Job(kwargs={"account": 2})
-    decision = limiter.acquire(each, job=one)
-    assert not limiter.peek(each, job=one)
-    assert limiter.acquire(each, job=other)
-    limiter.release(decision)
-    assert limiter.acquire(each, key=1)
-
-
 def test_tiers_have_amounts_and_leases_of_their_own(limiter: Limiter, clock: FakeClock) -> None:
     """Each tier has its own number of slots, and its own lease."""
     plan = Concurrency("plan", {"free": 1, "pro": 3}, lease={"free": 1, "pro": 60}, tier="{tier}")
@@ -502,18 +417,6 @@ def test_tiers_have_amounts_and_leases_of_their_own(limiter: Limiter, clock: Fak
     clock.advance(1)
     assert limiter.acquire(plan, job=free)
     assert not limiter.acquire(plan, job=pro)
-
-
-def test_scope_process_is_counted_in_the_process(clock: FakeClock) -> None:
-    """Two limiters on one store each have all slots of such a limit; they are released where they are held."""
-    store, slots = MemoryStore(clock_us=clock), Concurrency("own", 1, scope="process")
-    here, there = Limiter(store), Limiter(store)
-    decision = here.acquire(slots)
-    assert there.acquire(slots)
-    assert not here.acquire(slots)
-    here.release(decision)
-    assert here.acquire(slots)
-    assert len(store) == 0
 
 
 def test_defined_anew_it_is_one_set_of_holders(clock: FakeClock) -> None:
@@ -616,14 +519,3 @@ def test_slot_is_released_not_settled(limiter: Limiter) -> None:
     assert limiter.peek(rate).remaining == 2
     limiter.release(decision)
     assert limiter.peek(SLOTS).remaining == 1
-
-
-def test_reset_forgets_who_holds(limiter: Limiter) -> None:
-    """After a reset all slots are free, and what was held before gives nothing back."""
-    held = [limiter.acquire(SLOTS) for _ in range(2)]
-    limiter.reset(SLOTS)
-    again = [limiter.acquire(SLOTS) for _ in range(2)]
-    assert all(again)
-    for decision in held:
-        limiter.release(decision)
-    assert limiter.peek(SLOTS).remaining == 0

@@ -56,12 +56,6 @@ def test_decision_of_a_class_of_ones_own() -> None:
     assert dataclasses.replace(told, allowed=False).allowed is False
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-def test_decision_is_true_when_allowed(allowed: bool) -> None:
-    """A decision is true exactly when it allows."""
-    assert bool(_decision(allowed=allowed)) is allowed
-
-
 def test_headers_of_a_grant() -> None:
     """A grant tells policy, limit, what remains, and when all is back, in whole seconds rounded up; twice."""
     assert _decision().headers() == {

@@ -79,12 +79,6 @@ def test_names_are_short_and_plain(triple: tuple[str, str, str | None]) -> None:
     assert len(name) <= 390
 
 
-@given(one=triples, other=triples)
-def test_buckets_and_lines_are_apart(one: tuple[str, str, str | None], other: tuple[str, str, str | None]) -> None:
-    """No bucket shares a name with any line."""
-    assert stored(one) != wait_names(stored(other))[0]
-
-
 @given(triple=triples)
 def test_two_definitions_never_meet(triple: tuple[str, str, str | None]) -> None:
     """Two definitions of one limit share neither bucket nor line."""

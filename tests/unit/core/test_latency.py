@@ -381,11 +381,6 @@ def test_what_can_never_work_is_refused(make: Any, text: str) -> None:
         make()
 
 
-def test_unknown_option_is_refused() -> None:
-    with pytest.raises(TypeError, match="span"):
-        ByLatency(2, span=3)  # type: ignore[call-arg]
-
-
 def test_it_is_a_value_and_no_part_of_the_definition() -> None:
     assert ByLatency(2) == ByLatency(2)
     assert ByLatency(2, timeout=3) == ByLatency(2, timeout=timedelta(seconds=3)) != ByLatency(2)
@@ -418,12 +413,6 @@ def test_set_and_scaled_amounts_bound_the_floor() -> None:
         assert (algorithm.floor, algorithm.amount) == (floor, amount)
     varying = Concurrency("llm", lambda job: 1, adapt=ByLatency(2))
     assert varying.for_job(Job(name="j")).bind(1).params[2] == "1 0 "
-
-
-def test_tiers_adapt_apart() -> None:
-    limit = Concurrency("llm", {"free": 4, "pro": 40}, tier="{t}", adapt=ByLatency(2))
-    assert limit.tiers is not None
-    assert all(tier.adapt == ByLatency(2) for tier in limit.tiers.values())
 
 
 def test_lease_tells_the_store_how_long_it_was_held(store: MemoryStore, clock: FakeClock) -> None:

@@ -18,7 +18,6 @@ from support.servers.blocking import either
 from throttlekit import (
     Concurrency,
     ConfigurationError,
-    Decision,
     FixedWindow,
     Job,
     LeakyBucket,
@@ -486,16 +485,6 @@ def test_pause_of_a_key_is_of_that_key_only(limiter: Limiter) -> None:
         limiter.pause(account, 30)
 
 
-def test_job_waits_behind_it_and_passes(limiter: Limiter, clock: FakeClock) -> None:
-    """A denied job is told how long to wait, and passes then."""
-    partner = TokenBucket("partner", "1/s", burst=5)
-    limiter.pause(partner, 30)
-    denied = limiter.acquire(partner, job=Job(id="1"))
-    assert (denied.reason, denied.delay) == ("paused", 30.0)
-    clock.advance(denied.delay)
-    assert limiter.acquire(partner, job=Job(id="1"))
-
-
 def test_resume_lets_what_has_come_pass(limiter: Limiter, clock: FakeClock) -> None:
     """After `resume` the limit is as it would be; to resume what is not paused does nothing."""
     partner = TokenBucket("partner", "1/s", burst=5)
@@ -539,41 +528,6 @@ def test_limit_of_a_process_is_paused_in_the_process() -> None:
     assert here.peek(own).reason == "paused"
     assert there.acquire(own)
     assert len(store) == 0
-
-
-def test_slots_of_a_paused_limit_can_be_released(limiter: Limiter, clock: FakeClock) -> None:
-    """Those who run on give back as ever, and afterwards all slots are there."""
-    slots = Concurrency("slots", 2, lease=60)
-    held: list[Decision] = [limiter.acquire(slots), limiter.acquire(slots)]
-    limiter.pause(slots, 10)
-    for decision in held:
-        limiter.release(decision)
-    assert limiter.acquire(slots).reason == "paused"
-    clock.advance(10)
-    assert limiter.acquire(slots)
-    assert limiter.acquire(slots)
-
-
-@every_limit
-def test_newcomers_stay_behind_those_who_waited_for_its_end(clock: FakeClock, limit: Limit) -> None:
-    """However long it lasted, they keep their positions."""
-    limiter = Limiter(MemoryStore(clock_us=clock))
-    limiter.pause(limit, 300)
-    waiting = [limiter.acquire(limit, job=Job(id=str(number))) for number in range(5)]
-    clock.advance(300)
-    newcomer = limiter.acquire(limit, job=Job(id="new"))
-    assert newcomer.delay >= waiting[-1].delay - 300
-    clock.advance(waiting[0].delay - 300)
-    first = limiter.acquire(limit, job=Job(id="0"))
-    assert first.allowed
-
-
-def test_reset_ends_it(limiter: Limiter) -> None:
-    """A reset forgets the pause too."""
-    partner = TokenBucket("partner", "1/s", burst=5)
-    limiter.pause(partner, 30)
-    limiter.reset(partner)
-    assert limiter.peek(partner).remaining == 5
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "30", None, True, 1_800_000_000])

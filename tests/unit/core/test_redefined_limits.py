@@ -6,8 +6,6 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from throttlekit import (
     ConfigurationError,
@@ -138,23 +136,6 @@ def test_key_and_cost_may_change_and_positions_stay(store: MemoryStore, clock: F
     assert after.acquire(new, job=jobs[0])
 
 
-@given(
-    rates=st.lists(st.sampled_from(["1/day", "7/hour", "5/minute", "3/s", "100/s"]), min_size=2, max_size=8),
-    algorithms=st.lists(st.sampled_from(ALGORITHMS), min_size=8, max_size=8),
-    waits=st.lists(st.floats(0, 100), min_size=8, max_size=8),
-)
-def test_however_often_it_changes_each_definition_keeps_its_own_bound(
-    rates: list[str], algorithms: list[Any], waits: list[float]
-) -> None:
-    """At one instant no more passes than the capacity of the definition in force, whatever was before it."""
-    clock = FakeClock()
-    store = MemoryStore(clock_us=clock)
-    for rate, algorithm, wait in zip(rates, algorithms, waits, strict=False):
-        limit = algorithm("api", rate)
-        assert drain(Limiter(store), limit) <= limit.capacity
-        clock.advance(wait)
-
-
 @pytest.mark.parametrize(("one", "other"), list(permutations(EVERY, 2)))
 def test_one_name_has_one_definition_in_a_process(one: str, other: str) -> None:
     """In one process, two definitions under one name are a mistake; the message shows both."""
@@ -180,21 +161,3 @@ def test_limit_given_twice_is_an_error(verb: str, name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         getattr(Limiter(), verb)(limit, limit.for_job(job()), job=job())
     assert str(caught.value) == told
-
-
-@given(
-    pairs=st.lists(
-        st.tuples(
-            st.text(min_size=1, max_size=3) | st.text("a:{}%~\n😀", min_size=1, max_size=4) | st.just("x" * 10_000),
-            st.text(max_size=3) | st.text("a:{}%~\n😀", max_size=4) | st.just("y" * 10_000),
-        ),
-        unique=True,
-        max_size=8,
-    )
-)
-def test_no_two_names_and_keys_share_a_budget(pairs: list[tuple[str, str]]) -> None:
-    """Whatever text names and keys hold, each pair has a budget of its own."""
-    limiter = Limiter(MemoryStore(clock_us=FakeClock()))
-    limits = {name: FixedWindow(name, "1/day", key=lambda job: job.kwargs["key"]) for name, _ in pairs}
-    assert all(limiter.acquire(limits[name], key=key) for name, key in pairs)
-    assert not any(limiter.acquire(limits[name], job=Job(kwargs={"key": key})) for name, key in pairs)

@@ -108,15 +108,6 @@ def test_what_the_scope_does_not_name_is_counted_together(limiter: Limiter, scop
     assert not limiter.acquire(limit, job=job(**other))
 
 
-def test_global_is_the_default(limiter: Limiter) -> None:
-    """Without a scope, every queue and job shares one budget, and the key is empty."""
-    limit = FixedWindow("api", "1/day")
-    assert limit.scope == "global"
-    assert limiter.acquire(limit, job=job()).key == ""
-    assert not limiter.acquire(limit, job=job(queue="fax", name="print"))
-    assert limit == FixedWindow("api", "1/day", scope="global")
-
-
 @pytest.mark.parametrize("scope", ["queue", "job"])
 def test_scope_and_key_are_counted_by_pairs(limiter: Limiter, scope: Any) -> None:
     """With a key as well, each pair has a budget; queue "a" with key "b:c" is not queue "a:b" with key "c"."""
@@ -149,12 +140,6 @@ def test_reset_is_of_the_jobs_queue(limiter: Limiter) -> None:
     limiter.reset(limit, job=job(queue="fax"))
     assert limiter.acquire(limit, job=job(queue="fax"))
     assert not limiter.acquire(limit, job=job(queue="mail"))
-
-
-def test_another_scope_is_another_definition() -> None:
-    """A limit that gets another scope counts anew: what each queue took says nothing of all of them."""
-    limits = [TokenBucket("api", "1/s", scope=scope) for scope in ("global", "queue", "job", "process")]
-    assert len({limit.fingerprint for limit in limits}) == 4
 
 
 # Each process
@@ -240,20 +225,6 @@ def test_outage_names_the_first_limit_that_needs_the_store(limiter: Limiter, sto
         assert decision.key == ("7" if first is other else "")
 
 
-def test_process_limit_alone_works_while_the_store_is_down(limiter: Limiter, store: Shared) -> None:
-    """What needs no store does not suffer from its outage."""
-    store.down = True
-    assert limiter.acquire(SHARE, job=job())
-
-
-def test_look_at_both_gives_nothing_back(limiter: Limiter) -> None:
-    """A cost of 0 takes nothing, so nothing is given back when the fleet has none."""
-    limiter.acquire(FLEET, cost=3)
-    limiter.acquire(SHARE)
-    assert limiter.acquire(SHARE, FLEET, cost=0)
-    assert limiter.peek(SHARE, cost=0).remaining == 1
-
-
 def test_waiting_for_the_share_is_no_right_of_way_in_the_fleets_line(limiter: Limiter, clock: FakeClock) -> None:
     """A job that waited for its process's share stands behind those that wait for the fleet's limit."""
     limiter.acquire(SHARE, cost=2)
@@ -330,10 +301,3 @@ def test_process_queue_that_is_full_refuses_without_asking(limiter: Limiter, sto
     refused = limiter.acquire(even, FLEET, job=job())
     assert (refused.reason, refused.final, refused.delay) == ("queue full", True, 0.0)
     assert store.asked == []
-
-
-def test_share_by_key_is_counted_by_key(limiter: Limiter) -> None:
-    """A process's share may be one for each key."""
-    share = FixedWindow("own", "1/day", scope="process", key="{account}")
-    passed = [limiter.acquire(share, job=job(account=account)).allowed for account in (1, 1, 2)]
-    assert passed == [True, False, True]

@@ -16,7 +16,6 @@ from throttlekit import (
     Decision,
     FixedWindow,
     Job,
-    LeakyBucket,
     Limit,
     Limiter,
     SlidingLog,
@@ -229,16 +228,6 @@ def test_giving_back_is_never_more_than_was_taken(limiter: Limiter, clock: FakeC
         clock.advance(DAY)
 
 
-def test_bucket_is_never_fuller_than_its_burst(limiter: Limiter, clock: FakeClock) -> None:
-    """Units that have come back by themselves are not given back a second time."""
-    decision = limiter.acquire(PARTNER, cost=5)
-    clock.advance(0.3)
-    limiter.settle(decision, actual=0)
-    assert left(limiter, PARTNER) == 5
-    assert limiter.acquire(PARTNER, cost=5)
-    assert not limiter.acquire(PARTNER)
-
-
 @pytest.mark.parametrize(("limit", "wait"), [(ALGORITHMS[1], 60.0), (ALGORITHMS[2], 120.0), (ALGORITHMS[3], 60.0)])
 def test_what_counts_no_more_stays_taken(limiter: Limiter, clock: FakeClock, limit: Limit, wait: float) -> None:
     """What a window that is over took is not given back to the one that runs."""
@@ -266,36 +255,6 @@ def test_deep_debt_is_paid_in_full(limiter: Limiter, clock: FakeClock) -> None:
     assert not limiter.acquire(PARTNER)
 
 
-def test_debt_grows_by_what_is_settled_later(limiter: Limiter, clock: FakeClock) -> None:
-    """Several jobs that took more than they said owe the sum, also where each is deeper than a minute."""
-    decisions = [limiter.acquire(PARTNER) for _ in range(5)]
-    settled = [limiter.settle(decision, actual=1001) for decision in decisions]
-    assert limiter.peek(PARTNER).retry_after == pytest.approx(500.1)
-    clock.advance(400)
-    limiter.settle(settled[0], actual=1002)
-    assert limiter.peek(PARTNER).retry_after == pytest.approx(100.2)
-
-
-def test_waiting_line_goes_on_behind_a_debt(limiter: Limiter, clock: FakeClock) -> None:
-    """Jobs that are denied by a debt get slots behind it, one after the other, and pass at them."""
-    limiter.settle(limiter.acquire(PARTNER), actual=1005)
-    jobs = [Job(id=id) for id in "abc"]
-    denied = [limiter.acquire(PARTNER, job=each) for each in jobs]
-    assert [decision.delay for decision in denied] == pytest.approx([100.1, 100.2, 100.3])
-    for each in jobs:
-        clock.advance(100.1 if each is jobs[0] else 0.1)
-        assert limiter.acquire(PARTNER, job=each)
-
-
-def test_leaky_bucket_owes_its_intervals(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that turns out to have called three times keeps the next two instants from others."""
-    limit = LeakyBucket("even", "1/s")
-    limiter.settle(limiter.acquire(limit), actual=3)
-    assert limiter.acquire(limit).retry_after == 3.0
-    clock.advance(3)
-    assert limiter.acquire(limit)
-
-
 @given(costs=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 40), st.integers(0, 90)), max_size=12))
 @pytest.mark.parametrize("limit", ALGORITHMS, ids=lambda limit: limit.name)
 def test_settling_never_lets_more_pass_than_is_left(limit: Limit, costs: list[tuple[int, int, int]]) -> None:
@@ -316,16 +275,6 @@ def test_settling_never_lets_more_pass_than_is_left(limit: Limit, costs: list[tu
 
 
 # The decision that comes back
-
-
-def test_settled_decision_is_as_if_that_had_been_its_cost(limiter: Limiter) -> None:
-    """What comes back tells the actual cost, and is else the decision that it was."""
-    decision = limiter.acquire(PARTNER, cost=3)
-    settled = limiter.settle(decision, actual=1)
-    assert settled.cost == 1
-    assert [each.cost for each in settled.charged] == [1]
-    assert [each.at_us for each in settled.charged] == [each.at_us for each in decision.charged]
-    assert (settled.allowed, settled.limit) == (True, PARTNER)
 
 
 def test_cost_of_the_binding_limit_stays_if_another_is_settled(limiter: Limiter) -> None:
@@ -401,21 +350,6 @@ def test_key_that_was_reset_meanwhile_has_nothing_to_give_back(limiter: Limiter,
     assert left(limiter, limit) == limit.capacity
     limiter.settle(decision, actual=8)
     assert left(limiter, limit) == limit.capacity - 3
-
-
-def test_log_that_was_driven_below_zero_and_back_forgets_nobody(limiter: Limiter, clock: FakeClock) -> None:
-    """Settled up beyond the amount, and down again, a log still knows all the units that passed."""
-    limit = SlidingLog("exact", "3/minute")
-    decisions = [limiter.acquire(limit) for _ in range(3)]
-    clock.advance(1)
-    dearer = limiter.settle(decisions[-1], actual=3)
-    clock.advance(1)
-    limiter.settle(dearer, actual=1)
-    assert not limiter.acquire(limit)
-    clock.advance(57.999999)
-    assert not limiter.acquire(limit)
-    clock.advance(0.000001)
-    assert limiter.peek(limit).remaining == 1
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

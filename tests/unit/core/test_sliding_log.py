@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from throttlekit import SlidingLog
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.sliding_log import Log, SlidingLogAlgorithm
 
@@ -50,25 +49,6 @@ def test_no_window_passes_more_than_its_amount_and_none_is_denied_for_less(
             passed += [now_us] * charge.size
     for at_us in passed:
         assert sum(at_us <= other < at_us + MINUTE for other in passed) <= amount
-
-
-def test_bound_is_reached() -> None:
-    """A caller that always asks gets the amount in each period."""
-    charge, now_us, state = SlidingLogAlgorithm(1, 5, MINUTE), NOW, None
-    for _ in range(25):
-        now_us = charge.ready_us(state, now_us)
-        state = charge.admit(state, now_us)
-    assert now_us == NOW + 4 * MINUTE
-
-
-@given(case=logs())
-def test_denied_until_the_promised_instant_and_admitted_at_it(case: tuple[SlidingLogAlgorithm, Log]) -> None:
-    """One microsecond before the promised instant the request is denied, at it the request passes."""
-    charge, state = case
-    ready = charge.ready_us(state, NOW)
-    assert charge.ready_us(state, ready) == ready
-    if ready > NOW:
-        assert charge.ready_us(state, ready - 1) == ready
 
 
 @given(case=logs())
@@ -116,20 +96,6 @@ def test_log_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: 
     """Units more than a minute ahead were written by a wrong clock: all of the amount counts as used now."""
     charge, state = SlidingLogAlgorithm(1, 3, MINUTE), Log((NOW - 9, NOW), NOW + SECOND)
     assert charge.sanitize(state, NOW - ahead_us) == (state if believed else Log((NOW - ahead_us,) * 3, 0))
-
-
-@pytest.mark.parametrize("state", [None, Log()])
-def test_nothing_stored_is_nothing_to_believe(state: Log | None) -> None:
-    """A key that is not known stays unknown, and a log without units empty."""
-    assert SlidingLogAlgorithm(1, 3, MINUTE).sanitize(state, NOW) is state
-
-
-def test_cost_zero_only_looks() -> None:
-    """A look passes a log that is full, and leaves it as it is."""
-    look, state = SlidingLogAlgorithm(0, 3, MINUTE), Log((NOW, NOW, NOW))
-    assert look.ready_us(state, NOW) == NOW
-    assert look.admit(state, NOW) is state
-    assert look.admit(None, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -262,12 +228,3 @@ def test_log_is_never_looser_than_one_that_forgets_nothing(amount: int, steps: l
         own = [at_us for at_us in everything if at_us <= granted_us]
         if by < 0 and own and own[-1] > now_us - MINUTE:
             everything = own[:by] + everything[len(own) :]
-
-
-# The script
-
-
-def test_script_is_told_the_log_by_its_numbers() -> None:
-    """The script needs the amount and the period, and the letter l."""
-    charge = SlidingLog("partner", "100/minute").bind(2)
-    assert (charge.code, charge.size, charge.params) == ("l", 2, (100, MINUTE, 0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import accumulate
 from math import floor
 
 import pytest
@@ -91,28 +90,6 @@ def test_promised_instant_is_the_first_at_which_the_exact_load_has_room(
     assert charge.ready_us(state, now_us) == next(later)
 
 
-@given(case=states())
-def test_denied_until_the_promised_instant_and_admitted_at_it(case: tuple[SlidingWindowAlgorithm, Counts, int]) -> None:
-    """One microsecond before the promised instant the request is denied, at it the request passes."""
-    charge, state, now_us = case
-    ready = charge.ready_us(state, now_us)
-    assert charge.ready_us(state, ready) == ready
-    if ready > now_us:
-        assert charge.ready_us(state, ready - 1) == ready
-
-
-@given(
-    amount=st.integers(1, 10**12 - 1),
-    period_us=st.integers(1, LONGEST_PERIOD_US),
-)
-def test_no_product_leaves_what_a_double_holds(amount: int, period_us: int) -> None:
-    """The deepest load, 60 amounts owed in each window and a cost, is below 2**53 for every limit that can be made."""
-    step = step_us(amount, period_us)
-    steps = -(-period_us // step)
-    assert 121 * amount * steps < 2**53
-    assert step == 1 or amount * period_us > 2**46
-
-
 @pytest.mark.parametrize(("amount", "period_us"), [(100, MINUTE), (10**6, 60 * SECOND), (1000, 86_400 * SECOND)])
 def test_ordinary_limits_slide_by_the_microsecond(amount: int, period_us: int) -> None:
     """A step is 1 µs unless amount × period is huge."""
@@ -121,60 +98,6 @@ def test_ordinary_limits_slide_by_the_microsecond(amount: int, period_us: int) -
 
 
 # The bound
-
-
-@given(
-    amount=st.integers(1, 12),
-    asked=st.lists(st.tuples(st.integers(0, 3 * SECOND) | st.integers(0, 40), st.integers(1, 12)), max_size=50),
-    slowly=st.booleans(),
-)
-def test_no_window_passes_more_than_its_bound(amount: int, asked: list[tuple[int, int]], slowly: bool) -> None:
-    """In any window of length w, less than amount + 1 + w × amount / period pass: twice the amount in one period."""
-    state: Counts | None = None
-    passed: list[tuple[int, int]] = []
-    for (_, cost), off in zip(asked, accumulate(gap for gap, _ in asked), strict=True):
-        now_us = NOW + off * (20 if slowly else 1)
-        charge = charge_of(amount, MINUTE, min(cost, amount))
-        if charge.ready_us(state, now_us) == now_us:
-            state = charge.admit(state, now_us)
-            passed.append((now_us, charge.size))
-    for i, (first_us, _) in enumerate(passed):
-        units = 0
-        for last_us, cost in passed[i:]:
-            units += cost
-            assert units < amount + 1 + Fraction(last_us - first_us) * amount / MINUTE
-            assert units <= 2 * amount or last_us - first_us >= MINUTE
-
-
-@pytest.mark.parametrize("amount", [1, 2, 3, 10, 100])
-def test_worst_case_is_reached(amount: int) -> None:
-    """A whole amount at the very end of a window, and another as it fades: all within one period, and no unit more."""
-    charge, begin_us = charge_of(amount, MINUTE), NOW + MINUTE - 1
-    state: Counts | None = None
-    for _ in range(amount):
-        assert charge.ready_us(state, begin_us) == begin_us
-        state = charge.admit(state, begin_us)
-    now_us = begin_us
-    for faded in range(amount):
-        # As soon as more than so many units have faded.
-        now_us = charge.ready_us(state, now_us)
-        assert now_us == NOW + MINUTE + faded * MINUTE // amount + 1
-        state = charge.admit(state, now_us)
-    assert now_us < begin_us + MINUTE
-    assert charge.ready_us(state, now_us) == NOW + 2 * MINUTE + 1
-
-
-@given(amount=st.integers(1, 60), phase_us=st.integers(0, MINUTE))
-def test_evenly_spread_traffic_gets_its_amount(amount: int, phase_us: int) -> None:
-    """A request at each interval passes every time; 1 µs late if the intervals fall on the very edges of windows."""
-    charge, interval_us = charge_of(amount, MINUTE), -(-MINUTE // amount)
-    on_the_edge = amount * interval_us == MINUTE and phase_us % interval_us == 0
-    state: Counts | None = None
-    for number in range(5 * amount):
-        now_us = NOW + phase_us + number * interval_us
-        ready_us = charge.ready_us(state, now_us)
-        assert now_us <= ready_us <= now_us + on_the_edge
-        state = charge.admit(state, ready_us)
 
 
 @pytest.mark.parametrize("amount", [1, 3, 60])
@@ -186,18 +109,6 @@ def test_traffic_on_the_edge_of_windows_is_late_by_a_microsecond(amount: int) ->
         ready_us = charge.ready_us(state, now_us)
         assert ready_us == now_us + (number >= amount)
         state = charge.admit(state, ready_us)
-
-
-@pytest.mark.parametrize("amount", [1, 3, 7, 60])
-def test_limit_is_used_in_full_by_those_who_always_ask(amount: int) -> None:
-    """Who always takes the next unit gets the amount in every period, once the first has come all at once."""
-    charge, now_us, state = charge_of(amount, MINUTE), NOW, None
-    passed: list[int] = []
-    for _ in range(10 * amount):
-        now_us = charge.ready_us(state, now_us)
-        state = charge.admit(state, now_us)
-        passed.append(now_us)
-    assert [sum(at // MINUTE == WINDOW + number for at in passed) for number in range(10)] == [amount] * 10
 
 
 def test_whole_amount_passes_at_once() -> None:
@@ -245,19 +156,6 @@ def test_window_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believe
     """A window more than a minute ahead was begun by a wrong clock: this one counts as used up, and no later one."""
     charge, state, now_us = charge_of(3, MINUTE), Counts(WINDOW, 1, 1), NOW - ahead_us
     assert charge.sanitize(state, now_us) == (state if believed else Counts(now_us // MINUTE, 0, 3))
-
-
-def test_nothing_stored_is_nothing_to_believe() -> None:
-    """A key that is not known stays unknown."""
-    assert charge_of(3, MINUTE).sanitize(None, NOW) is None
-
-
-def test_cost_zero_only_looks() -> None:
-    """A look passes whatever the load, and leaves it as it is."""
-    look, state = charge_of(3, MINUTE, 0), Counts(WINDOW, 3, 3)
-    assert look.ready_us(state, NOW) == NOW
-    assert look.admit(state, NOW) is state
-    assert look.admit(None, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -327,12 +225,3 @@ def test_units_that_turn_out_dearer_count_from_now_on(by: int, granted: int) -> 
     assert ready > NOW
     assert charge.ready_us(after, ready) == ready
     assert charge.ready_us(after, ready - 1) == ready
-
-
-# The script
-
-
-def test_script_is_told_the_window_by_its_numbers() -> None:
-    """The script needs the amount, the period and the step, and the letter s."""
-    charge = SlidingWindow("partner", (10**9, 86_400.0)).bind(2)
-    assert (charge.code, charge.size, charge.params) == ("s", 2, (10**9, 86_400 * SECOND, 1_227_818))

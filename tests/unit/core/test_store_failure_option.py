@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from typing import Any
 
 import pytest
@@ -72,12 +71,6 @@ def test_a_bucket_is_shared_out_exactly() -> None:
     assert (leaky.amount, leaky.period_us, leaky.capacity) == (10, 4_000_000, 1)
 
 
-def test_a_window_of_a_zone_keeps_it() -> None:
-    """A share begins anew when the limit does."""
-    limit = FixedWindow("a", "10/d", tz="Europe/Berlin", on_store_failure="local", processes=2)
-    assert _share(limit).tz == "Europe/Berlin"
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_tier_has_its_share(algorithm: Any) -> None:
     """Tiers are shared out one by one, and counted apart also where they are equal."""
@@ -111,12 +104,6 @@ def test_a_message_cannot_bring_another_policy() -> None:
             load({**data, **forged})
 
 
-def test_a_limit_can_be_pickled_with_its_share() -> None:
-    """As every limit can."""
-    limit = TokenBucket("a", "8/m", on_store_failure="local", processes=4)
-    assert pickle.loads(pickle.dumps(limit)) == limit
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -141,20 +128,6 @@ def test_what_can_never_work_is_refused_at_once(options: dict[str, Any], told: s
         TokenBucket("partner", "100/m", burst=8, **options)
     assert told in str(caught.value)
     assert str(caught.value).startswith("limit 'partner': ")
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_share_is_of_the_same_jobs(algorithm: Any) -> None:
-    """It has the limit's key and cost: what a decision tells while the store is away names the same ones."""
-    limit = algorithm("a", "8/m", key="{account}", cost=lambda job: 1, on_store_failure="local", processes=4)
-    assert (limit.local_part.key, limit.local_part.cost) == ("{account}", limit.cost)
-
-
-@pytest.mark.parametrize("algorithm", WINDOWS)
-def test_one_unit_each_is_a_share(algorithm: Any) -> None:
-    """As many processes as units is the most: a million of them at most."""
-    assert algorithm("a", "4/h", on_store_failure="local", processes=4).local_part.amount == 1
-    assert TokenBucket("a", "1000000/s", on_store_failure="local", processes=1_000_000).local_part is not None
 
 
 @pytest.mark.parametrize("algorithm", WINDOWS)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from throttlekit import (
     Concurrency,
     ConfigurationError,
-    CostExceedsLimit,
     FixedWindow,
     Job,
     LeakyBucket,
@@ -107,28 +106,6 @@ def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: Fake
     assert not limiter.acquire(limit, job=of(fast))
     clock.advance(1)
     assert limiter.acquire(limit, job=of(fast))
-
-
-def test_place_in_line_outlives_the_rate(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that waits keeps its place when its rate changes."""
-    limit = TokenBucket("api", rate_of_plan)
-    limiter.acquire(limit, job=of("1/m"))
-    waiting = limiter.acquire(limit, job=of("1/m"))
-    again = limiter.acquire(limit, job=of("2/m"))
-    assert not again
-    assert again.delay <= waiting.delay
-    assert not limiter.acquire(limit, job=of("2/m", "new"))
-    clock.advance(again.delay + 0.04)
-    assert not limiter.acquire(limit, job=of("2/m", "new"))
-    assert limiter.acquire(limit, job=of("2/m"))
-
-
-def test_period_of_a_window_is_counted_apart(limiter: Limiter) -> None:
-    """A window of another length begins anew: only amounts of one period are counted together."""
-    limit = FixedWindow("api", rate_of_plan)
-    assert limiter.acquire(limit, job=of("1/d"))
-    assert not limiter.acquire(limit, job=of("1/d"))
-    assert limiter.acquire(limit, job=of("1/h"))
 
 
 def test_code_without_a_job_names_the_rate(limiter: Limiter) -> None:
@@ -251,14 +228,6 @@ def test_attributes_of_a_rate_are_read_from_it() -> None:
     for name in ("amount", "period_us", "capacity"):
         with pytest.raises(AttributeError, match=r"for each rate: read it from limit\.at\(rate\)"):
             getattr(limit, name)
-
-
-def test_cost_that_a_rate_never_admits(limiter: Limiter) -> None:
-    """A cost is held to the rate of its job."""
-    limit = TokenBucket("api", rate_of_plan, cost=50)
-    assert limiter.acquire(limit, job=of("100/s"))
-    with pytest.raises(CostExceedsLimit):
-        limiter.acquire(limit, job=of("10/s"))
 
 
 @pytest.mark.parametrize(("rate", "seconds"), list(product(["300/s", "7000/s", "10/s", "90000/m"], [1, 12])))

@@ -230,15 +230,6 @@ def test_pause_holds_also_for_a_workflow_that_holds(limiter: Limiter, clock: Fak
     assert limiter.peek(short).remaining == 1
 
 
-def test_denial_by_another_limit_takes_no_slot(limiter: Limiter) -> None:
-    """All limits or none; a workflow that holds keeps its slot."""
-    rate = TokenBucket("rate", "1/minute", burst=1)
-    assert limiter.acquire(GPU, rate, job=of("a")).allowed
-    assert not limiter.acquire(GPU, rate, job=of("b")).allowed
-    assert not limiter.acquire(GPU, rate, job=of("a")).allowed
-    assert free(limiter) == 1
-
-
 def test_denial_in_another_store_gives_back_what_the_job_took() -> None:
     """Store by store: the slot of a first job, and not that of a workflow that held it before."""
     limiter, rate = Limiter(MemoryStore(), stores={"rate": MemoryStore()}), TokenBucket("rate", "1/hour", burst=1)
