@@ -90,13 +90,6 @@ def job(number: int = 1) -> Job:
     return Job(id=str(number), name="call_partner", kwargs={"account_id": 42})
 
 
-def test_all_are_granted_where_all_are_free(limiter: Limiter, store: Between) -> None:
-    """Where so many are free, all are granted and charged: one look, and one take."""
-    decision = limiter.acquire_many(BUCKET, 30)
-    assert (decision.allowed, decision.cost, decision.remaining) == (True, 30, 20)
-    assert store.asked == [(Caller.PEEK, 30), (Caller.GUEST, 30)]
-
-
 def test_what_is_free_is_granted(limiter: Limiter, store: Between, clock: FakeClock) -> None:
     """Where fewer are free, these are granted, still in two round trips; then nothing is left."""
     limiter.acquire(BUCKET, cost=50)
@@ -135,11 +128,6 @@ def test_grant_is_the_most_that_passes_and_is_charged_to_the_unit(limit: Limit, 
             assert [each.cost for each in decision.charged] == [decision.cost]
 
 
-def test_more_than_ever_passes_counts_as_what_can(limiter: Limiter) -> None:
-    """Up to more than the burst is up to the burst, and no error."""
-    assert limiter.acquire_many(BUCKET, 10**9).cost == 50
-
-
 def test_denial_charges_nothing_and_says_when_a_unit_is_there(
     limiter: Limiter, store: Between, clock: FakeClock
 ) -> None:
@@ -161,17 +149,6 @@ def test_only_what_stands_free_before_the_jobs_in_line_is_granted(limiter: Limit
     assert 1 <= limiter.acquire_many(BUCKET, 30, job=job(9)).cost <= 4  # what the jobs cost is not known
     for number in range(len(waiting)):
         assert limiter.acquire(BUCKET, job=job(number), cost=2)
-
-
-@pytest.mark.parametrize("limit", [FixedWindow("fixed", "5/s"), SlidingLog("log", "5/s")], ids=lambda each: each.name)
-def test_jobs_in_line_of_a_window_come_first(limiter: Limiter, clock: FakeClock, limit: Limit) -> None:
-    """No grant makes a job that waits come later."""
-    limiter.acquire(limit, cost=5)
-    waiting = [limiter.acquire(limit, job=job(number)) for number in range(5)]
-    clock.advance(1)
-    assert not limiter.acquire_many(limit, 5)
-    for number in range(len(waiting)):
-        assert limiter.acquire(limit, job=job(number))
 
 
 def test_batch_of_a_job_gets_no_place(limiter: Limiter, store: Between) -> None:
@@ -211,14 +188,6 @@ def test_what_was_not_used_is_given_back(limiter: Limiter) -> None:
     assert limiter.peek(BUCKET).remaining == 35
     limiter.cancel(limiter.acquire_many(BUCKET, 40))
     assert limiter.peek(BUCKET).remaining == 35
-
-
-def test_nothing_is_granted_in_a_pause(limiter: Limiter) -> None:
-    """A paused limit grants nothing, until the pause ends."""
-    limiter.pause(BUCKET, 30)
-    decision = limiter.acquire_many(BUCKET, 40)
-    assert (decision.allowed, decision.reason) == (False, "paused")
-    assert decision.retry_after == 30
 
 
 def test_cost_key_and_tier(limiter: Limiter) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from support.hearing import Recording
 from throttlekit import (
-    AsyncLimiter,
     Concurrency,
     ConfigurationError,
     Decision,
@@ -174,14 +171,6 @@ class _Away(MemoryStore):
         raise StoreUnavailable("the store is away")
 
 
-def test_a_limit_in_shadow_mode_hears_nothing(limiter: Recording) -> None:
-    """The job took nothing of it: there is no count to slow down."""
-    decision = limiter.acquire(PARTNER, job=Job())
-    nothing_taken = tuple(each._replace(bucket="") for each in decision.charged)
-    Running(limiter, replace(decision, charged=nothing_taken)).apply_response(Response(SPENT))
-    assert limiter.slowed == []
-
-
 def test_a_response_that_says_nothing_makes_no_request(limiter: Recording) -> None:
     """Nor does one that leaves more than the limit lets pass."""
     limiter.slow_down = _refuse  # type: ignore[method-assign]
@@ -214,16 +203,6 @@ def test_of_a_limit_with_tiers_all_are_slower(limiter: Recording) -> None:
     assert len(limiter.slowed) == 2
     limiter.apply_response(spent, tiered, job=Job(kwargs={"plan": "pro"}))
     assert len(limiter.slowed) == 3
-
-
-def test_heard_as_a_coroutine(limiter: Recording) -> None:
-    """AsyncLimiter hears the same."""
-
-    async def hear() -> None:
-        await AsyncLimiter(limiter).apply_response(Response(LLM), PARTNER, tokens=OUT)
-
-    asyncio.run(hear())
-    assert [heard for _, heard in limiter.slowed] == [Remaining(2, 30_000_000), Remaining(300, 40_000_000)]
 
 
 @pytest.mark.parametrize("hear", [

@@ -112,14 +112,6 @@ def test_all_limits_are_told_with_what_is_used_of_them() -> None:
     assert [event.uses[0].units for event in listener.events if event.uses[0]] == [1, 2, 2]
 
 
-def test_the_limit_of_a_tier_is_told() -> None:
-    """Of a limit with tiers, it is the job's that is told."""
-    limiter, listener, _ = _limiter()
-    tiered = TokenBucket("api", {"free": "1/s", "pro": "10/s"}, tier="{plan}")
-    limiter.acquire(tiered, job=Job(kwargs={"plan": "pro"}))
-    assert [limit.of_tier for limit in listener.events[0].limits] == ["pro"]
-
-
 def test_the_time_of_the_store_is_told_only_if_it_was_asked() -> None:
     """A limit that this process keeps alone asks no store, whatever it answers; neither does an open outage."""
     limiter, listener, _ = _limiter()
@@ -148,19 +140,6 @@ def test_a_429_is_told_as_the_denial_that_it_is() -> None:
     limiter, listener, _ = _limiter()
     limited(limiter, RateLimited(retry_after=30), [LIMIT], job=Job(), delivery=Delivery(), release=lambda: None)
     assert [(event.decision.reason, event.due) for event in listener.events] == [("paused", pytest.approx(30, abs=0.2))]
-
-
-def test_a_plugin_that_fails_does_not_reach_the_caller() -> None:
-    """A plugin's own trouble is its own: the decision stands, and the others are told."""
-
-    class Broken:
-        @hookimpl
-        def throttlekit_decided(self, event: Decided) -> None:
-            raise RuntimeError("a plugin's own trouble")
-
-    before, after = Listener(), Listener()
-    assert Limiter(plugins=[before, Broken(), after]).acquire(LIMIT).allowed
-    assert (len(before.events), len(after.events)) == (1, 1)
 
 
 def test_nobody_listens_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
