@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.servers.away import Away
 from support.servers.blocking import either
 from support.servers.stores import Passing
 from throttlekit import (
@@ -22,7 +23,6 @@ from throttlekit import (
     Limiter,
     SlidingLog,
     SlidingWindow,
-    StoreUnavailable,
     TokenBucket,
 )
 from throttlekit._core.answer import Answer, Caller
@@ -58,16 +58,6 @@ class Between(Passing):
         if request.asker.caller is Caller.PEEK:
             self.after_look()
         return verdict
-
-
-class Down(Passing):
-    """A store that does not answer."""
-
-    inner = MemoryStore()
-
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        Request(claims, asker, attempt)
-        raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
 
 @pytest.fixture
@@ -190,6 +180,14 @@ def test_what_was_not_used_is_given_back(limiter: Limiter) -> None:
     assert limiter.peek(BUCKET).remaining == 35
 
 
+def test_nothing_is_granted_in_a_pause(limiter: Limiter) -> None:
+    """A paused limit grants nothing, until the pause ends."""
+    limiter.pause(BUCKET, 30)
+    decision = limiter.acquire_many(BUCKET, 40)
+    assert (decision.allowed, decision.reason) == (False, "paused")
+    assert decision.retry_after == 30
+
+
 def test_cost_key_and_tier(limiter: Limiter) -> None:
     """The limit's own cost does not count; key, tier and rate come from the job."""
     dear = TokenBucket("dear", {"free": "1/s", "pro": "10/s"}, tier=lambda job: "pro", key="{account_id}", cost=7)
@@ -206,7 +204,7 @@ def test_cost_key_and_tier(limiter: Limiter) -> None:
 def test_while_the_store_is_away_it_is_one_unit(kind: str, policy: Any, cost: int) -> None:
     """A store that does not answer is no error: one unit, as the limit's `on_store_failure` says."""
     limit = TokenBucket("away", "10/s", on_store_failure=policy, processes=2 if policy == "local" else None)
-    with either(kind, Down()) as limiter:
+    with either(kind, Away()) as limiter:
         decision = limiter.acquire_many(limit, 5)
     assert decision.reason == "store unavailable"
     assert decision.allowed is bool(cost)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.hearing import Recording
+from support.servers.away import Away
 from throttlekit import (
     Concurrency,
     ConfigurationError,
@@ -26,7 +27,6 @@ from throttlekit._core.slowdown import Remaining
 from throttlekit._engine.apply_response import Allowance, allowance_of
 from throttlekit._engine.response_headers import said_by
 from throttlekit._util.log_limiter import Every
-from throttlekit.stores import MemoryStore
 
 PARTNER = TokenBucket("partner", "60/minute", burst=20)
 ACCOUNT = TokenBucket("account", "10/s", key="{account}")
@@ -155,7 +155,7 @@ def test_a_limit_that_cannot_be_meant_is_refused(
 def test_outside_a_job_nothing_is_heard() -> None:
     """A body can be called by tests and by hand; and a job that ran uncharged has nothing to slow down."""
     current().apply_response(Response(SPENT), PARTNER)
-    limiter = Recording(_Away())
+    limiter = Recording(Away())
     mails = TokenBucket("mails", "1/s", on_store_failure="open")
     local = TokenBucket("local", "1/s", on_store_failure="local", processes=1)
     for limit in (mails, local):
@@ -164,11 +164,6 @@ def test_outside_a_job_nothing_is_heard() -> None:
         running.apply_response(Response(SPENT), limit)
         running.apply_response(Response(SPENT))
     assert limiter.slowed == []
-
-
-class _Away(MemoryStore):
-    def ask(self, *arguments: Any, **options: Any) -> Any:
-        raise StoreUnavailable("the store is away")
 
 
 def test_a_response_that_says_nothing_makes_no_request(limiter: Recording) -> None:

@@ -166,19 +166,6 @@ def test_only_one_asks_while_the_others_come_back_later(limiter: Limiter, store:
     assert limiter.acquire(CLOSED)
 
 
-def test_one_who_asks_and_is_never_heard_of_again_is_replaced(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """A fork, or a thread that is gone, while it asks: a second later another may."""
-    store.down = True
-    limiter.acquire(CLOSED)
-    clock.now += 0.75
-    assert isinstance(wiring_of(limiter).stores.shared, CircuitBreaker)
-    wiring_of(limiter).stores.shared._turn_away(["tk1:{closed:}:x"])  # this one asks
-    store.down = False
-    assert not limiter.acquire(CLOSED)
-    clock.now += 1.0
-    assert limiter.acquire(CLOSED)
-
-
 def test_a_question_of_more_than_a_second_is_still_one_at_a_time(
     limiter: Limiter, store: Failing, clock: Seconds
 ) -> None:

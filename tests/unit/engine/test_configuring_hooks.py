@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.servers.away import Away
 from throttlekit import (
     Concurrency,
     ConfigurationError,
@@ -20,7 +21,7 @@ from throttlekit import (
 )
 from throttlekit.hookspecs import Finished, RateLimitReceived, Settled, Started, StoreFailing
 from throttlekit.plugins import CostFor, FailureFor, KeyFor, LimitsFor, RunLog
-from throttlekit.stores import MemoryStore, Request
+from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 API = TokenBucket("api", "10/s", burst=10)
@@ -127,12 +128,6 @@ def test_plugins_that_configure_are_asked_for_prefetched_units_too() -> None:
     keys = {made.acquire(ahead, job=JOB).key for _ in range(20)}
     assert keys == {"t"}
     assert made.acquire(ahead, job=JOB).cost == 2
-
-
-class Away(MemoryStore):
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-        Request(claims, asker, attempt)
-        raise StoreUnavailable("away", part="")
 
 
 CLOSED = TokenBucket("closed", "10/s")

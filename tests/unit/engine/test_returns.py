@@ -177,6 +177,25 @@ def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.M
         waker.close()
 
 
+def test_a_lost_grant_is_not_repeated_to_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer was lost, and the job ran without the store. As it runs again it is charged again."""
+    store, limit, job = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open"), Job(id="one")
+
+    def lost(*args: Any, **options: Any) -> Answer:
+        assert MemoryStore.ask(store, *args, **options).allowed
+        raise StoreUnavailable("no answer in time", part=None)
+
+    with Limiter(store) as limiter:
+        waker, first = held(limiter), limiter.acquire(limit)
+        assert not ask(limiter, waker, limit, job=job)
+        limiter.cancel(first)
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "ask", lost)
+            assert ask(limiter, waker, limit, job=job)
+        assert not ask(limiter, waker, limit, job=job), "the unit is taken"
+        waker.close()
+
+
 def test_a_batch_without_an_answer_holds_no_slot(store: Stalled) -> None:
     """Tasks of an event loop ask together: what each of them may have taken is given back."""
 

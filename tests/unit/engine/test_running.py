@@ -315,3 +315,11 @@ def test_a_plugin_sees_a_body_of_another_process() -> None:
     begin_from_receipt(watched, written, JOB)
     end()
     assert plugin.seen == [("started", "1", "calls"), ("succeeded", "1", "calls")]
+
+
+def test_a_receipt_that_cannot_be_read_ends_no_body_for_a_plugin() -> None:
+    """A plugin that listens does not see that body; the body runs, as it does where no plugin listens."""
+    plugin = _Bodies()
+    begin_from_receipt(Limiter(plugins=[plugin]), {"charged": [{"limit": {}}]}, JOB)
+    end()
+    assert plugin.seen == []

@@ -276,3 +276,12 @@ def test_a_job_that_waits_no_longer_leaves_the_store(bench: Bench) -> None:
     bench.wake("one")
     assert bench.store.gone == ["one", "one"], "its wake is passed on"
     assert bench.waker.close() == ["other"]
+
+
+def test_the_process_says_again_that_a_thread_is_free(bench: Bench) -> None:
+    """The store was told that none was, and wakes none of its jobs until it hears otherwise."""
+    bench.free = 0
+    bench.wait("one")
+    bench.free = 1
+    bench.waker.done("other")
+    wait_until(lambda: bench.store.looks == [(1, ("one",))], description="it looks")

@@ -446,25 +446,6 @@ def test_factor_counts_on_top_of_the_rate_that_is_set(fleet: Fleet) -> None:
     assert fleet.ask(TIERED, plan="pro").limit.amount == 5
 
 
-def test_cost_that_the_factor_leaves_no_room_for_waits(fleet: Fleet) -> None:
-    """Until the rule ends; one that could never pass as declared either is refused as ever."""
-    dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
-    fleet.tell(Rule(what="scale", name="d*", factor=0.2, until_us=fleet.clock() + 30_000_000))
-    denied = fleet.ask(dear, cost=5)
-    assert (denied.allowed, denied.reason, round(denied.retry_after)) == (False, "paused", 30)
-    assert fleet.ask(dear, cost=2)
-    with pytest.raises(CostExceedsLimit):
-        fleet.ask(dear, cost=11)
-    fleet.advance(31)
-    assert fleet.ask(dear, cost=5)
-    begin = fleet.clock()
-    fleet.tell(
-        Rule(what="scale", name="dear", factor=0.5, until_us=begin + 30_000_000),
-        Rule(what="set", name="dear", rate="8/s", until_us=begin + 20_000_000),
-    )
-    assert [round(fleet.ask(dear, cost=cost).retry_after) for cost in (6, 9)] == [30, 20], "what holds it back"
-
-
 def test_what_a_limit_cannot_be_scaled_by_is_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     """One line a limit; it keeps its rate, or the one that was set."""
     logs = [SlidingLog("x", "8/s"), SlidingLog("y", "8/s")]
