@@ -82,6 +82,18 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/core/test_varying.py::test_rate_travels_by_value_and_counts_in_the_same_place"],
         ),
     ],
+    "throttlekit/_engine/apply_response.py": [
+        (
+            "    if said.retry_after is not None and said.status in _DENIED:",
+            "    if said.retry_after is not None:",
+            ["tests/unit/engine/test_apply_response.py::test_the_strictest_that_is_said_counts"],
+        ),
+        (
+            '    if decision.reason == "store unavailable":\n        return {}',
+            "    if False:\n        return {}",
+            ["tests/unit/engine/test_apply_response.py::test_outside_a_job_nothing_is_heard"],
+        ),
+    ],
     "throttlekit/_engine/call.py": [
         (
             "        return waited >= self.max_wait or denials > self.max_deferrals",
@@ -102,6 +114,42 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "        seconds = min(self.max_wait - waited_us / 1_000_000, self.expires_in) + _PAST",
             "        seconds = min(self.max_wait, self.expires_in) + _PAST",
             ["tests/unit/engine/test_expiry.py::test_time_before_the_expiry_is_counted_from_now"],
+        ),
+    ],
+    "throttlekit/_engine/fallback.py": [
+        (
+            '    if "closed" in policies:',
+            "    if False:",
+            ["tests/unit/engine/test_breaker.py::test_the_strictest_of_several_limits_decides"],
+        ),
+        (
+            "    return soon if count <= _SOON_MOST else",
+            "    return soon if True else",
+            ["tests/unit/engine/test_breaker.py::test_many_jobs_return_less_often"],
+        ),
+        (
+            '        if policy == "open":',
+            "        if False:",
+            ["tests/unit/engine/test_breaker.py::test_what_ran_uncharged_is_not_settled_on_another_limit"],
+        ),
+    ],
+    "throttlekit/_engine/header_values.py": [
+        (
+            "whole(min(numbers) if least else numbers[0])",
+            "whole(max(numbers) if least else numbers[0])",
+            ["tests/unit/engine/test_response_headers.py::test_the_stricter_counts_and_what_cannot_be_read_does_not"],
+        ),
+    ],
+    "throttlekit/_engine/hold.py": [
+        (
+            "            self._limiter.cancel(decision)\n        elif left:",
+            "            pass\n        elif left:",
+            ["tests/unit/engine/test_hold.py::test_task_that_is_cancelled_while_it_asks_takes_nothing"],
+        ),
+        (
+            "        except BaseException:  # also an interrupt, such as a job's time limit\n            self._leave()",
+            "        except BaseException:  # also an interrupt, such as a job's time limit\n            pass",
+            ["tests/unit/engine/test_hold.py::test_an_interrupt_ends_the_wait"],
         ),
     ],
     "throttlekit/_engine/leases.py": [
@@ -126,6 +174,40 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "                self._heartbeats[in_process].drop(_lease(each))\n            if those",
             "                pass\n            if those",
             ["tests/unit/engine/test_leases.py::test_body_longer_than_its_lease_keeps_its_slot"],
+        ),
+        (
+            "                self._stores.returns.owe(owed, after)",
+            "                pass",
+            ["tests/unit/engine/test_returns.py::test_a_release_that_got_no_answer_is_repeated"],
+        ),
+        (
+            "        with known.asking:\n            return kept",
+            "        if known.asking:\n            return kept",
+            ["tests/unit/engine/test_leases.py::test_dropped_lease_is_not_renewed_by_a_round_that_is_under_way"],
+        ),
+    ],
+    "throttlekit/_engine/pipeline.py": [
+        (
+            "            if waited.denials:\n                self._known[id]",
+            "            if False:\n                self._known[id]",
+            ["tests/unit/engine/test_rate_limited_jobs.py::test_endless_429s_end_by_max_wait"],
+        ),
+        (
+            '            again = "" if slots_of(attempt.request) else attempt.request.attempt',
+            "            again = attempt.request.attempt",
+            ["tests/unit/engine/test_returns.py::test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back"],
+        ),
+    ],
+    "throttlekit/_engine/prefetch.py": [
+        (
+            "            self._entry.quota.put_back(self._cost, self._until_us)",
+            "            pass",
+            ["tests/unit/engine/test_prefetch.py::test_several_limits_are_all_or_none"],
+        ),
+        (
+            "                if held.entries.get(entry.name) is not entry:",
+            "                if False:",
+            ["tests/unit/engine/test_prefetch.py::test_what_is_on_its_way_meanwhile_is_not_spent"],
         ),
     ],
     "throttlekit/_engine/response_headers.py": [
@@ -165,6 +247,11 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "            known.periodic_us = now_us + known.period_us() if known.ids else _NEVER_US",
             "            known.periodic_us = _NEVER_US",
             ["tests/unit/engine/test_waker.py::test_a_process_looks_where_its_jobs_wait"],
+        ),
+        (
+            "        return min((self.periodic_us, *self.asked_us))",
+            "        return max((self.periodic_us, *self.asked_us))",
+            ["tests/unit/engine/test_waker.py::test_a_woken_job_is_started"],
         ),
     ],
     "throttlekit/_engine/running.py": [
@@ -232,6 +319,42 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_adapter_floor.py::test_a_job_without_limits_runs_unasked"],
         ),
     ],
+    "throttlekit/adapter/body.py": [
+        (
+            "    if not isinstance(bucket, str) or (bucket and not is_bucket_of(bucket, limit.fingerprint)):",
+            "    if not isinstance(bucket, str):",
+            ["tests/unit/engine/test_running.py::test_a_receipt_names_no_key_but_its_limits_own"],
+        ),
+        (
+            '    if any(each.get("holder") for each in receipt["charged"]):',
+            "    if False:",
+            ["tests/unit/engine/test_running.py::test_a_receipt_of_a_slot_is_read_at_once"],
+        ),
+    ],
+    "throttlekit/adapter/loop.py": [
+        (
+            "        held[:0] = self._woken  #",
+            "        held[:0] = []  #",
+            ["tests/unit/engine/test_holding_stream.py::test_what_is_woken_as_the_worker_ends_goes_back"],
+        ),
+        (
+            "        if held >= self._most:",
+            "        if held > self._most:",
+            ["tests/unit/engine/test_holding_stream.py::test_what_waits_at_the_end_goes_back"],
+        ),
+    ],
+    "throttlekit/adapter/rate_limited.py": [
+        (
+            "    meant = named or _meant(claims, on_429) or _rates(claims)",
+            "    meant = named or _rates(claims)",
+            ["tests/unit/engine/test_rate_limited_jobs.py::test_what_is_paused"],
+        ),
+        (
+            "    return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))",
+            "    return replace(denied, delay=max(error.retry_after, decision.delay))",
+            ["tests/unit/engine/test_rate_limited_jobs.py::test_store_that_is_away_lets_the_job_wait_as_it_was_told"],
+        ),
+    ],
     "throttlekit/stores/breaker.py": [
         (
             "            if last is None or last.ask_at <= now:",
@@ -262,6 +385,32 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "            if self._outages:\n                self._answered(names)  # the store",
             "            if False:\n                self._answered(names)  # the store",
             ["tests/unit/engine/test_breaker.py::test_a_rejected_call_ends_an_outage"],
+        ),
+    ],
+    "throttlekit/stores/memory.py": [
+        (
+            "            self._values = {name: entry for name, entry in self._values.items() if now_us < entry[1]}\n",
+            "",
+            ["tests/unit/engine/test_memory_store.py::test_keys_that_say_nothing_any_more_are_swept"],
+        ),
+    ],
+    "throttlekit/stores/parts.py": [
+        (
+            "            if any(each.claim.algorithm.holder for each in charges):",
+            "            if False:",
+            ["tests/unit/engine/test_returns.py::test_a_part_that_may_have_kept_a_slot_makes_the_request_fail"],
+        ),
+    ],
+    "throttlekit/stores/returns.py": [
+        (
+            "            if each.answered:\n",
+            "            if True:\n",
+            ["tests/unit/engine/test_returns.py::test_it_is_given_back_once_more_after_the_first_answer"],
+        ),
+        (
+            "            if len(buckets) > 1:",
+            "            if False:",
+            ["tests/unit/engine/test_returns.py::test_a_bucket_that_cannot_be_asked_keeps_no_other"],
         ),
     ],
 }

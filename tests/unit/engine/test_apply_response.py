@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from support.hearing import Recording
+from support.servers.away import Away
 from throttlekit import (
-    AsyncLimiter,
     Concurrency,
     ConfigurationError,
     Decision,
@@ -29,7 +27,6 @@ from throttlekit._core.slowdown import Remaining
 from throttlekit._engine.apply_response import Allowance, allowance_of
 from throttlekit._engine.response_headers import said_by
 from throttlekit._util.log_limiter import Every
-from throttlekit.stores import MemoryStore
 
 PARTNER = TokenBucket("partner", "60/minute", burst=20)
 ACCOUNT = TokenBucket("account", "10/s", key="{account}")
@@ -158,7 +155,7 @@ def test_a_limit_that_cannot_be_meant_is_refused(
 def test_outside_a_job_nothing_is_heard() -> None:
     """A body can be called by tests and by hand; and a job that ran uncharged has nothing to slow down."""
     current().apply_response(Response(SPENT), PARTNER)
-    limiter = Recording(_Away())
+    limiter = Recording(Away())
     mails = TokenBucket("mails", "1/s", on_store_failure="open")
     local = TokenBucket("local", "1/s", on_store_failure="local", processes=1)
     for limit in (mails, local):
@@ -166,19 +163,6 @@ def test_outside_a_job_nothing_is_heard() -> None:
         assert running.decision
         running.apply_response(Response(SPENT), limit)
         running.apply_response(Response(SPENT))
-    assert limiter.slowed == []
-
-
-class _Away(MemoryStore):
-    def ask(self, *arguments: Any, **options: Any) -> Any:
-        raise StoreUnavailable("the store is away")
-
-
-def test_a_limit_in_shadow_mode_hears_nothing(limiter: Recording) -> None:
-    """The job took nothing of it: there is no count to slow down."""
-    decision = limiter.acquire(PARTNER, job=Job())
-    nothing_taken = tuple(each._replace(bucket="") for each in decision.charged)
-    Running(limiter, replace(decision, charged=nothing_taken)).apply_response(Response(SPENT))
     assert limiter.slowed == []
 
 
@@ -214,16 +198,6 @@ def test_of_a_limit_with_tiers_all_are_slower(limiter: Recording) -> None:
     assert len(limiter.slowed) == 2
     limiter.apply_response(spent, tiered, job=Job(kwargs={"plan": "pro"}))
     assert len(limiter.slowed) == 3
-
-
-def test_heard_as_a_coroutine(limiter: Recording) -> None:
-    """AsyncLimiter hears the same."""
-
-    async def hear() -> None:
-        await AsyncLimiter(limiter).apply_response(Response(LLM), PARTNER, tokens=OUT)
-
-    asyncio.run(hear())
-    assert [heard for _, heard in limiter.slowed] == [Remaining(2, 30_000_000), Remaining(300, 40_000_000)]
 
 
 @pytest.mark.parametrize("hear", [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.answer import Answer, Asker, Caller
+from throttlekit._core.answer import Answer
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver, build_request
 from throttlekit._engine.fallback import OutageDelays
@@ -166,19 +166,6 @@ def test_only_one_asks_while_the_others_come_back_later(limiter: Limiter, store:
     assert limiter.acquire(CLOSED)
 
 
-def test_one_who_asks_and_is_never_heard_of_again_is_replaced(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """A fork, or a thread that is gone, while it asks: a second later another may."""
-    store.down = True
-    limiter.acquire(CLOSED)
-    clock.now += 0.75
-    assert isinstance(wiring_of(limiter).stores.shared, CircuitBreaker)
-    wiring_of(limiter).stores.shared._turn_away(["tk1:{closed:}:x"])  # this one asks
-    store.down = False
-    assert not limiter.acquire(CLOSED)
-    clock.now += 1.0
-    assert limiter.acquire(CLOSED)
-
-
 def test_a_question_of_more_than_a_second_is_still_one_at_a_time(
     limiter: Limiter, store: Failing, clock: Seconds
 ) -> None:
@@ -227,19 +214,6 @@ def test_many_jobs_return_less_often(limiter: Limiter, store: Failing, clock: Se
         assert all(2.5 <= delay < 3.0 for delay in delays[100:])
         assert len(set(delays)) == 1_500
         clock.now += 1.0
-
-
-def test_many_callers_without_a_job_do_not_delay_jobs(limiter: Limiter, store: Failing) -> None:
-    """Their delays are their own."""
-    store.down = True
-    assert all(limiter.acquire(CLOSED).delay <= 1.25 for _ in range(200))
-    assert limiter.acquire(CLOSED, job=JOB).delay <= 1.25
-
-
-def test_many_jobs_of_a_local_share_return_when_it_has_room(limiter: Limiter, store: Failing) -> None:
-    """Otherwise a share of more than 100 a second would not be used."""
-    store.down = True
-    assert all(limiter.acquire(LOCAL, job=JOB).delay <= 1.25 for _ in range(200))
 
 
 def test_a_job_keeps_its_place(limiter: Limiter, store: Failing, clock: Seconds) -> None:
@@ -376,18 +350,6 @@ def test_a_node_that_is_away_keeps_nothing_from_the_others(clock: Seconds) -> No
         assert store.settled == ["b"] * times
 
 
-def test_a_mistake_is_no_outage(limiter: Limiter, store: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ConfigurationError of the store goes to the caller, each time."""
-
-    def refuse(*_: Any) -> None:
-        raise ConfigurationError("the store is a node of a cluster")
-
-    monkeypatch.setattr(store, "_answer", refuse)
-    for _ in range(2):
-        with pytest.raises(ConfigurationError):
-            limiter.acquire(OPEN)
-
-
 # What becomes of jobs
 
 
@@ -464,13 +426,6 @@ def test_keys_queues_and_tiers_are_counted_apart_in_the_share(limiter: Limiter, 
         assert [limiter.acquire(limit, job=job).allowed for job in jobs * 2] == [True, True, False, False]
 
 
-def test_a_job_too_dear_for_the_share_waits_for_the_store(limiter: Limiter, store: Failing) -> None:
-    """The share is 2: a cost of 3 could never pass, and is no error: the store admits it when it is back."""
-    store.down = True
-    decision = limiter.acquire(LOCAL, job=JOB, cost=3)
-    assert (decision.allowed, decision.reason) == (False, "store unavailable")
-
-
 @pytest.mark.parametrize(
     ("limits", "outcome", "passed"),
     [
@@ -535,35 +490,6 @@ def test_plugins_are_told_of_each_decision(limiter: Limiter, store: Failing, see
     assert "secret" not in repr(seen.events)
 
 
-def test_a_plugin_cannot_overturn_and_one_that_fails_keeps_nothing_from_the_others(
-    store: Failing, seen: Seen, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Hooks observe: what they return or raise changes nothing."""
-
-    class Wrong:
-        @hookimpl
-        def throttlekit_store_failed(self) -> str:
-            raise RuntimeError("a mistake")
-
-    limiter = Limiter(store, plugins=[seen, Wrong()])
-    store.down = True
-    assert not limiter.acquire(CLOSED)
-    assert len(seen.events) == 1
-    assert "A plugin failed in throttlekit_store_failed" in caplog.text
-
-
-def test_a_wrapper_is_refused() -> None:
-    """Each plugin is called on its own."""
-
-    class Wrapping:
-        @hookimpl(wrapper=True)
-        def throttlekit_store_failed(self, event: StoreFailed) -> Any:
-            return (yield)
-
-    with pytest.raises(ConfigurationError, match="throttlekit_store_failed cannot be a wrapper"):
-        Limiter(plugins=[Wrapping()])
-
-
 def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
 
@@ -617,41 +543,6 @@ def test_running_uncharged_is_a_warning_for_each_limit(
         "Limit 'open' lets jobs run uncharged: the store gives no answer (TimeoutError), and its on_store_failure "
         'is "open".'
     ]
-
-
-def test_threads_share_what_one_of_them_learnt(limiter: Limiter, store: Failing) -> None:
-    """Eight threads, 50 jobs each: at most one question of each was on its way when the first one failed."""
-    store.down = True
-    begin = threading.Barrier(8)
-
-    def work() -> None:
-        begin.wait(30)
-        for _ in range(50):
-            assert not limiter.acquire(CLOSED, job=JOB)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert store.asked <= 8
-
-
-def test_requests_of_every_caller_are_guarded(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """What a guard passes on is what it was given, and its answer goes back as it is."""
-    requests: list[Caller] = []
-    answer: Callable[..., Answer] = store.ask
-
-    def record(claims: Any, asker: Asker, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        requests.append(asker.caller)
-        return answer(claims, asker, now_us, attempt=attempt)
-
-    store.ask = record  # type: ignore[method-assign]
-    limiter.acquire(CLOSED)
-    limiter.acquire(CLOSED, job=JOB)
-    limiter.peek(CLOSED)
-    limiter.close()
-    assert requests == [Caller.WITHOUT_JOB, Caller.JOB, Caller.PEEK]
 
 
 def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -> None:

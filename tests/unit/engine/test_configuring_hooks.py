@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from support.servers.away import Away
 from throttlekit import (
-    AsyncLimiter,
     Concurrency,
     ConfigurationError,
     Job,
@@ -22,7 +21,7 @@ from throttlekit import (
 )
 from throttlekit.hookspecs import Finished, RateLimitReceived, Settled, Started, StoreFailing
 from throttlekit.plugins import CostFor, FailureFor, KeyFor, LimitsFor, RunLog
-from throttlekit.stores import MemoryStore, Request
+from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 API = TokenBucket("api", "10/s", burst=10)
@@ -119,6 +118,9 @@ def test_key_that_cannot_be_one_is_left_out(caplog: pytest.LogCaptureFixture) ->
     assert made.acquire(API, job=JOB).key == ""
 
 
+# The store is away
+
+
 def test_plugins_that_configure_are_asked_for_prefetched_units_too() -> None:
     """Units at hand are spent under the plugin's key and at its cost."""
     ahead = TokenBucket("ahead", "1000/s", burst=400, prefetch=16, key="{account}")
@@ -126,21 +128,6 @@ def test_plugins_that_configure_are_asked_for_prefetched_units_too() -> None:
     keys = {made.acquire(ahead, job=JOB).key for _ in range(20)}
     assert keys == {"t"}
     assert made.acquire(ahead, job=JOB).cost == 2
-
-
-def test_a_denial_stays_a_denial() -> None:
-    """No advice of a plugin lets a job pass that its limits deny."""
-    made = limiter(CostFor({"keyed": 1}), KeyFor({"keyed": "{account}"}), FailureFor({"keyed": "open"}))
-    assert [made.acquire(KEYED, job=JOB).allowed for _ in range(2)] == [True, False]
-
-
-# The store is away
-
-
-class Away(MemoryStore):
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-        Request(claims, asker, attempt)
-        raise StoreUnavailable("away", part="")
 
 
 CLOSED = TokenBucket("closed", "10/s")
@@ -209,15 +196,6 @@ class Listener:
         self.events.append(event)
 
 
-def test_settle_is_emitted() -> None:
-    """Each limit whose charge is corrected, with its units before and after."""
-    listener = Listener()
-    made = limiter(listener)
-    decision = made.acquire(API, OTHER)
-    made.settle(decision, actual=3, limit=API)
-    assert listener.events == [Settled(decision, API, 1, 3)]
-
-
 def test_events_of_the_floor_are_emitted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """What an adapter reports goes to every plugin, and to the log."""
     listener = Listener()
@@ -268,14 +246,3 @@ def test_cancel_while_the_store_is_away_raises_nothing() -> None:
     made = Limiter(store)
     made.cancel(made.acquire(API))
     assert Limiter(store).peek(API).remaining == 9
-
-
-async def _cancelled() -> int:
-    async with AsyncLimiter(MemoryStore(clock_us=FakeClock())) as made:
-        await made.cancel(await made.acquire(API))
-        return (await made.peek(API)).remaining
-
-
-def test_cancel_in_an_event_loop() -> None:
-    """`AsyncLimiter.cancel` is the same."""
-    assert asyncio.run(_cancelled()) == 10

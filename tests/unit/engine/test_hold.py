@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import os
 import sys
@@ -74,22 +73,6 @@ def free(limiter: Limiter, limit: Concurrency = ONE) -> int:
 
 
 # In threads
-
-
-def test_holds_while_the_body_runs(limiter: Limiter) -> None:
-    """The slot is held within, and free afterwards; `as` gives the decision."""
-    with limiter.hold(ONE) as held:
-        assert held.decision is not None
-        assert held.decision.allowed
-        assert free(limiter) == 0
-    assert free(limiter) == 1
-
-
-def test_gives_back_what_a_failing_body_held(limiter: Limiter) -> None:
-    """The body's own error comes out as it is."""
-    with pytest.raises(ZeroDivisionError), limiter.hold(ONE):
-        raise ZeroDivisionError
-    assert free(limiter) == 1
 
 
 def test_never_more_at_once_than_the_limit(limiter: Limiter) -> None:
@@ -238,28 +221,6 @@ def test_holds_in_a_task(limiter: Limiter) -> None:
 
     assert sorted(asyncio.run(main())) == list(range(6))
     assert free(limiter) == 1
-
-
-@traced
-def test_body_that_is_cancelled_gives_back(limiter: Limiter) -> None:
-    """The slot is free when the task has ended."""
-
-    async def main() -> None:
-        entered = asyncio.Event()
-
-        async def work() -> None:
-            async with limiter.hold(ONE):
-                entered.set()
-                await asyncio.sleep(60)
-
-        task = asyncio.ensure_future(work())
-        await asyncio.wait_for(entered.wait(), 60)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        assert free(limiter) == 1
-
-    asyncio.run(main())
 
 
 @traced
@@ -417,14 +378,6 @@ def test_wait_returns_when_the_limits_let_it_pass(limiter: Limiter) -> None:
     assert limiter.wait(TokenBucket("wide", "100/hour", burst=100, key="{k}"), key="a", cost=40).remaining == 60
 
 
-def test_wait_gives_up_after_its_timeout(limiter: Limiter) -> None:
-    """And takes nothing."""
-    rate = SlidingLog("rate", "1/hour")
-    limiter.wait(rate)
-    with pytest.raises(WaitedTooLong, match="'rate'"):
-        limiter.wait(rate, timeout=0.05)
-
-
 def test_wait_refuses_slots(limiter: Limiter) -> None:
     """They would never be given back."""
     with pytest.raises(ConfigurationError, match="'one' gives slots, which have to be given back: use `hold`"):
@@ -482,38 +435,6 @@ def test_decorated_coroutine_is_held_while_it_runs(limiter: Limiter) -> None:
     assert free(limiter) == 1
 
 
-def test_decorated_method_and_partial(limiter: Limiter) -> None:
-    """What has no name of its own can be decorated too."""
-
-    class Client:
-        @limiter.limited(ONE)
-        def call(self) -> int:
-            return free(limiter)
-
-    assert Client().call() == 0
-    assert limiter.limited(ONE)(functools.partial(free, limiter))() == 0
-    assert free(limiter) == 1
-
-
-def test_decorated_function_that_waits_too_long(limiter: Limiter) -> None:
-    """The timeout is each call's."""
-
-    @limiter.limited(ONE, timeout=0.05)
-    def call() -> None:
-        raise AssertionError("never entered")
-
-    with limiter.hold(ONE), pytest.raises(WaitedTooLong):
-        call()
-
-
-def test_template_that_does_not_fit_shows_at_decoration(limiter: Limiter) -> None:
-    """The message names the argument."""
-    with pytest.raises(ConfigurationError, match="account"):
-
-        @limiter.limited(Concurrency("each", 1, key="{account}"))
-        def call(customer: int) -> None: ...
-
-
 @pytest.mark.parametrize("what", [None, "call", 7])
 def test_what_is_no_function_is_refused(limiter: Limiter, what: Any) -> None:
     """Such as what `holding` was given in place of a limit's call."""
@@ -548,15 +469,3 @@ def test_fork_within_a_hold_gives_back_nothing(limiter: Limiter) -> None:
             os._exit(0 if limiter.peek(slots).remaining == 0 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert limiter.peek(slots).remaining == 1
-
-
-def test_a_store_around_one_with_waitlists_keeps_nobody_waiting() -> None:
-    """It does not say whom to wake: who waits there asks again after the store's delay."""
-
-    class Wrapped(Passing):
-        def __init__(self) -> None:
-            self.inner = MemoryStore()
-
-    with Limiter(Wrapped()) as limiter:
-        for _ in range(3):
-            limiter.wait(TokenBucket("wrapped", "50/s", burst=1), timeout=60)

@@ -11,7 +11,7 @@ import pytest
 
 from support.servers.stores import Passing
 from support.waiting import wait_until
-from throttlekit import Concurrency, Job, Limiter, TokenBucket, hookimpl
+from throttlekit import Concurrency, Job, Limiter, hookimpl
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 from throttlekit._engine.leases import Heartbeat
 from throttlekit._engine.running import Running
@@ -132,22 +132,6 @@ def test_store_that_does_not_answer_loses_the_lease_when_it_ends(lost: list[str]
     wait_until(lambda: len(asked.rounds) >= 2, description="it is renewed again")
     heartbeat.drop(lease("mine"))
     assert len(told_at) == 1
-
-
-def test_answer_of_the_wrong_length_is_no_answer() -> None:
-    """A store that tells too little does not end the heartbeat."""
-    rounds: list[int] = []
-
-    def renew(leases: Sequence[Lease]) -> Sequence[bool]:
-        rounds.append(len(leases))
-        return []
-
-    heartbeat, told = Heartbeat(renew), threading.Event()
-    heartbeat.keep(lease("mine"), SHORT, told.set)
-    wait_until(told.is_set, description="the loss is told")
-    count = len(rounds)
-    wait_until(lambda: len(rounds) > count + 1, description="and the thread lives on")
-    heartbeat.drop(lease("mine"))
 
 
 def test_a_bucket_that_cannot_be_asked_loses_no_other_its_slots(lost: list[str]) -> None:
@@ -335,34 +319,6 @@ def test_slot_that_is_lost_is_told_to_the_body_and_to_plugins() -> None:
             held.check()
     assert [(event.decision, event.limit) for event in events] == [(held.decision, slots)]
     assert limiter.peek(slots).remaining == 0, "the other holds its slot"
-
-
-def test_release_while_the_store_is_away_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be given back comes free with its lease, and is not renewed any more. Told once."""
-    store, slots = Watched(), Concurrency("slots", 2, lease=1)
-    limiter = Limiter(store)
-    first, second = limiter.acquire(slots), limiter.acquire(slots)
-    for decision in (first, second):
-        Running(limiter, decision).keep()
-    store.away = True
-    limiter.release(first)
-    limiter.release(second)
-    store.away = False
-    assert sum("come free when their leases end" in record.message for record in caplog.records) == 1
-    wait_until(lambda: limiter.peek(slots).remaining == 2, description="the leases end")
-
-
-def test_decision_without_slots_is_neither_kept_nor_released() -> None:
-    """A rate alone asks the store nothing at the end."""
-    store = Watched()
-    limiter = Limiter(store)
-    store.away = True
-    running = Running(limiter, limiter.acquire(TokenBucket("rate", "1/s")))
-    running.keep()
-    running.release()
-    Running().keep()
-    Running().release()
-    assert store.renewals == 0
 
 
 def test_a_slot_of_this_process_is_free_though_the_store_is_away() -> None:

@@ -23,15 +23,6 @@ EVERY = {
 every_algorithm = pytest.mark.parametrize("limit", EVERY, ids=lambda limit: limit.algorithm)
 
 
-def test_clock_may_be_given() -> None:
-    """A test moves the store's time by hand."""
-    clock = FakeClock()
-    limiter = Limiter(MemoryStore(clock_us=clock))
-    passed = [bool(limiter.acquire(LIMIT, key=1)) for _ in range(6)]
-    clock.advance(0.1)
-    assert [*passed, bool(limiter.acquire(LIMIT, key=1))] == [True] * 5 + [False, True]
-
-
 def test_fake_clock_moves_as_told() -> None:
     """The clock stands still until it is moved, forward or back, by whole microseconds."""
     clock = FakeClock(1_000_000)
@@ -112,12 +103,3 @@ def test_correction_keeps_what_it_leaves(limit: Limit) -> None:
     [(_, expires_us)] = store._values.values()
     assert reset_after >= EVERY[limit]
     assert expires_us == clock() + round((reset_after + 5) * 1_000_000)
-
-
-def test_process_scope_is_counted_here_by_the_same_rules() -> None:
-    """A limit of scope "process" is kept in memory whatever the store, and reset with the rest."""
-    limit = SlidingLog("partner", "2/h", scope="process")
-    limiter = Limiter(MemoryStore(clock_us=FakeClock()))
-    assert [bool(limiter.acquire(limit)) for _ in range(3)] == [True, True, False]
-    limiter.reset(limit)
-    assert limiter.acquire(limit)

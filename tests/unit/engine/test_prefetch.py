@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
 import threading
@@ -15,10 +14,8 @@ import pytest
 
 from support.servers.stores import Recording
 from throttlekit import (
-    AsyncLimiter,
     Concurrency,
     ConfigurationError,
-    Decision,
     FixedWindow,
     Job,
     LeakyBucket,
@@ -28,15 +25,12 @@ from throttlekit import (
     SlidingWindow,
     StoreUnavailable,
     TokenBucket,
-    hookimpl,
 )
-from throttlekit._core.answer import Answer, Asker, Caller
+from throttlekit._core.answer import Answer
 from throttlekit._core.limit.base import altered
-from throttlekit._core.serialize import dump, load
 from throttlekit._engine import prefetch as prefetching
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import Counts
-from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
 
@@ -155,19 +149,6 @@ def test_decision_is_that_of_the_instant_of_taking(limiter: Limiter, store: Flee
         assert [(each.cost, each.at_us) for each in decision.charged] == [(1, at_us)]
 
 
-def test_units_taken_for_another_cost_are_told_of_as_those(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """Whoever's question filled the hand: what is told is of that question, and of none before."""
-    fill(limiter)
-    clock.advance(100)
-    (entry,) = held(limiter).entries.values()
-    taking = limiter.acquire(API, cost=3)
-    while not entry.quota.has(1, clock()):
-        taking = limiter.acquire(API, cost=3)
-    own = limiter.acquire(API)
-    assert (own.cost, own.remaining, own.charged[0].at_us) == (1, taking.remaining, taking.charged[0].at_us)
-    assert taking.charged[0].at_us == clock()
-
-
 def test_units_in_hand_end_with_their_lease(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
     """After `prefetch_for` what is left is lost, and the store is asked again, for one."""
     fill(limiter)
@@ -208,13 +189,6 @@ def test_cost_0_and_peek_take_nothing(limiter: Limiter, store: Fleet) -> None:
     assert spendable(limiter, API) == 15
 
 
-def test_by_cost_of_the_job(limiter: Limiter) -> None:
-    """A cost that is worked out from the job is spent from what is in hand as well."""
-    limit = TokenBucket("api", "1000/s", burst=1000, prefetch=16, cost=lambda job: job.kwargs["account"])
-    fill(limiter, limit, job=job(1))
-    assert spendable(limiter, limit, job=job(4)) == 3
-
-
 # Others
 
 
@@ -242,22 +216,6 @@ def test_saturated_a_job_costs_one_question(limiter: Limiter, store: Fleet, cloc
         clock.advance(0.001)
         limiter.acquire(API)
     assert len(store.asked) == asked + 100
-
-
-def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeClock) -> None:
-    """It books no slot, for nobody would come for it."""
-    ahead = API.bind_ahead(16)
-    Limiter(store.inner).acquire(API, cost=984)
-    limiter = Limiter(store)
-    wiring_of(limiter).prefetcher._clock_us = clock
-    for _ in range(5):
-        limiter.acquire(API)
-    before = dict(store.inner._values)  # type: ignore[attr-defined]
-    (request, verdict) = store.asked[-1]
-    claim = request.claims[0]
-    store.inner.ask([replace(claim, algorithm=ahead, cost=16)], Asker(Caller.WITHOUT_JOB, max_wait_us=0))
-    assert verdict.allowed
-    assert dict(store.inner._values) == before  # type: ignore[attr-defined]
 
 
 def test_a_returning_job_has_right_of_way_for_itself(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
@@ -299,17 +257,6 @@ def test_several_limits_are_taken_ahead_together(limiter: Limiter, store: Fleet)
     assert len(store.asked) < asked + 25
 
 
-def test_share_of_the_process_denies_before(limiter: Limiter, store: Fleet) -> None:
-    """A limit of scope "process" that denies gives back what was in hand, and asks nobody."""
-    share = TokenBucket("share", "1/s", burst=1, scope="process")
-    fill(limiter)
-    assert limiter.acquire(share, API).allowed
-    asked = len(store.asked)
-    assert limiter.acquire(share, API).limit is share
-    assert len(store.asked) == asked
-    assert spendable(limiter, API) == 14
-
-
 def test_slots_are_held_beside_units_in_hand(limiter: Limiter, store: Fleet) -> None:
     """A concurrency limit is asked as ever."""
     slots = Concurrency("db", 1, lease=30)
@@ -331,14 +278,6 @@ def test_pause_stops_at_once(limiter: Limiter, store: Fleet, key: str | None) ->
     fill(limiter, limit, **which)
     limiter.pause(limit, 10, key=key)
     assert limiter.acquire(limit, **which).reason == "paused"
-
-
-def test_pause_of_one_key_leaves_the_others(limiter: Limiter) -> None:
-    """What is in hand of another key is spent on."""
-    fill(limiter, TENANTS, key="a")
-    fill(limiter, TENANTS, key="b")
-    limiter.pause(TENANTS, 10, key="a")
-    assert spendable(limiter, TENANTS, key="b") == 15
 
 
 def test_reset_forgets_what_is_in_hand(limiter: Limiter, store: Fleet) -> None:
@@ -374,15 +313,6 @@ def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Flee
     assert spendable(limiter, API) == 0
 
 
-def test_close_lets_go(limiter: Limiter, store: Fleet) -> None:
-    """What was in hand is lost, and nothing that was charged is charged anew."""
-    fill(limiter)
-    left = store.left()
-    limiter.close()
-    assert store.left() == left
-    assert spendable(limiter, API) == 0
-
-
 def test_outage_units_in_hand_are_spent(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
     """While the store is away jobs pass with what is in hand, until that ends; and nothing is taken for granted."""
     fill(limiter)
@@ -392,34 +322,6 @@ def test_outage_units_in_hand_are_spent(limiter: Limiter, store: Fleet, clock: F
     store.down = False
     wiring_of(limiter).stores.shared._outages.clear()
     assert limiter.acquire(API).allowed
-
-
-def test_a_question_that_failed_is_put_again_for_more(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """A fault while more is asked for hinders nobody from asking for more later."""
-    fill(limiter)
-    while held(limiter).entries and next(iter(held(limiter).entries.values())).quota.left:
-        limiter.acquire(API)
-    store.down = True
-    assert not limiter.acquire(API)
-    store.down = False
-    wiring_of(limiter).stores.shared._outages.clear()
-    fill(limiter)
-
-
-def test_settled_after_the_fact(limiter: Limiter, store: Fleet) -> None:
-    """A cost that was charged together with others is settled like any: never for more than it was charged."""
-    uneven = TokenBucket("uneven", "30000/s", burst=3000, prefetch=50)
-    decisions = [limiter.acquire(uneven) for _ in range(1000)]
-    assert all(decisions)
-    charged = sum(request.claims[0].algorithm.size for request, verdict in store.asked if verdict.allowed)
-    for decision in decisions:
-        settled = limiter.settle(decision, actual=0)
-        assert [each.cost for each in settled.charged] == [0]
-    (entry,) = held(limiter).entries.values()
-    in_hand_us = entry.quota.left * uneven.period_us / uneven.amount
-    (use,) = store.inner.ask(store.asked[-1][0].claims, Asker(Caller.PEEK)).uses
-    assert use is not None
-    assert in_hand_us <= use.full_us - store.asked[-1][1].now_us <= charged
 
 
 # Threads, forks, and how many
@@ -467,14 +369,6 @@ def test_wallets_are_bounded(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) 
     assert (len(held(limiter).entries), len(held(limiter).quick)) == (3, 3)
     assert spendable(limiter, TENANTS, key="a") == 0
     assert spendable(limiter, TENANTS, key="d") == 15
-
-
-def test_without_leases_nothing_is_kept(limiter: Limiter, store: Fleet) -> None:
-    """A limit without `prefetch` is asked for each job."""
-    for _ in range(20):
-        limiter.acquire(PLAIN)
-    assert len(store.asked) == 20
-    assert not held(limiter).entries
 
 
 def test_calls_that_cannot_work_are_refused_as_ever(limiter: Limiter) -> None:
@@ -542,24 +436,6 @@ def test_a_lease_is_no_part_of_the_definition() -> None:
     assert pickle.loads(pickle.dumps(API)).prefetch_quota == API.prefetch_quota
 
 
-def test_a_lease_travels_with_the_limit() -> None:
-    """A limit by value has its lease; a message of a release without them is read as ever."""
-    arrived = load(dump(API, job()))
-    assert arrived.prefetch_quota == API.prefetch_quota
-    assert load(dump(PLAIN, job())).prefetch_quota is None
-    with pytest.raises(ConfigurationError):
-        load({**dump(API, job()), "algorithm": "sliding-log"})
-
-
-def test_limits_by_value_spend_from_one_wallet(limiter: Limiter, store: Fleet) -> None:
-    """Each message brings an object of its own; what is in hand is counted by name, key and definition."""
-    sent = dump(TENANTS, job())
-    for _ in range(60):
-        limiter.acquire(load(sent), job=job())
-    assert len(store.asked) < 15
-    assert len(held(limiter).entries) == 1
-
-
 def test_each_tier_has_its_own_lease(limiter: Limiter, store: Fleet) -> None:
     """One for all tiers, or one for each; None for those that take none."""
     tiers = {"free": "1/s", "pro": "1000/s"}
@@ -572,13 +448,6 @@ def test_each_tier_has_its_own_lease(limiter: Limiter, store: Fleet) -> None:
     assert spendable(limiter, plan, job=job("pro")) == 15
     assert limiter.acquire(plan, job=job("free")).allowed
     assert not limiter.acquire(plan, job=job("free")).allowed
-
-
-def test_share_during_an_outage_has_no_lease() -> None:
-    """A process's own share asks no store, so nothing is taken ahead of it."""
-    limit = TokenBucket("a", "1000/s", burst=1000, prefetch=16, on_store_failure="local", processes=4)
-    assert limit.local_part is not None
-    assert limit.local_part.prefetch_quota is None
 
 
 @pytest.mark.parametrize(("rate", "lease"), [("500/s", API.prefetch_quota), ("4/s", None)])
@@ -615,38 +484,3 @@ def test_what_passes_from_hand_is_counted(limiter: Limiter, store: Fleet) -> Non
         for each in wiring_of(limiter).prefetcher.passed():
             counts.passed(*each)
         assert [(seen.allowed, seen.units) for seen in counts.take()[0]] == expected
-
-
-def test_the_hook_tells_that_nobody_was_asked(store: Fleet) -> None:
-    """`throttlekit_decided` is called for each decision; without a question `took` is None."""
-    told: list[Decided] = []
-
-    class Plugin:
-        @hookimpl
-        def throttlekit_decided(self, event: Decided) -> None:
-            told.append(event)
-
-    limiter = Limiter(store, plugins=[Plugin()])
-    fill(limiter)
-    told.clear()
-    decision = limiter.acquire(API, job=job())
-    assert [(event.decision, event.limits, event.took) for event in told] == [(decision, (API,), None)]
-
-
-def test_tasks_spend_from_hand_too(store: Fleet) -> None:
-    """`AsyncLimiter` has the same wallets."""
-
-    async def ask() -> int:
-        async with AsyncLimiter(store) as limiter:
-            return sum([(await limiter.acquire(API)).allowed for _ in range(100)])
-
-    assert asyncio.run(ask()) == 100
-    assert len(store.asked) < 30
-
-
-def test_decisions_are_values(limiter: Limiter) -> None:
-    """One that was made without a question is like one that was."""
-    fill(limiter)
-    decision = limiter.acquire(API)
-    assert isinstance(decision, Decision)
-    assert decision.headers()["RateLimit-Limit"] == "1000"

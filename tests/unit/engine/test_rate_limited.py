@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import email.message
 import pickle
-import random
-import string
-import urllib.error
-from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from typing import Any
@@ -22,47 +17,11 @@ EPOCH = int(NOW.timestamp())
 LIMIT = TokenBucket("partner", "1/s")
 
 
-class Folded(Mapping[str, str]):
-    """Headers whose names are found in any case, as those of requests, httpx and aiohttp."""
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self._headers = {name.lower(): value for name, value in headers.items()}
-
-    def __getitem__(self, name: str) -> str:
-        return self._headers[name.lower()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._headers)
-
-    def __len__(self) -> int:
-        return len(self._headers)
-
-
 class Response:
     def __init__(self, headers: Any) -> None:
         self.headers = headers
 
 
-def _message(headers: Mapping[str, str]) -> email.message.Message:
-    message = email.message.Message()
-    for name, value in headers.items():
-        message[name] = value
-    return message
-
-
-KINDS: dict[str, Any] = {
-    "any case": lambda headers: Response(Folded(headers)),
-    "plain dict": lambda headers: Response(dict(headers)),
-    "lower dict": lambda headers: Response({name.lower(): value for name, value in headers.items()}),
-    "pairs": lambda headers: Response(list(headers.items())),
-    "headers alone": lambda headers: dict(headers),
-    "bytes": lambda headers: Response({name: value.encode() for name, value in headers.items()}),
-    "urllib": lambda headers: Response(_message(headers)),
-    "urllib error": lambda headers: urllib.error.HTTPError("http://x", 429, "no", _message(headers), None),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
@@ -139,9 +98,9 @@ KINDS: dict[str, Any] = {
         ({"Date": "yesterday", "Retry-After": "9"}, 9.0),
     ],
 )
-def test_response_says_when_to_come_back(kind: str, headers: dict[str, str], seconds: float) -> None:
+def test_response_says_when_to_come_back(headers: dict[str, str], seconds: float) -> None:
     """Seconds, dates against the response's own Date, and resets in both of their meanings."""
-    assert RateLimited.from_response(KINDS[kind](headers)).retry_after == pytest.approx(seconds)
+    assert RateLimited.from_response(Response(headers)).retry_after == pytest.approx(seconds)
 
 
 def test_without_a_date_this_machines_clock_is_taken() -> None:
@@ -165,47 +124,6 @@ def test_cap_and_default_are_the_callers() -> None:
     assert RateLimited.from_response(day, longest=10**6).retry_after == 86_400.0
     assert RateLimited.from_response(ever, longest=float("inf")).retry_after == 366 * 86_400.0
     assert RateLimited.from_response(day, limit=LIMIT).limit is LIMIT
-
-
-def test_headers_that_fail_say_nothing() -> None:
-    """Whatever the headers do when they are read."""
-
-    class Broken:
-        def get(self, name: str) -> str:
-            raise RuntimeError(name)
-
-    assert RateLimited.from_response(Response(Broken())).retry_after == 30.0
-
-
-def test_garbage_is_tolerated() -> None:
-    """No header whatsoever raises, or gives anything but seconds from 0 to the cap."""
-    rnd = random.Random(7)
-    alphabet = string.printable + "é\0١٢:,+-" + "0123456789" * 5
-    pieces = [
-        "Sun",
-        "Mar",
-        "GMT",
-        "2026",
-        "12:00:00",
-        "-9999",
-        "+2400",
-        "99999999999999999999",
-        "1e999",
-        "nan",
-        " ",
-        ",",
-    ]
-    for _ in range(20_000):
-        values = [
-            "".join(rnd.choice(alphabet) for _ in range(rnd.randrange(12)))
-            if rnd.random() < 0.5
-            else " ".join(rnd.choice(pieces) for _ in range(rnd.randrange(1, 7)))
-            for _ in range(3)
-        ]
-        headers = dict(
-            zip(("Date", rnd.choice(["Retry-After", "RateLimit-Reset"]), "X-RateLimit-Reset"), values, strict=True)
-        )
-        assert 0 <= RateLimited.from_response(Response(headers)).retry_after <= 3600, headers
 
 
 @pytest.mark.parametrize("retry_after", [-1, float("nan"), float("inf"), "30", None, True, EPOCH, 10**300])

@@ -166,21 +166,6 @@ def test_slots_that_adapt_fall_besides_what_is_paused(
     assert held_now.gauge.slots == slots
 
 
-def test_slots_are_paused_where_there_is_no_rate(limiter: Limiter) -> None:
-    """A job that names nothing but a concurrency limit pauses that."""
-    ran(limiter, SLOTS)
-    decision = limited(limiter, RateLimited(30), [SLOTS], job=JOB, delivery=PLAIN, release=nothing)
-    assert paused(limiter) == {"slots"}
-    assert decision.delay >= 30
-
-
-def test_only_the_jobs_own_key_is_paused(limiter: Limiter) -> None:
-    """Other keys run on."""
-    limited(limiter, RateLimited(30), [ACCOUNT], job=JOB, delivery=PLAIN, release=nothing)
-    assert limiter.peek(ACCOUNT, key=42).reason == "paused"
-    assert limiter.acquire(ACCOUNT, key=43)
-
-
 def test_comes_back_behind_the_pause_before_those_that_have_not_run(limiter: Limiter, clock: FakeClock) -> None:
     """It has a position on the waitlist already, and the time that it has waited still counts."""
     ran(limiter, PARTNER)
@@ -190,17 +175,6 @@ def test_comes_back_behind_the_pause_before_those_that_have_not_run(limiter: Lim
     assert newcomer.delay > decision.delay
     clock.advance(decision.delay)
     assert limiter.acquire(PARTNER, job=JOB)
-
-
-def test_several_that_ran_come_back_one_by_one(limiter: Limiter) -> None:
-    """Those that were at work when the first was told 429 do not come back at once."""
-    for _ in range(4):
-        ran(limiter, PARTNER)
-    delays = [
-        limited(limiter, RateLimited(30), [PARTNER], job=replace(JOB, id=id), delivery=PLAIN, release=nothing).delay
-        for id in "1234"
-    ]
-    assert delays == [31.0, 32.0, 33.0, 34.0]
 
 
 def test_rate_resumes_without_a_burst(limiter: Limiter, clock: FakeClock) -> None:
@@ -261,14 +235,6 @@ def test_let_pass_at_once_it_gives_back_what_it_took(limiter: Limiter) -> None:
     assert limiter.peek(SLOTS).remaining == 2
 
 
-def test_what_cannot_be_given_back_stays_charged(limiter: Limiter, store: Fickle) -> None:
-    """Stricter, never looser; and no error."""
-    store.away = {"settle"}
-    decision = limited(limiter, RateLimited(0, limit=SLOTS), [SLOTS, PARTNER], job=JOB, delivery=PLAIN, release=nothing)
-    assert not decision.allowed
-    assert limiter.peek(PARTNER).remaining == 4
-
-
 @pytest.mark.parametrize("away", [{"pause"}, {"pause", "acquire"}])
 def test_store_that_is_away_lets_the_job_wait_as_it_was_told(limiter: Limiter, store: Fickle, away: set[str]) -> None:
     """Nobody else hears of the 429, but this job waits, for as long as its framework carries, and charges nothing."""
@@ -279,14 +245,6 @@ def test_store_that_is_away_lets_the_job_wait_as_it_was_told(limiter: Limiter, s
     assert capped.delay == 7.0
     store.away = set()
     assert (limiter.peek(PARTNER).remaining, limiter.peek(SLOTS).remaining) == (5, 2)
-
-
-def test_open_limit_lets_nobody_come_back_at_once(limiter: Limiter, store: Fickle) -> None:
-    """While the store is away an open limit lets all pass; a job that received a 429 waits all the same."""
-    store.away = {"pause", "acquire"}
-    limits = [TokenBucket("free", "5/s", on_store_failure="open")]
-    decision = limited(limiter, RateLimited(30), limits, job=JOB, delivery=PLAIN, release=nothing)
-    assert (decision.allowed, decision.delay) == (False, 30.0)
 
 
 def test_store_that_is_away_bounds_the_loop_too(limiter: Limiter, store: Fickle) -> None:

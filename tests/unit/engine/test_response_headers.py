@@ -6,7 +6,6 @@ import email.message
 import random
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from throttlekit._engine.response_headers import DIALECTS, UNITS, Reading, Said,
 from throttlekit.stores import MemoryStore
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc).timestamp()
-DATE = format_datetime(datetime.fromtimestamp(NOW, timezone.utc), usegmt=True)
 
 # As services send them; where a date is one of ours, so is the response's Date.
 EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -251,16 +250,6 @@ def test_what_cannot_have_taken_a_slot_is_not_given_back(store: Stalled, limiter
     assert wiring_of(limiter).stores.returns._here.owed == {}
 
 
-def test_a_slot_that_was_granted_later_is_not_touched(store: Stalled, limiter: Limiter) -> None:
-    """The same job asks again: its new slot has another holder's name."""
-    store.stands_still = True
-    limiter.acquire(SLOTS, job=Job(id="1"))
-    store.stands_still = False
-    assert limiter.acquire(SLOTS, job=Job(id="1"))
-    wait_until(lambda: store.given_back >= 1, description="the first is given back")
-    assert free(store) == 1
-
-
 def test_closing_tries_once_more(store: Stalled, limiter: Limiter) -> None:
     """What is owed does not wait for a thread that ends with the process."""
     store.stands_still = True
@@ -301,24 +290,6 @@ def test_what_is_owed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     returns.close()
     returns.owe([Correction("rate", TokenBucket("rate", "1/s").bind(1), 0, -1)])
     assert returns._here.owed == {}
-
-
-def test_many_threads_owe(store: Stalled) -> None:
-    """Whatever the order, in the end nothing is owed that was not given back."""
-    given: list[str] = []
-    returns = Returns(lambda slots: given.extend(str(each.bucket) for each in slots))
-
-    def work(number: int) -> None:
-        for turn in range(50):
-            returns.owe([correction("h", f"{number}-{turn}")])
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    wait_until(lambda: len(set(given)) == 400, description="each is given back")
-    returns.close()
 
 
 def _request(*limits: Concurrency | TokenBucket) -> Request:

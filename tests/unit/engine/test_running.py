@@ -71,27 +71,6 @@ def test_settle_is_told_the_whole_each_time(limiter: Limiter) -> None:
     assert current().decision is None
 
 
-def test_another_limit_can_be_named(limiter: Limiter) -> None:
-    """`limit=` settles one whose cost is no callable."""
-    begin(limiter, limiter.acquire(TOKENS, CALLS, job=JOB))
-    try:
-        current().settle(5, limit=CALLS)
-    finally:
-        end()
-    assert limiter.peek(CALLS).remaining == 45
-
-
-def test_each_thread_has_its_own_job(limiter: Limiter) -> None:
-    """A job that begins in one thread is not another's."""
-    begin(limiter, limiter.acquire(TOKENS, job=JOB))
-    seen: list[object] = []
-    thread = threading.Thread(target=lambda: seen.append(current().decision))
-    thread.start()
-    thread.join()
-    end()
-    assert seen == [None]
-
-
 def test_a_store_that_fails_does_not_fail_the_body(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -261,29 +240,11 @@ def test_a_receipt_tells_of_each_limit_when_it_was_charged() -> None:
     assert limiter.peek(log).remaining == 8
 
 
-def test_a_receipt_can_be_settled_again(limiter: Limiter) -> None:
-    """A settled decision travels as it stands: what was corrected is not corrected again."""
-    decision = limiter.settle(limiter.acquire(TOKENS, job=JOB), actual=20)
-    read = decision_from_receipt(json.loads(json.dumps(receipt(decision))))
-    assert (read.allowed, read.cost, read.charged[0].cost) == (True, 20, 20)
-    limiter.settle(read, actual=30)
-    assert limiter.peek(TOKENS, job=JOB).remaining == 70
-
-
 @pytest.mark.parametrize("forged", [{}, [], None, {"charged": []}, {"charged": [{"limit": {}}]}, {"charged": [7]}])
 def test_a_receipt_that_is_none_is_refused(forged: object) -> None:
     """Nothing is guessed from what another release or somebody else wrote."""
     with pytest.raises(ConfigurationError):
         decision_from_receipt(forged)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("missing", ["limit", "bucket", "cost", "at", "measured"])
-def test_a_receipt_that_lacks_something_is_refused(limiter: Limiter, missing: str) -> None:
-    """Each limit is told whole: when it was charged too, which was told once for all before."""
-    told = receipt(limiter.acquire(TOKENS, CALLS, job=JOB))
-    del told["charged"][1][missing]
-    with pytest.raises(ConfigurationError, match="receipt"):
-        decision_from_receipt({**told, "at": 1})
 
 
 @pytest.mark.parametrize(

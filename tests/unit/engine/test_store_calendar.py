@@ -122,10 +122,3 @@ def test_store_that_does_not_tell_the_time_is_an_outage() -> None:
             return (await limiter.acquire(DAILY)).allowed
 
     assert asyncio.run(ask()) is False
-
-
-def test_limit_of_a_process_needs_no_store() -> None:
-    """A limit of scope "process" makes no request, and follows its process's clock."""
-    server = Server()
-    assert Limiter(server).acquire(FixedWindow("own", "1/d", tz="Europe/London", scope="process"))
-    assert server.asked == []

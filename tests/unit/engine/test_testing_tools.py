@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from throttlekit import Concurrency, ConfigurationError, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.testing import FakeClock, allowing, denying, in_memory
 
 LIMIT = TokenBucket("partner", "1/s", burst=1)
@@ -65,18 +65,6 @@ def test_the_limiter_is_as_it_was_afterwards() -> None:
         assert [event.decision.allowed for event in outer.decisions] == [True, False, True]
 
 
-def test_a_real_store_is_never_asked_meanwhile() -> None:
-    """The limiter's own store is away, and nobody notices until it is asked again."""
-    limiter = Limiter(NOWHERE)
-    with in_memory(limiter):
-        assert limiter.acquire(LIMIT)
-        assert not limiter.acquire(LIMIT)
-        limiter.pause(LIMIT, 10)
-    with pytest.raises(StoreUnavailable):
-        limiter.peek(LIMIT)
-    limiter.close()
-
-
 def test_what_was_expected_and_did_not_happen_is_told() -> None:
     """A failing assertion says which job and limit were expected, and what was decided."""
     with denying() as seen:
@@ -93,14 +81,6 @@ def test_what_was_expected_and_did_not_happen_is_told() -> None:
         seen.assert_not_asked()
         with pytest.raises(AssertionError, match="the decisions were: none"):
             seen.assert_allowed(within=0.01)
-
-
-def test_a_caller_without_a_job_is_not_deferred() -> None:
-    """Nobody waits for a caller that has no job: it was denied, and sent nowhere."""
-    with denying() as seen:
-        seen.limiter.acquire(LIMIT)
-        with pytest.raises(AssertionError):
-            seen.assert_deferred()
 
 
 def test_a_decision_of_another_thread_is_waited_for() -> None:

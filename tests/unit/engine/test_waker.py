@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -286,18 +285,3 @@ def test_the_process_says_again_that_a_thread_is_free(bench: Bench) -> None:
     bench.free = 1
     bench.waker.done("other")
     wait_until(lambda: bench.store.looks == [(1, ("one",))], description="it looks")
-
-
-def test_no_thread_is_needed_to_close(bench: Bench) -> None:
-    """A worker that ends before it began, or from within a job's start."""
-    Waker[str](bench.store, lambda: 1, lambda id, item: None).close()
-    ended = threading.Event()
-
-    def start(id: str, item: str) -> None:
-        bench.waker.close()
-        ended.set()
-
-    bench.start = start
-    bench.wait("one")
-    bench.wake("one")
-    assert ended.wait(10)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
+from support.servers.away import Away
 from support.servers.stores import EventDispatcher
-from throttlekit import Concurrency, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit import Concurrency, Delivery, Job, Limiter, TokenBucket
 from throttlekit.fleet.rules import Rule, as_text, field_of, plain
-from throttlekit.stores import Request, Store
 from throttlekit.testing import FakeClock
 
 PLAIN = TokenBucket("plain", "10/s", burst=2)
@@ -82,27 +82,12 @@ def test_without_prefetch_each_unit_is_asked_for(store: EventDispatcher) -> None
     assert [limiter.acquire(AHEAD).remaining for _ in range(5)] == [39, 38, 37, 36, 35]
 
 
-class Away:
-    """A store that never answers."""
-
-    def __init__(self, inner: Store) -> None:
-        self.inner, self.asked = inner, 0
-
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> None:
-        Request(claims, asker, attempt)
-        self.asked += 1
-        raise StoreUnavailable("away", part="")
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.inner, name)
-
-
 def test_without_the_breaker_each_call_asks_the_store(store: EventDispatcher) -> None:
     """A limiter without the breaker asks a store that is away each time; with it, once a second."""
     asked = []
     for kind in (WithoutBreaker, Limiter):
         away = Away(store)
-        limiter = kind(away)  # type: ignore[arg-type]
+        limiter = kind(away)
         assert {limiter.acquire(PLAIN).reason for _ in range(3)} == {"store unavailable"}
         asked.append(away.asked)
     assert asked == [3, 1]

@@ -13,12 +13,11 @@ import pytest
 
 from support.waiting import wait_until
 from support.waitlists import ask, held
-from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
-from throttlekit._core.slowdown import Refusal, Remaining, Slowdown, apply_refusal, apply_remaining
+from throttlekit import Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit._core.slowdown import Fall, Remaining, Slowdown, apply_remaining, fallen
 from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
-from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
-from throttlekit.fleet.activity import KEYS, Activity
+from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.list_now import ListNow, list_from
 from throttlekit.fleet.tenants import TENANTS
@@ -71,14 +70,6 @@ def limiter(fleet: _Fleet) -> Limiter:
     return Limiter(fleet)
 
 
-def test_first_beat_asks_nothing(fleet: _Fleet, limiter: Limiter) -> None:
-    """A process that makes one decision pays no round trip before it; what it decided is told at its end."""
-    limiter.acquire(API)
-    assert fleet.reports == []
-    limiter.close()
-    assert len(fleet.reports) == 1
-
-
 def test_each_decision_is_counted_by_limit_and_reason(fleet: _Fleet, limiter: Limiter) -> None:
     """Grants with their units, denials by their reason, for the limit and for its key."""
     for number in range(5):
@@ -121,18 +112,6 @@ def test_threads_lose_no_count(fleet: _Fleet, limiter: Limiter) -> None:
         thread.join()
     limiter.close()
     assert sum(n for report in fleet.reports for what, n in report["counts"] if what.startswith("a wide:")) == 2000
-
-
-def test_report_is_bounded(fleet: _Fleet, limiter: Limiter) -> None:
-    """However many keys are asked for, the 100 most pressing are told one by one, and all of them in the sum."""
-    for account in range(500):
-        limiter.acquire(ACCOUNT, key=account)
-    limiter.acquire(ACCOUNT, job=Job(id="late", kwargs={"account": 7}))
-    limiter.close()
-    told = [each[0] for report in fleet.reports for each in report["keys"]]
-    assert bucket_name("account", "7", ACCOUNT.fingerprint) in told
-    assert all(len(report["keys"]) <= 100 for report in fleet.reports)
-    assert fleet.counts[f"a {limit_id('account', ACCOUNT.fingerprint)}"] == 500
 
 
 def test_tenants_that_got_most_and_waited_longest_are_reported(fleet: _Fleet, limiter: Limiter) -> None:
@@ -186,27 +165,6 @@ def test_what_gets_no_answer_is_dropped(fleet: _Fleet, limiter: Limiter) -> None
     assert fleet.counts[f"a {limit_id('api', API.fingerprint)}"] == 1
 
 
-def test_limits_of_a_process_are_its_own(fleet: _Fleet, limiter: Limiter) -> None:
-    """What is counted in this process alone is not told."""
-    limiter.acquire(TokenBucket("own", "1/minute", scope="process"))
-    limiter.close()
-    assert all(not report["keys"] and not report["counts"] for report in fleet.reports)
-
-
-def test_definitions_are_told_once_in_a_while(fleet: _Fleet) -> None:
-    """What a limit is, is told with its first decision, and not with each."""
-    told = Activity(fleet)
-    limiter = Limiter(fleet)
-    limiter.fleet.activity = told
-    for _ in range(3):
-        limiter.acquire(API)
-        told.report()
-    definitions = [each for report in fleet.reports for each in report["limits"]]
-    assert [name for name, _ in definitions] == [limit_id("api", API.fingerprint)]
-    assert json.loads(definitions[0][1])["rate"] == [1, 60_000_000]
-    limiter.close()
-
-
 def test_a_definition_is_reported_again_until_there_is_an_answer(fleet: _Fleet, limiter: Limiter) -> None:
     """A limit that no later job uses is known all the same: the counts of its only report are lost, and not its row."""
     told = limiter.fleet.activity
@@ -253,21 +211,6 @@ def test_process_that_ends_at_once_has_a_last_word(
     fleet.away = True
     limiter.flush()
     Limiter().flush()
-
-
-def test_memory_has_nobody_to_tell() -> None:
-    """A limiter whose limits hold in this process only counts nothing, and starts no thread."""
-    before = set(threading.enumerate())
-    limiter = Limiter()
-    limiter.acquire(API)
-    assert limiter.fleet is None
-    assert set(threading.enumerate()) <= before
-
-
-def test_all_places_of_the_fleet_share_a_hash_slot() -> None:
-    """One script may name them all, on a cluster too."""
-    assert {key.partition("}")[0] for key in KEYS} == {"tk1:{fleet"}
-    assert len(set(KEYS)) == len(KEYS)
 
 
 @pytest.mark.parametrize("part", [None, "default", "a:b {c}"])
@@ -319,17 +262,15 @@ def test_jobs_as_they_are_stored() -> None:
     ("slow", "expected"),
     [
         (Slowdown(), None),
-        (apply_refusal(None, Refusal(None, 60 * S, 1000), 0, 100 * S), (0.76, "adapt", 120.0)),
-        (apply_refusal(None, Refusal(None, 60 * S, 1000), 0, 90 * S), (0.8335, "adapt", 110.0)),
-        (apply_refusal(None, Refusal(None, 60 * S, 1000), 130 * S, 100 * S), (0.76, "adapt", 150.0)),
+        (fallen(None, Fall(None, 60 * S, 1000), 0, 100 * S), (0.76, "adapt", 120.0)),
+        (fallen(None, Fall(None, 60 * S, 1000), 0, 90 * S), (0.8335, "adapt", 110.0)),
+        (fallen(None, Fall(None, 60 * S, 1000), 130 * S, 100 * S), (0.76, "adapt", 150.0)),
         (apply_remaining(None, Remaining(3, 600 * S), 1000, 100 * S), (0.005, "headers", 600.0)),
         (
-            apply_remaining(
-                apply_refusal(None, Refusal(None, 60 * S, 1000), 0, 100 * S), Remaining(590, 600 * S), 1000, 100 * S
-            ),
+            apply_remaining(fallen(None, Fall(None, 60 * S, 1000), 0, 100 * S), Remaining(590, 600 * S), 1000, 100 * S),
             (0.76, "adapt", 120.0),
         ),
-        (apply_refusal(None, Refusal(None, 1 * S, 1000), 0, 50 * S), None),
+        (fallen(None, Fall(None, 1 * S, 1000), 0, 50 * S), None),
         (Slowdown(fell_us=99 * S, span_us=0, floor=0, top=0, back_us=200 * S), None),
     ],
 )
@@ -348,20 +289,6 @@ def test_a_slowdown_of_another_release_hides_no_job() -> None:
     """What cannot be read of it is left out."""
     for slow in (b"1 2 3", b"x" + b" x" * 10, b"1" + b" 1" * 30):
         assert _read(None, None, slow, waiting=7, owners=1, first=[], some=[]) == (7, 1, (), None, None)
-
-
-def test_definition_of_slots_is_told_with_their_number() -> None:
-    """A concurrency limit that is defined anew keeps its fingerprint, and is told all the same."""
-    fleet = _Fleet()
-    limiter = Limiter(fleet)
-    told = limiter.fleet.activity
-    assert told is not None
-    for amount in (2, 3):
-        limiter._registry = limiter._resolver.registry = LimitRegistry()
-        limiter.acquire(Concurrency("db", amount))
-        told.report()
-    assert [json.loads(text)["rate"][0] for report in fleet.reports for _, text in report["limits"]] == [2, 3]
-    limiter.close()
 
 
 def test_a_hostile_job_id_does_not_spoil_the_report(fleet: _Fleet, limiter: Limiter) -> None:

@@ -114,20 +114,6 @@ def test_rate_is_another_and_as_declared_again(fleet: Fleet) -> None:
     assert fleet.passing(PARTNER) == 1
 
 
-def test_rate_ends_by_itself(fleet: Fleet) -> None:
-    """To the microsecond by the store's clock, as far as it is known, whenever the last beat was."""
-    fleet.tell(Rule(what="set", name="partner", rate="1/day", burst=1, until_us=fleet.clock() + 2_000_000))
-    assert fleet.passing(PARTNER) == 1
-    fleet.advance(1.9)
-    assert fleet.passing(PARTNER) == 0
-    fleet.advance(0.2)
-    assert fleet.passing(PARTNER) == 0
-    fleet.limiter.clear_line(PARTNER)
-    fleet.advance(0.3)
-    assert fleet.passing(PARTNER) == 3
-    assert fleet.limiter.fleet.overrides.rules == {}
-
-
 @pytest.mark.parametrize(
     ("limit", "rate", "burst", "becomes"),
     [
@@ -217,13 +203,6 @@ def test_what_a_limit_cannot_take_is_told_and_is_none(
     assert "'x'" in line
     assert "ann" in line
     assert fleet.store.names() == {claim for claim in fleet.store.names() if limit.for_job(Job()).fingerprint in claim}
-
-
-def test_tier_has_a_rate_of_its_own(fleet: Fleet) -> None:
-    """The others keep theirs."""
-    fleet.tell(Rule(what="set", name="tiered", part="free", rate="5/s"))
-    assert fleet.passing(TIERED, plan="free") == 5
-    assert fleet.passing(TIERED, plan="pro") == 10
 
 
 def test_limit_that_travels_by_value_follows_too(fleet: Fleet) -> None:
@@ -317,18 +296,6 @@ def test_paused_limit_asks_nobody_and_charges_nothing(fleet: Fleet) -> None:
     assert fleet.passing(OTHER) == 3
 
 
-def test_those_who_count_hear_of_it(fleet: Fleet) -> None:
-    """A paused job is told to the hook for decisions, and to what `throttlekit top` shows, as any denial."""
-    fleet.tell(Rule(what="pause", name="keyed"))
-    fleet.ask(KEYED, account=7)
-    (event,) = fleet.decided
-    assert (event.decision.reason, event.decision.key, event.deferrals) == ("paused", "q:7", 1)
-    activity = fleet.limiter.fleet.activity
-    assert activity is not None
-    (seen,), _ = activity.counts.take()
-    assert seen.denied == {"paused": 1}
-
-
 @pytest.mark.parametrize(("part", "paused"), [(None, [7, 8]), ("7", [7]), ("q:7", [7]), ("9", [])])
 def test_pause_of_a_key(fleet: Fleet, part: str | None, paused: list[int]) -> None:
     """All keys, or one: as it is, or as a decision tells it, with the queue that it is counted for."""
@@ -367,18 +334,6 @@ def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> 
     assert back == sorted(back)
     assert back[-1] <= until_us / 1e6 + 6.1
     assert len(set(back)) == len(back)
-
-
-def test_a_look_at_a_job_in_a_pause_says_when_that_job_comes_back(fleet: Fleet) -> None:
-    """As if it asked: jobs are not all told one instant."""
-    fleet.passing(PARTNER)
-    for id in "abc":
-        fleet.ask(PARTNER, id=id)
-    fleet.tell(Rule(what="pause", name="partner", until_us=fleet.clock() + 1_000))
-    for id in "abc":
-        looked = fleet.limiter.peek(PARTNER, job=Job(id=id))
-        assert looked.delay == fleet.ask(PARTNER, id=id).delay
-    assert looked.delay > looked.retry_after
 
 
 def test_job_whose_slot_comes_after_the_pause_comes_back_for_it(fleet: Fleet) -> None:
@@ -478,20 +433,6 @@ def test_factor_of_a_name_or_of_a_pattern(fleet: Fleet, rules: dict[str, float],
     assert list(fleet.limiter.in_force(SCALED, None)) == SCALED
 
 
-def test_factor_ends_by_itself(fleet: Fleet) -> None:
-    """A rule of the name that is over leaves the pattern's; and then the whole rate."""
-    begin = fleet.clock()
-    fleet.tell(
-        Rule(what="scale", name="llm-a", factor=0.2, until_us=begin + 1_000_000),
-        Rule(what="scale", name="*", factor=0.5, until_us=begin + 2_000_000),
-    )
-    found = []
-    for _ in range(3):
-        found.append(fleet.limiter.in_force(SCALED[:1], None)[0].amount)
-        fleet.clock.advance(1)
-    assert found == [2, 5, 10]
-
-
 def test_factor_counts_on_top_of_the_rate_that_is_set(fleet: Fleet) -> None:
     """Whichever was first; with all tiers alike, each of its own rate."""
     fleet.tell(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="partner", rate="40/s", burst=7))
@@ -505,25 +446,6 @@ def test_factor_counts_on_top_of_the_rate_that_is_set(fleet: Fleet) -> None:
     assert fleet.ask(TIERED, plan="pro").limit.amount == 5
 
 
-def test_cost_that_the_factor_leaves_no_room_for_waits(fleet: Fleet) -> None:
-    """Until the rule ends; one that could never pass as declared either is refused as ever."""
-    dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
-    fleet.tell(Rule(what="scale", name="d*", factor=0.2, until_us=fleet.clock() + 30_000_000))
-    denied = fleet.ask(dear, cost=5)
-    assert (denied.allowed, denied.reason, round(denied.retry_after)) == (False, "paused", 30)
-    assert fleet.ask(dear, cost=2)
-    with pytest.raises(CostExceedsLimit):
-        fleet.ask(dear, cost=11)
-    fleet.advance(31)
-    assert fleet.ask(dear, cost=5)
-    begin = fleet.clock()
-    fleet.tell(
-        Rule(what="scale", name="dear", factor=0.5, until_us=begin + 30_000_000),
-        Rule(what="set", name="dear", rate="8/s", until_us=begin + 20_000_000),
-    )
-    assert [round(fleet.ask(dear, cost=cost).retry_after) for cost in (6, 9)] == [30, 20], "what holds it back"
-
-
 def test_what_a_limit_cannot_be_scaled_by_is_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     """One line a limit; it keeps its rate, or the one that was set."""
     logs = [SlidingLog("x", "8/s"), SlidingLog("y", "8/s")]
@@ -534,15 +456,6 @@ def test_what_a_limit_cannot_be_scaled_by_is_logged(fleet: Fleet, caplog: pytest
     assert "the factor 0.5 that ann set" in lines[0]
 
 
-def test_limit_of_each_process_is_steered_too(fleet: Fleet) -> None:
-    """What each process counts on its own has no other way to be reached."""
-    own = TokenBucket("own", "10/s", scope="process")
-    fleet.tell(Rule(what="set", name="own", rate="2/s"))
-    assert fleet.passing(own) == 2
-    fleet.tell(Rule(what="pause", name="own"))
-    assert fleet.ask(own).reason == "paused"
-
-
 def test_shared_store_keeps_no_position_under_a_limit_of_each_process(fleet: Fleet) -> None:
     """A job that a pause holds back gets a position on the lists of the limits that the fleet shares, and no other."""
     own = TokenBucket("own", "10/s", scope="process")
@@ -550,17 +463,6 @@ def test_shared_store_keeps_no_position_under_a_limit_of_each_process(fleet: Fle
     assert fleet.ask(own, PARTNER).reason == "paused"
     claims = [each.claim for each in fleet.limiter.claims(Call([own, PARTNER], Job(id="1")))]
     assert [fleet.store.inner.where([each], "1") is not None for each in claims] == [False, True]
-
-
-def test_job_that_waits_in_its_process_keeps_its_position_there_in_a_pause(fleet: Fleet) -> None:
-    """It is found on the list of its process, so it gets no position elsewhere."""
-    own = TokenBucket("own", "1/h", burst=1, scope="process")
-    assert fleet.passing(own) == 1
-    assert fleet.ask(own, PARTNER).reason == "exhausted"
-    fleet.tell(Rule(what="pause", name="partner", until_us=fleet.clock() + 1_000_000))
-    assert fleet.ask(own, PARTNER).delay > 500, "its unit comes long after the pause"
-    claims = [each.claim for each in fleet.limiter.claims(Call([own, PARTNER], Job(id="1")))]
-    assert [fleet.store.inner.where([each], "1") for each in claims] == [None, None]
 
 
 # ShadowDenied
@@ -576,25 +478,6 @@ def test_limit_in_shadow_mode_denies_no_job_and_counts(fleet: Fleet) -> None:
     assert {event.decision.limit for event in fleet.shadowed} == {PARTNER}
     fleet.tell()
     assert not fleet.ask(PARTNER), "three were charged"
-
-
-def test_the_others_decide_as_ever(fleet: Fleet) -> None:
-    """A job that another limit denies is not asked of the one in shadow mode, and charges nothing there."""
-    fleet.tell(Rule(what="shadow", name="partner"))
-    assert sum(fleet.ask(PARTNER, OTHER).allowed for _ in range(5)) == 3
-    assert fleet.shadowed == []
-    fleet.tell()
-    assert fleet.limiter.peek(PARTNER).remaining == 0
-    fleet.advance(0.1)
-    assert fleet.ask(PARTNER)
-
-
-def test_shadow_mode_with_another_rate_tries_that_one(fleet: Fleet) -> None:
-    """To set and to shadow go together: what would a lower rate have held back?"""
-    fleet.tell(Rule(what="shadow", name="partner"), Rule(what="set", name="partner", rate="1/s", burst=1))
-    for _ in range(4):
-        assert fleet.ask(PARTNER)
-    assert [event.decision.limit.amount for event in fleet.shadowed] == [1, 1, 1]
 
 
 def test_cost_that_the_shadow_rate_never_admits_passes(fleet: Fleet) -> None:
@@ -733,19 +616,3 @@ def test_reading_a_rule_never_fails(field: Any, told: Any) -> None:
     """Whatever stands there is a rule or none."""
     rule = rule_of(field, told)
     assert rule is None or rule_of(data_of(field_of(rule.what, rule.name, rule.part)), plain(rule)) == rule
-
-
-def test_limiter_that_is_gone_beats_no_more() -> None:
-    """Who makes limiters and drops them leaves no thread behind."""
-    import gc
-    import threading
-
-    from support.waiting import wait_until
-
-    before = set(threading.enumerate())
-    limiter = Limiter(EventDispatcher(FakeClock()))
-    limiter.acquire(PARTNER)
-    assert set(threading.enumerate()) - before
-    del limiter
-    gc.collect()
-    wait_until(lambda: set(threading.enumerate()) <= before, description="its thread has ended")

@@ -1,0 +1,32 @@
+"""A store that gives no answer to questions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.servers.stores import Passing
+from throttlekit import StoreUnavailable
+from throttlekit._core.answer import Answer, Asker
+from throttlekit.stores import MemoryStore, Store
+
+__all__ = ["Away"]
+
+
+class Away(Passing):
+    """
+    A store that is away: it gives no answer to a question, and passes all other calls on.
+
+    Attributes:
+        is_away: Set it to False, and the store answers.
+        asked: How many questions it was sent.
+    """
+
+    def __init__(self, inner: Store | None = None) -> None:
+        self.inner = MemoryStore() if inner is None else inner
+        self.is_away, self.asked = True, 0
+
+    def ask(self, claims: Any, asker: Asker, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        self.asked += 1
+        if self.is_away:
+            raise StoreUnavailable("the store gave no usable answer: TimeoutError", part="")
+        return super().ask(claims, asker, now_us, attempt=attempt)
