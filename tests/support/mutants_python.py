@@ -248,11 +248,6 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "            known.periodic_us = _NEVER_US",
             ["tests/unit/engine/test_waker.py::test_a_process_looks_where_its_jobs_wait"],
         ),
-        (
-            "        return min((self.periodic_us, *self.asked_us))",
-            "        return max((self.periodic_us, *self.asked_us))",
-            ["tests/unit/engine/test_waker.py::test_a_woken_job_is_started"],
-        ),
     ],
     "throttlekit/_engine/running.py": [
         (
