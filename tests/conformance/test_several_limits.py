@@ -83,7 +83,7 @@ def test_a_denial_by_one_changes_no_other(bench: Bench, case: Case) -> None:
         before = [_seen(bench, limit) for limit in others]
         for first in range(5):
             limits = [*FIVE[first:], *FIVE[:first]]
-            for caller, job in ((Caller.PEEK, ""), (Caller.GUEST, ""), (Caller.JOB, "waits")):
+            for caller, job in ((Caller.PEEK, ""), (Caller.WITHOUT_JOB, ""), (Caller.JOB, "waits")):
                 answer = bench.ask(*limits, caller=caller, job=job)
                 assert (answer.allowed, answer.retry_us > bench.now_us) == (False, True), answer
             bench.forget(*limits, job="waits")

@@ -17,7 +17,7 @@ import pytest
 from conformance.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench, run_in_threads
 from conformance.cases import BURST_CASES, CASES, Case
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.answer import GUEST, Answer, Caller, Reason
+from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Reason
 from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.slowdown import Fall, Remaining
 from throttlekit._core.waitlist import State
@@ -378,7 +378,7 @@ def test_a_store_owns_its_clock(bench: Bench) -> None:
     """Without a time given, each algorithm grants and corrects by the store's own, which goes on."""
     for case in CASES:
         claim = bench.claim(case.limit, cost=case.limit.capacity)
-        answers = [bench.store.ask([claim], GUEST) for _ in range(2)]
+        answers = [bench.store.ask([claim], WITHOUT_JOB) for _ in range(2)]
         assert [answer.allowed for answer in answers] == [True, False]
         assert 0 < answers[0].now_us <= answers[1].now_us
 

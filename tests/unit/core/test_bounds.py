@@ -170,7 +170,7 @@ def test_promised_instant_is_the_first_that_passes(limit: Limit, seed: int, leng
 def test_cost_of_zero_only_looks(limit: Limit) -> None:
     """A cost of 0 passes at once, however much is used, and leaves the very state that it found, also none."""
     charge = Key(limit).bind(0)
-    assert charge.sanitized(None, START_US) is None
+    assert charge.sanitize(None, START_US) is None
     exhausted = Key(limit)
     assert exhausted.ask(START_US, limit.capacity)
     for state in (None, exhausted.state):
