@@ -19,7 +19,7 @@ from conformance.cases import BURST_CASES, CASES, Case
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Reason
 from throttlekit._core.limit.base import Limit, altered
-from throttlekit._core.slowdown import Fall, Remaining
+from throttlekit._core.slowdown import Refusal, Remaining
 from throttlekit._core.waitlist import State
 from throttlekit.stores import MemoryStore, Store, StoreClaim
 from throttlekit.stores.base import Slowing
@@ -331,7 +331,7 @@ def test_slowdowns(bench: Bench, case: Case) -> None:
     bench.now_us += 1
     assert bench.look(limit, cost=limit.capacity).allowed
     for _ in range(9):
-        fall = Slowing(bench.claim(limit, "fall"), Fall(None, 60 * SECOND_US, 1_000))
+        fall = Slowing(bench.claim(limit, "fall"), Refusal(None, 60 * SECOND_US, 1_000))
         bench.store.slow([fall], now_us=bench.now_us)
     passed, until_us = 0, bench.now_us + 10 * SECOND_US
     while bench.now_us < until_us:

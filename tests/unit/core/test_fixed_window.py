@@ -125,9 +125,7 @@ def test_settled_in_its_window_is_what_would_have_been_charged(
 @pytest.mark.parametrize("by", [178, 179, 10**30])
 def test_debt_is_sixty_amounts_at_most(by: int) -> None:
     """What a window is charged beyond sixty times its amount is forgiven: no number leaves what a double holds."""
-    assert FixedWindowAlgorithm(1, 3, MINUTE).settle(Count(NOW // MINUTE, 2), NOW, NOW, by) == Count(
-        NOW // MINUTE, 180
-    )
+    assert FixedWindowAlgorithm(1, 3, MINUTE).settle(Count(NOW // MINUTE, 2), NOW, NOW, by) == Count(NOW // MINUTE, 180)
 
 
 def test_units_of_a_window_that_is_over_are_not_given_back() -> None:

@@ -54,7 +54,7 @@ def test_a_limit_that_adapts_falls_to_the_same_part_of_a_rate_that_is_set() -> N
     limit = TokenBucket("api", "100/s", adapt=Adapt("10/s"))
     changed = altered(limit, "50/s").adapt
     assert isinstance(changed, Adapt)
-    assert changed.fall(50, 1_000_000, None).floor == 100_000
+    assert changed.refusal(50, 1_000_000, None).floor == 100_000
     tiered = TokenBucket("api", {"free": "100/s", "pro": "50/s"}, tier="{plan}", adapt=Adapt("10/s"))
     assert tiered.tiers is not None
     assert {tier: each.adapt == limit.adapt for tier, each in tiered.tiers.items()} == {"free": True, "pro": True}

@@ -14,7 +14,7 @@ import pytest
 from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import Job, Limiter, StoreUnavailable, TokenBucket
-from throttlekit._core.slowdown import Fall, Remaining, Slowdown, apply_remaining, fallen
+from throttlekit._core.slowdown import Refusal, Remaining, Slowdown, apply_refusal, apply_remaining
 from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
 from throttlekit.fleet import activity
 from throttlekit.fleet.activity import KEYS
@@ -262,15 +262,17 @@ def test_jobs_as_they_are_stored() -> None:
     ("slow", "expected"),
     [
         (Slowdown(), None),
-        (fallen(None, Fall(None, 60 * S, 1000), 0, 100 * S), (0.76, "adapt", 120.0)),
-        (fallen(None, Fall(None, 60 * S, 1000), 0, 90 * S), (0.8335, "adapt", 110.0)),
-        (fallen(None, Fall(None, 60 * S, 1000), 130 * S, 100 * S), (0.76, "adapt", 150.0)),
+        (apply_refusal(None, Refusal(None, 60 * S, 1000), 0, 100 * S), (0.76, "adapt", 120.0)),
+        (apply_refusal(None, Refusal(None, 60 * S, 1000), 0, 90 * S), (0.8335, "adapt", 110.0)),
+        (apply_refusal(None, Refusal(None, 60 * S, 1000), 130 * S, 100 * S), (0.76, "adapt", 150.0)),
         (apply_remaining(None, Remaining(3, 600 * S), 1000, 100 * S), (0.005, "headers", 600.0)),
         (
-            apply_remaining(fallen(None, Fall(None, 60 * S, 1000), 0, 100 * S), Remaining(590, 600 * S), 1000, 100 * S),
+            apply_remaining(
+                apply_refusal(None, Refusal(None, 60 * S, 1000), 0, 100 * S), Remaining(590, 600 * S), 1000, 100 * S
+            ),
             (0.76, "adapt", 120.0),
         ),
-        (fallen(None, Fall(None, 1 * S, 1000), 0, 50 * S), None),
+        (apply_refusal(None, Refusal(None, 1 * S, 1000), 0, 50 * S), None),
         (Slowdown(fell_us=99 * S, span_us=0, floor=0, top=0, back_us=200 * S), None),
     ],
 )
