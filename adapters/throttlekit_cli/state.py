@@ -423,7 +423,7 @@ def _is_of_tier(rule: Rule, known: Known) -> bool:
 def _warnings(known: Known, definitions: Iterable[Known], rules: Sequence[tuple[Rule, RuleState]]) -> Iterator[str]:
     for rule, shown in rules:
         if why := why_ignored(rule, known):
-            yield f"workers do not follow {shown.text!r}: {why}"
+            yield f"workers do not apply {shown.text!r}: {why}"
     limit, changed = known.limit, any(rule.what == "set" for rule, _ in rules)
     twins = [each for each in definitions if (each.limit.name, each.limit.of_tier) == (limit.name, limit.of_tier)]
     if len(twins) > 1:

@@ -47,7 +47,7 @@ local function open_list(c)
     record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
     epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was[1] or 0) + 0, paused = (was[2] or 0) + 0,
     emptied = (was[3] or 0) + 0, n = (was[4] or 0) + 0, v = (was[5] or 1) + 0, look = (was[6] or 0) + 0,
-    renewed = (was[7] or 0) + 0, guest = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, head = nil, look_at = nil, skipped = nil, skips_late = false,
+    renewed = (was[7] or 0) + 0, guest = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, head = nil, skipped = nil, skips_late = false,
   }
   if c.asker ~= '' then list.owned[c.asker] = {name = c.asker, free = tonumber(was.free), was = was.free} end
   c.line = list
@@ -159,7 +159,7 @@ local function head(list)
   for most = 1, -1, -2 do
     list.skipped = {}
     for _, o in ipairs(owners(list, whole(most), '(i')) do
-      if not is_skipped(list, o) then list.head, list.look_at = o, nil end
+      if not is_skipped(list, o) then list.head = o end
       if list.head then return o end
       list.skipped[#list.skipped + 1] = o
     end
@@ -420,7 +420,6 @@ end
 -- Wakes the first entries, while there are units for them. Returns when a process should look, or nil.
 local function wake(c)
   local list = c.line
-  if list.head and list.look_at then return list.look_at end  -- nothing has changed since
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
   for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
   if #ended > 0 then list.renewed = 0 end  -- the list may be empty now, and the job of this request enters it
@@ -460,8 +459,7 @@ local function wake(c)
   if not o and #skipped == 0 then return again end
   if tried == MOST then again = now + SPACING end
   local at = math.min(next_at or math.huge, again or math.huge, out.first or math.huge)
-  list.look_at = at < math.huge and at or nil
-  return list.look_at
+  return at < math.huge and at or nil
 end
 
 -- Wakes entries of a workflow that holds its slot, because they need no other slot.

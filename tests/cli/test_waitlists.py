@@ -175,7 +175,7 @@ def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> 
             lambda: [text for text in [_run("explain", "job-1", "--url", redis_url)] if "being sent" in text],
             description="the job is woken",
         )[0]
-    assert re.search("its turn       now: it is on its way to a worker, or waits for a free one", shown)
+    assert re.search("its turn       now: it is being sent to a worker, or waits for a free one", shown)
     assert _top(redis_url, "woken")["waiting_jobs"] == 1
 
 
@@ -220,5 +220,5 @@ def test_a_job_that_ran_is_not_said_to_wait(redis_url: str, limiter: Limiter, wa
         ask(limiter, waker, fast, job=Job(id=f"job-{number}"))
     wait_until(lambda: ask(limiter, waker, fast, job=Job(id="job-1")).allowed, description="its unit has come")
     _report(limiter)
-    assert "does not wait any more" in _run("explain", "job-1", "--url", redis_url)
+    assert "no longer waits" in _run("explain", "job-1", "--url", redis_url)
     assert _top(redis_url, "fast")["waiting_jobs"] == 0

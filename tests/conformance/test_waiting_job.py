@@ -144,7 +144,7 @@ def test_a_job_that_left_the_waitlist_is_not_said_to_wait(
     summary, ((_, fact),) = describe(job)
     assert "was denied by limit 'first'" in summary
     assert "Now it is on no waitlist of this store" in summary
-    assert "was allowed to run, or was removed" in fact
+    assert "was allowed to run or was removed" in fact
 
 
 def test_a_job_whose_definition_is_not_known_is_found(

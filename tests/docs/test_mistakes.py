@@ -375,7 +375,7 @@ def _(site: Site) -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True)
         assert job.is_finished, done.stderr
         assert done.stdout.count("import throttlekit for each job") == 1
-        assert "has imported throttlekit for a job" in site.doctor("--rq", site.url, finds=False)
+        assert "imports throttlekit again in the process of each job" in site.doctor("--rq", site.url, finds=False)
 
 
 @case("RQ: no process moves denied jobs back to their queue")

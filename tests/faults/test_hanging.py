@@ -19,8 +19,8 @@ pytestmark = pytest.mark.workers
 def test_a_worker_stops_while_the_store_hangs(framework: Framework, broker: Kind) -> None:
     """A worker that is told to stop ends by itself, and the next one runs every job that has not run, once."""
     case = Case(framework=framework, fault="store SIGSTOP 5 s", broker=broker)
-    kind, flood = case.flooding()
-    with scene(case.what, broker) as there, kind(flood, there.servers) as flooding:
+    flood = case.flood()
+    with scene(case.what, broker) as there, flood.flooding(flood, there.servers) as flooding:
         for index in range(case.jobs):
             flooding.send("job", str(index))
         flooding.start()

@@ -141,10 +141,10 @@ DEFECTS: dict[str, Defect] = {
         "others wait for a process that died", waitlist, "PATIENCE_US", _always(10**12), "kill,hang"
     ),
     "not-asked-anew": Defect("jobs that the store lost do not ask anew", room.Room, "_ask_anew", _does(), "flush"),
-    "lease-not-renewed": Defect("a renewal extends no lease", ConcurrencyAlgorithm, "renewed", _renews_nothing),
+    "lease-not-renewed": Defect("a renewal extends no lease", ConcurrencyAlgorithm, "renew", _renews_nothing),
     "pause-ignored": Defect("a pause is over at once", Pause, "at", _does(Pause())),
     "wrong-clock-believed": Defect(
-        "what a wrong clock has written counts", GcraAlgorithm, "sanitized",
+        "what a wrong clock has written counts", GcraAlgorithm, "sanitize",
         lambda _: lambda self, state, now_us: state, "clock-ahead",
     ),
     "wrong-wake-believed": Defect(

@@ -326,7 +326,7 @@ def test_a_limit_that_is_slowed_down_says_so(page: Any, flood: _Flood) -> None:
     _open(page, QUOTA.name)
     _see(page, "main p", "It is slowed down to 3/hour by the partner's response headers, for another ")
     page.execute_script("location.hash = '#/job/waits'")
-    _see(page, "dd", "to 3/hour by what the partner said is left")
+    _see(page, "dd", "to 3/hour by the partner's response headers")
 
 
 def test_a_keyboard_is_enough(page: Any) -> None:

@@ -109,7 +109,7 @@ def test_a_limit_that_is_slowed_down_shows_its_pace(limiter: Limiter, report: Ca
     assert page("/api/limits").data["slowed_limits"] == 1
     shown = [row, page(f"/api/limit?id={row['id']}").data["keys"][0], page("/api/job?id=second").data]
     assert [each["slowed"]["by"] for each in shown] == ["headers"] * 3
-    assert row["slowed"]["text"].startswith("to 3/hour by what the partner said is left, for another ")
+    assert row["slowed"]["text"].startswith("to 3/hour by the partner's response headers, for another ")
     assert 3500 < row["slowed"]["ends_in_seconds"] <= 3600
     assert row["waiting_jobs"] == 1
 
@@ -264,7 +264,7 @@ def test_a_rule_that_workers_refuse_is_marked(
     limiter.acquire(SLOTS)
     report()
     (warning,) = _limit(page, "partner-api")["warnings"]
-    assert warning.startswith("workers do not follow 'set to 50 by ann': ")
+    assert warning.startswith("workers do not apply 'set to 50 by ann': ")
     assert _limit(page, "reports-db")["warnings"] == []
 
 

@@ -50,12 +50,12 @@ class _Page:
     def read(self) -> None:
         """Read all limits, as the list shows them, and each limit's own page, with its tenants."""
         rows = self.get("api/limits")["limits"]
-        bars = {f"{row['name']} in the list": row["bars"] for row in rows}
+        bars = {f"{row['limit']} in the list": row["bars"] for row in rows}
         for row in rows:
             shown = self.get(f"api/limit?id={row['id']}")["range"]
-            bars[row["name"]] = shown["bars"]
+            bars[row["limit"]] = shown["bars"]
             if shown["shares"] is not None:
-                bars[f"tenants of {row['name']}"] = [
+                bars[f"tenants of {row['limit']}"] = [
                     *map(_divided(shown["shares"]["tenants"]), shown["shares"]["bars"])
                 ]
         for name, some in bars.items():

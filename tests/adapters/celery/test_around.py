@@ -150,7 +150,7 @@ def test_install_in_a_body_is_refused(redis_base: str) -> None:
                 site.start(name=name)
                 site.app.control.cancel_consumer(site.queue, destination=[f"spawned@{site.queue}"], reply=True)
             error = site.send("installs").get(timeout=WITHIN, propagate=False)
-            assert "in a pool process comes too late" in str(error)
+            assert "in a pool process is too late" in str(error)
 
 
 def test_a_task_goes_back_to_a_queue_with_a_wildcard(broker: Any) -> None:

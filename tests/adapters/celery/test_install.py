@@ -184,7 +184,7 @@ def test_a_task_that_would_pass_the_gate_by_is_refused(make_app: Callable[..., C
         if throttle is None:
             install(app, Limiter())
         else:
-            with pytest.raises(ConfigurationError, match="task 'batch': its class has a Strategy of its own"):
+            with pytest.raises(ConfigurationError, match="task 'batch': its class has its own Strategy"):
                 install(app, Limiter())
 
 

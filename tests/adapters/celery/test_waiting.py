@@ -150,7 +150,7 @@ def test_free_slots_are_those_that_no_woken_task_is_about_to_take(make: Any, res
     tasks = make(consumer)
     assert tasks._free() == 2
     held = received(consumer, 1)
-    tasks._capacity.receive(consumer, held.request)
+    tasks._capacity.record_received(consumer, held.request)
     assert tasks._free() == 1, "it is in the pool"
     tasks.hold(held, 5.0)
     assert tasks._free() == 2

@@ -276,7 +276,7 @@ async def _taken_over_slowly(redis_url: str) -> None:
     loop = asyncio.get_running_loop()
     async with AsyncRedis.from_url(redis_url) as client:
         await client.xreadgroup("taskiq", "dead", {"slow": ">"}, count=4)
-        stream, ran = throttle._holding._abandoned(0.2), set[str]()
+        stream, ran = throttle._holding._read_abandoned(0.2), set[str]()
         while len(ran) < 4:
             message = await asyncio.wait_for(anext(stream), 30.0)
             ran.add(broker.formatter.loads(message.data).task_id)
