@@ -153,7 +153,8 @@ local function owners(list, most, till)
   return found
 end
 
--- The owner of the first entry, or nil, as list.head until something changes; and list.skipped: those before it that are.
+-- The owner of the first entry that is not skipped, or nil; and list.skipped, the owners before it. list.head keeps the
+-- owner until an entry, or the number of an owner's free threads, changes.
 local function head(list)
   if list.head then return list.head end
   for most = 1, -1, -2 do
@@ -233,7 +234,7 @@ local function change(list, e, state, owner, at, till)
   local before, added, removed, kept = members_of(e), {}, {}, {}
   local moves = e.state ~= state or e.owner ~= owner
   if e.state == 'o' and moves then file(list, e, false, added, removed) end
-  -- An entry that joins behind the first one leaves that the first.
+  -- A new entry behind list.head does not change which entry is first.
   if e.state or state ~= 'o' or list.head and e.place < list.head.place then list.head = nil end
   if e.at > 0 then list.held, owner_of(list, e.owner).woken = nil, nil end
   e.state, e.owner, e.at, e.till = state, owner, at, till
