@@ -32,7 +32,7 @@ local SPACING, VOID, WOKEN, KEPT_WAIT = 10000, 20000, 3600000000, 172800000000
 local MOST, FREE_UNKNOWN, DEAF = 16, 999999, -1
 local RENEWED, TO_LIVE = 3600000000, '172800000'
 
-local function wide(x) return format('%016.0f', x) end
+local function wide(x) return format(INTEGER == '%d' and '%016d' or '%016.0f', x) end
 
 -- How late the jobs of an owner return at most; 0 if it is a process, which wakes them.
 local function lateness(name) return sub(name, 1, 1) == '~' and 1000 * (tonumber(sub(name, 2)) or 0) or 0 end
@@ -286,7 +286,7 @@ local function new_place(list, c, first)
     local added = call('ZADD', list.tags, whole(tag + step), c.tenant)
     if added == 1 then call('PEXPIRE', list.tags, TO_LIVE) end
   end
-  return format('%02.0f', c.held and 0 or c.rank) .. wide(tag) .. format('%012.0f', list.n), step
+  return format('%02.0f%016.0f%012.0f', c.held and 0 or c.rank, tag, list.n), step
 end
 
 -- Removes an entry whose job was admitted.
@@ -304,9 +304,7 @@ local function waiting(list) return count(list, '[o', '(p') end
 local function rank_of(list, place)
   local before = 0
   for _, o in ipairs(owners(list, '-1', '(h' .. place)) do
-    if not is_skipped(list, o) then
-      before = before + count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. place)
-    end
+    before = before + (is_skipped(list, o) and 0 or count(list, '[o' .. o.name .. '|', '(o' .. o.name .. '|' .. place))
   end
   return before
 end
@@ -418,15 +416,19 @@ local function check_skipped(c, skipped)
   end
 end
 
--- Wakes the first entries, while there are units for them. Returns when a process should look, or nil.
-local function wake(c)
+-- Wakes the first entries, while there are units for them. Returns when a process should look, or nil. If the job of the
+-- request waits in this list, and no unit is nearly there, only that time is needed.
+local function wake(c, waits)
   local list = c.line
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
   for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
   if #ended > 0 then list.renewed = 0 end  -- the list may be empty now, and the job of this request enters it
   local again = #ended == MOST and now + SPACING or nil
   if now < list.paused then return again or list.paused end
-  local taken, one, lead = units_out(list), of_one(c), not c.of.estimates and LEAD
+  local one, lead = of_one(c), not c.of.estimates and LEAD
+  local look_at = waits and lead and ready_after(one, 0, now) - lead or now
+  if look_at > now then return again or look_at end
+  local taken = units_out(list)
   local o, next_at, tried, kept = nil, nil, 0, list.epoch == '' and 0 or held(list).late
   while true do
     o = head(list)
@@ -463,13 +465,6 @@ local function wake(c)
   return at < math.huge and at or nil
 end
 
--- Wakes entries of a workflow that holds its slot, because they need no other slot.
-local function wake_workflow(c, workflow)
-  local low, high = own('g', workflow)
-  local found = members(c.line, whole(MOST), low, high)
-  for _, each in ipairs(found) do wake_entry(c, entry_of(c.line, sub(each, #low + 31)), now, 'p') end
-end
-
 -- Claims
 
 -- Reads the state of a claim: the units in use, and the waitlist.
@@ -501,6 +496,13 @@ end
 -- The workflow that will hold a slot of the claim, or "".
 local function workflow_of(c) return c.of.estimates and sub(c.c, -1) == '#' and c.c or '' end
 
+-- Wakes entries of the workflow that holds its slot, because they need no other slot.
+local function wake_workflow(c)
+  local low, high = own('g', workflow_of(c))
+  local found = low == '[g|' and {} or members(c.line, whole(MOST), low, high)
+  for _, each in ipairs(found) do wake_entry(c, entry_of(c.line, sub(each, #low + 31)), now, 'p') end
+end
+
 -- Wakes entries of a claim's list, and records the caller's free threads. Returns the delay of the next look, or nil.
 local function wake_claim(c, free, by_job, granted)
   local list, asker = c.line, c.asker
@@ -508,9 +510,8 @@ local function wake_claim(c, free, by_job, granted)
   if lateness(asker) > 0 then asker = '' end
   local o = free and asker ~= '' and owner_of(list, asker)
   if o and o.free and o.free ~= free then o.free, list.head = free > 0 and free or -now, nil end
-  local workflow = granted and workflow_of(c) or ''
-  if workflow ~= '' then wake_workflow(c, workflow) end
-  local at = wake(c)
+  if granted then wake_workflow(c) end
+  local at = wake(c, c.entry and c.entry.state == 'o')
   if asker == '' or not at then return nil end
   at = max(at, now + SPACING)
   if now - VOID <= list.look and list.look <= at and not (by_job and at > now + PATIENCE) then return nil end

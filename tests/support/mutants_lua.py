@@ -6,6 +6,8 @@ __all__ = ["MUTANTS"]
 
 MUTANTS: dict[str, list[tuple[str, str]]] = {
     "waitlist.lua": [
+        ("waits and lead and ready_after", "lead and ready_after"),
+        ("ready_after(one, 0, now) - lead or now", "ready_after(one, 0, now) or now"),
         ("= 30000, 250000,", "= 30000, 250001,"),
         ("= 10000, 20000, 3600000000, 172800000000", "= 10001, 20000, 3600000000, 172800000000"),
         ("= 10000, 20000, 3600000000, 172800000000", "= 10000, 40000, 3600000000, 172800000000"),

@@ -386,7 +386,9 @@ def _wake_all(
         workflow = _workflow_of(found.claim)
         if granted and workflow:
             waitlist.wake_workflow(workflow, now_us, ring)
-        at_us = waitlist.wake(_rules(found, now_us), now_us, ring)
+        entry = waitlist.entries.get(asker.job) if asker.job else None
+        waits = entry is not None and entry.state is State.WAITING
+        at_us = waitlist.wake(_rules(found, now_us), now_us, ring, waits=waits)
         can_look = asker.owner and not lateness_us(asker.owner)
         in_us = waitlist.next_look(at_us, now_us, by_job=bool(asker.job)) if can_look else None
         if in_us is not None:

@@ -356,7 +356,8 @@ class Waitlist:
 
     def held_late(self, now_us: int) -> int:
         """Of these, the units that are kept for jobs that return after a delay."""
-        return sum(entry.cost for _, entry in self._held(now_us) if _is_woken_late(entry))
+        late = (each for _, each in self._held(now_us) if each.state is State.WOKEN and lateness_us(each.owner))
+        return sum(entry.cost for entry in late)
 
     def count_expected(self, owner: str, now_us: int) -> int:
         """How many jobs that return after a delay were woken, and are not overdue."""
@@ -364,9 +365,10 @@ class Waitlist:
         last, first = now_us + FUTURE_US + 1, now_us - lateness_us(owner)
         return bisect_left(woken, (last, "")) - bisect_left(woken, (first, ""))
 
-    def wake(self, rules: WakeRules, now_us: int, ring: Ring) -> int | None:
+    def wake(self, rules: WakeRules, now_us: int, ring: Ring, *, waits: bool = False) -> int | None:
         """
-        Wake the first jobs, while there are units for them beyond those that are kept for other jobs.
+        Wake the first jobs, while there are units for them beyond those that are kept for other jobs. If the job of the
+        request *waits* in this list, and no unit is nearly there, only the time of a look is needed.
 
         Returns:
             When a process should look at this list; None if none needs to.
@@ -374,6 +376,8 @@ class Waitlist:
         again_us = None if self.drop_ended(now_us) else now_us + SPACING_US
         if now_us < self.pause.until_us:
             return again_us or self.pause.until_us
+        if waits and rules.lead_us is not None and rules.ready_us(1) > now_us + rules.lead_us:
+            return again_us or rules.ready_us(1) - rules.lead_us
         taken, kept, next_us, tried, late = self.taken(now_us), self.held_late(now_us), None, 0, True
         while True:
             skipped, owner = self.head(now_us, late=late)
@@ -407,14 +411,12 @@ class Waitlist:
             return again_us
         if tried == MOST_AT_ONCE:
             again_us = now_us + SPACING_US
-        lapses = [until_us for until_us, _ in held]
-        return min((at_us for at_us in (next_us, again_us, *lapses) if at_us is not None), default=None)
+        times = [next_us, again_us, *(until_us for until_us, _ in held)]
+        return min((at_us for at_us in times if at_us is not None), default=None)
 
     def _check_skipped(self, skipped: list[Owner], now_us: int, ring: Ring) -> None:
         """Check whether the skipped owners listen: they may be dead, or all their wakes may be lost."""
-        for each in skipped:
-            if lateness_us(each.name):
-                continue
+        for each in (owner for owner in skipped if not lateness_us(owner.name)):
             if each.free < DEAF:
                 if TRIAL_US - each.free < now_us:
                     each.free = -now_us if ring(each.name, None) else DEAF
@@ -467,10 +469,6 @@ class Waitlist:
             return False
         self._change(entry, State.WOKEN, owner.name, at_us + WOKEN_US, at_us, counts=counts)
         return True
-
-
-def _is_woken_late(entry: Entry) -> bool:
-    return entry.state is State.WOKEN and lateness_us(entry.owner) > 0
 
 
 def _count_overdue(owner: Owner, now_us: int) -> int:

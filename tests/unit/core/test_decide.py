@@ -235,6 +235,22 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
     assert lists.ask("four", limit).reason is not Reason.FULL
 
 
+def test_a_job_that_begins_to_wait_checks_no_owner_while_no_unit_is_near(lists: Lists) -> None:
+    """The look that it requests comes in time for the unit. A look checks in any case."""
+    limit = TokenBucket("slow", "1/minute", burst=1)
+    lists.ask("one", limit)
+    lists.ask("two", limit, owner="b")
+    lists.look("b", limit=limit, free=0)
+    lists.now += TRIAL_US + 1
+    denied = lists.ask("three", limit)
+    assert (lists.on_wakes, denied.looks) == ([], ((0, 60 * SECOND - LEAD_US - TRIAL_US - 1),))
+    lists.look("c", limit=limit)
+    assert lists.on_wakes == ["b"]
+    lists.now += denied.looks[0][1]
+    lists.ask("four", limit, owner="c")
+    assert lists.woken() == ["three"], "b has no free thread"
+
+
 def test_a_job_keeps_its_position_on_the_list_of_each_limit(lists: Lists) -> None:
     """It waits where it is held back longest. Once it passes, or leaves, it is on no list any more."""
     slow, fast = TokenBucket("slow", "1/minute", burst=1), TokenBucket("fast", "1/s", burst=1)
