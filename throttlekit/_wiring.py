@@ -143,7 +143,7 @@ class Wired:
         """For adapters: what holds, and wakes, the jobs of this process that wait; see `throttlekit.adapter.Waker`."""
         waker = Waker(self._wiring.stores, free, start, give_back=give_back, ahead_us=ahead_us, roams=roams)
         if self.fleet is not None:
-            self.fleet.on_change(waker.limits_changed)
+            self.fleet.on_change(waker.on_limits_changed)
         return waker
 
     def make_relay(self, owner: str, free: int, send: Callable[[dict[str, Any]], None]) -> Relay:

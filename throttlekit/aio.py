@@ -121,7 +121,7 @@ class AsyncLimiter:
         await self._has_overrides()  # the first call sends a request to the store, in a thread
         units = UpTo(wiring_of(self._limiter).pipeline.resolver, self._limiter.in_force, limit, most, job, key)
         with suppress(StoreUnavailable):
-            units.looked(await self.peek(units.limit, key=units.key, cost=units.most))
+            units.apply_peek(await self.peek(units.limit, key=units.key, cost=units.most))
         decision = await self.acquire(units.limit, key=units.key, cost=units.cost)
         while units.smaller(decision):
             decision = await self.acquire(units.limit, key=units.key, cost=units.cost)

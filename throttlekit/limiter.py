@@ -163,7 +163,7 @@ class Limiter(Wired):
         settled = self._wiring.stores.settle(decision, actual, limit)
         if self.fleet is not None:
             self.fleet.count_settled(decision, settled)
-        self.events.settled(decision, settled, actual)
+        self.events.emit_settled(decision, settled, actual)
         return settled
 
     def cancel(self, decision: Decision) -> None:

@@ -264,7 +264,7 @@ class Admission:
         else:
             # `Run` means that the task must not wait any longer, so it fails with its own error.
             self._end(tasks, held, Failed(RateLimited(back.retry_after)) if isinstance(outcome, Run) else outcome)
-        tasks.waker.freed()
+        tasks.waker.report_free()
         self._capacity.on_slot_freed(held.consumer)
 
     def _put_back_or_log(self, held: HeldTask) -> None:

@@ -212,7 +212,7 @@ class HeldTasks:
         try:
             if self._was_full and self._free():
                 self._was_full = False
-                self.waker.freed()
+                self.waker.report_free()
             now = time.monotonic()
             if now - self._checked_at >= _CHECK_EVERY:
                 self._checked_at = now

@@ -195,7 +195,7 @@ class Holding:
         """Record that *message* no longer occupies a thread."""
         self._busy.discard(id(message))
         if hasattr(message, DEFERRAL):
-            self.waker.freed()
+            self.waker.report_free()
         else:
             self.waker.done(message.message_id)
 

@@ -74,7 +74,7 @@ class WaitingTasks:
         """Record that this thread waits for a task."""
         if threading.get_ident() not in self.idle:
             self.idle.add(threading.get_ident())
-            self.waker.freed()
+            self.waker.report_free()
 
     def mark_busy(self) -> None:
         """Record that this thread has a task."""

@@ -80,7 +80,7 @@ class LimitedAdapter(HTTPAdapter):
         denial = calls.denial(response)
         if denial is not None:
             response.close()
-            calls.refused(limiter, asked, denial)
+            calls.handle_refusal(limiter, asked, denial)
             raise denial
         calls.apply_response(limiter, asked, response)
         return response

@@ -138,7 +138,7 @@ def admit(
     if not isinstance(outcome, Run):
         return outcome
     if waiting is not None:
-        throttling.note_waited(job.id, waiting.waker.waited(job.id))  # for its body's process, which has no waker
+        throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # for its body's process, which has no waker
         outcome = replace(outcome, delivery=replace(outcome.delivery, waits=None))
     grant = Grant(throttling, outcome, record.expires_ms)
     try:

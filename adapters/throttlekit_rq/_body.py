@@ -141,7 +141,7 @@ def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     by = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
     lives = expires_in(job, record)
     run = replace(run, delivery=settings().rules.delivery(by, run.delivery.max_wait, expires_in=lives))
-    waited = throttling.waited(job.id)
+    waited = throttling.waited_of(job.id)
     with log_once(job.connection):
         outcome = throttling.rate_limited(run, error, release=grant.release)
     if isinstance(outcome, Run):
@@ -162,7 +162,7 @@ def _return_to_worker(
         stored = throttling.pause(run, error, release=grant.release)
     if isinstance(stored, Failed):
         return end_with(job, conclude(job, record, stored))
-    waited = throttling.waited(job.id)
+    waited = throttling.waited_of(job.id)
     waited = waited._replace(denials=waited.denials + 1)
     over = throttling.over(run, waited)
     if over is not None:
@@ -184,7 +184,7 @@ def write_admission(job: Any) -> str:
     rates = tuple(each for each in decision.charged if not each.holder or each.stays)
     charged = receipt(replace(decision, charged=rates)) if rates else None
     received = None if grant.received is None else grant.received.into
-    waited, expires = grant.throttling.waited(job.id), grant.expires_ms
+    waited, expires = grant.throttling.waited_of(job.id), grant.expires_ms
     admission = {"limits": True, "charged": charged, "waited": waited, "expires": expires, "received": received}
     return json.dumps({"job": job.id, **admission})
 
@@ -199,7 +199,7 @@ def read_admission(job: Any) -> tuple[bool, Grant | None]:
         return True, None
     charged, waited, expires_ms = written["charged"], written["waited"], written["expires"]
     throttling = throttling_of(job, declared, BY_RQ_SCHEDULER)
-    throttling.note_waited(job.id, Waited(*waited))
+    throttling.record_waited(job.id, Waited(*waited))
     run = Run(
         describe(job),
         declared.options.limits,

@@ -160,7 +160,7 @@ class Holding:
         self._since = None
         if time.monotonic() < self._was_full_until:
             for waker in self._wakers.values():
-                waker.freed()
+                waker.report_free()
 
     def finish(self, job: Any) -> None:
         """Record that the worker has run *job*, or failed it."""

@@ -97,7 +97,7 @@ class RelayedWait:
     @property
     def waited(self) -> Waited:
         """How the job has waited, by the store's last response."""
-        return self._relay.waited(self._job.id)
+        return self._relay.waited_of(self._job.id)
 
     def send(self, comes: PlannedReturn, pipeline: Any) -> None:
         """Send a note about the waiting job to the waker, in the transaction that schedules the job."""
@@ -202,7 +202,7 @@ class WakerProcess:
         if not names:
             return
         self._free = AT_FRONT if self._connection.exists(*(WORKERS_BY_QUEUE_KEY % name for name in names)) else 0
-        self._waker.freed()
+        self._waker.report_free()
         if not self._waker.listens:
             return
         self.check_store()

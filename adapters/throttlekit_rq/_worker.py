@@ -203,7 +203,7 @@ class _Dispatcher:
         self, job: Any, declared: Declared, record: Record, outcome: Deferred, waiting: Waiting, lives: float
     ) -> None:
         """Schedule a denied job for some time after its turn, and hold it until then."""
-        waited = waiting.waker.waited(job.id)
+        waited = waiting.waker.waited_of(job.id)
         comes = plan_return(outcome, waited, declared.options.max_wait, lives)
         waiting.item.grace = comes.grace
         deny(job, record, comes.outcome, shown=shown_of(job, outcome, waited))

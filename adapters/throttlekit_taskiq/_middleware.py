@@ -126,7 +126,7 @@ class Throttle(TaskiqMiddleware):
         _REQUEST.set(request)
         callback = cast("asyncio.Task[Any]", asyncio.current_task())
         if delivered is not None:
-            callback.add_done_callback(lambda _: self._holding.waker.freed())
+            callback.add_done_callback(lambda _: self._holding.waker.report_free())
             waits = self._holding.waiting_of(delivered, message.task_id)
         else:  # a broker in memory
             wake = asyncio.get_running_loop().call_soon_threadsafe

@@ -25,7 +25,7 @@ _ONE_RECORD = frozenset("tfsl")
 """The algorithms whose state one_record.lua reads and writes."""
 
 _WAITING = {
-    "ask": (),
+    "decide": (),
     "wait_look": (),
     "wait_forget": (),
     "wait_pause": (),
@@ -87,10 +87,10 @@ def _read_waiting(verb: str, algorithms: list[str], codes: frozenset[str]) -> st
     Lua allows 200 local variables in a function, and a function that is made in another one is made sooner. A function
     of few variables is also called sooner: what comes after `one_record` is a function of its own.
     """
-    first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "ask" else ()))]
+    first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "decide" else ()))]
     names = ("slowdown", "waitlist", *_WAITING[verb], verb)
     rest = ("local function decide()", *(_PARTS[part] for part in names), "end", "return decide()")
     whole = (_PARTS["common"], "do", *algorithms, "end", *first, *rest)
-    if verb == "ask" and codes <= _ONE_RECORD:
-        whole = (_PARTS["one_record"], "local function ask()", *whole, "end", "return ask()")
+    if verb == "decide" and codes <= _ONE_RECORD:
+        whole = (_PARTS["one_record"], "local function in_full()", *whole, "end", "return in_full()")
     return "\n".join((*_head(codes), *whole))

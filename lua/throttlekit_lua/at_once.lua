@@ -1,5 +1,5 @@
 --[[
-  The part of ask.lua that runs before the others: repeat a grant whose answer was lost, or grant at once if nobody
+  The part of decide.lua that runs before the others: repeat a grant whose answer was lost, or grant at once if nobody
   waits and nothing is paused or slowed down. Runs after claims.lua.
 
   KEYS[5n+1]  besides those of n claims: where a grant is kept for a while, in case its answer is lost; only with an attempt

@@ -26,7 +26,7 @@ local function read_record(k, owner)
 end
 
 -- Reads so many claims, whose first argument is ARGV[at], and the records of their lists, for one owner.
-local function read_claims(at, number, asker)
+local function read_claims(at, number, requester)
   local found = {}
   for i = 1, number do
     local k, n = 5 * (i - 1), at + 3 * (i - 1)
@@ -35,7 +35,7 @@ local function read_claims(at, number, asker)
     found[i] = {
       key = KEYS[k + 1], of = algorithms[code], code = code, size = tonumber(ARGV[n + 1]), a = a, b = tonumber(b), c = own,
       rest = rest, declared_a = a, record = record, order = KEYS[k + 3], entries = KEYS[k + 4], tags = KEYS[k + 5],
-      record_was = read_record(k, asker), asker = asker, own = {}, line = nil, is_read = false, turn = false, passes = now, till = now, first = true,
+      record_was = read_record(k, requester), requester = requester, own = {}, line = nil, is_read = false, turn = false, passes = now, till = now, first = true,
     }
   end
   return found

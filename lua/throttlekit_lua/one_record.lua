@@ -1,5 +1,5 @@
 --[[
-  The first part of ask.lua, for claims of one record: a bucket, a window or a log. If nobody waits and nothing is paused
+  The first part of decide.lua, for claims of one record: a bucket, a window or a log. If nobody waits and nothing is paused
   or slowed down, it grants, answers a peek, or gives a caller without a job a retry time, as the rest of the script
   would, which takes longer to set up. In any other case it writes nothing, and the rest decides. Runs after clock.lua, and
   ring.lua if there is a log. KEYS and ARGV are those of at_once.lua.

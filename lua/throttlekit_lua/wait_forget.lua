@@ -2,9 +2,9 @@
   Remove jobs that no longer wait, or keep only their positions, and wake others. Without ids it only wakes, after another
   change: units were returned, a rate rose, or a pause began or ended. Mirrors throttlekit/_core/decide.py. Runs after waitlist.lua.
 
-  KEYS     of each claim: see ask.lua
+  KEYS     of each claim: see decide.lua
   ARGV     [1] now; [2] the number of claims; [3] the owner of the entries, or "" for any owner; [4] "1" to keep their
-           positions; the claims, as in ask.lua; then the ids
+           positions; the claims, as in decide.lua; then the ids
 ]]
 local claims, owner, keeps = read_claims(5, tonumber(ARGV[2]), ''), ARGV[3], ARGV[4] == '1'
 local ids = {unpacked(ARGV, 5 + 3 * #claims)}

@@ -2,8 +2,8 @@
   Look at one list for an owner: wake jobs, and return its woken jobs. Mirrors throttlekit/_core/decide.py.
   Runs after waitlist.lua.
 
-  KEYS     of the claim, of one unit: see ask.lua
-  ARGV     [1] now; [2] the owner; [3] its free threads; [4 .. 6] the claim, as in ask.lua; then the ids of its first jobs
+  KEYS     of the claim, of one unit: see decide.lua
+  ARGV     [1] now; [2] the owner; [3] its free threads; [4 .. 6] the claim, as in decide.lua; then the ids of its first jobs
 
   Returns  "owners look epoch;delay ...;again": in how long a process should look, or "-"; the delay of each wake of the
            owner; how many of the ids the list does not know for it. Then the ids of the wakes, and those

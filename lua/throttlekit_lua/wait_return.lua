@@ -2,10 +2,10 @@
   Return what a request was charged here, because another store denied it: its job keeps its position and its turn, and
   other jobs are woken. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua.
 
-  KEYS     of each claim: see ask.lua
+  KEYS     of each claim: see decide.lua
   ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, or "" if it keeps no position, [5] its owner;
            [6] the epoch of lists that begin now; [7] for how long the job has waited; [8] how often it was denied; the
-           claims, as in ask.lua; then of each claim 4 arguments: when it was charged, or "-" if it was not; until when
+           claims, as in decide.lua; then of each claim 4 arguments: when it was charged, or "-" if it was not; until when
            the limit was in use after that; the position that the job had, or "-"; and for how long its turn counts, or
            "-"
 ]]

@@ -2,8 +2,8 @@
   Correct what was charged, or release slots, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Runs after
   waitlist.lua.
 
-  KEYS     of each claim, of one unit: see ask.lua
-  ARGV     [1] now; [2] the number of claims; [3] "settle" or "release"; the claims, as in ask.lua; then of each claim
+  KEYS     of each claim, of one unit: see decide.lua
+  ARGV     [1] now; [2] the number of claims; [3] "settle" or "release"; the claims, as in decide.lua; then of each claim
            5 arguments: a, b and c of the algorithm that charged it, when it did, and by how much the true cost is
            greater, in the algorithm's own measure; less if negative
 ]]

@@ -2,8 +2,8 @@
   Slow limits down for a while, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua and
   slow_events.lua.
 
-  KEYS     of each claim, of one unit: see ask.lua
-  ARGV     [1] now; [2] the number of claims; the claims, as in ask.lua; then of each claim 4 arguments: "fall" or
+  KEYS     of each claim, of one unit: see decide.lua
+  ARGV     [1] now; [2] the number of claims; the claims, as in decide.lua; then of each claim 4 arguments: "fall" or
            "remaining"; or "drop", for slots that adapt; "fall" or "drop": when the refused job was admitted, or ""; remaining:
            how many units remain; "fall": the span, microseconds; remaining: until when, microseconds from now; a fall: the
            floor, millionths

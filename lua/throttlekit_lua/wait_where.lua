@@ -1,8 +1,8 @@
 --[[
   Find where a job waits. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua.
 
-  KEYS     of each claim: see ask.lua
-  ARGV     [1] now; [2] the number of claims; [3] the job's id; the claims, as in ask.lua
+  KEYS     of each claim: see decide.lua
+  ARGV     [1] now; [2] the number of claims; [3] the job's id; the claims, as in decide.lua
 
   Returns  for each list that has an entry of the job "claim state position delay waited", with the claim from 0, the
            number of jobs that wait before it, the time until its request passes, estimated, and the time since its first

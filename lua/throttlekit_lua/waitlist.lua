@@ -49,7 +49,7 @@ local function open_list(c)
     emptied = (was[3] or 0) + 0, n = (was[4] or 0) + 0, v = (was[5] or 1) + 0, look = (was[6] or 0) + 0,
     renewed = (was[7] or 0) + 0, guest = (was[8] or 0) + 0, held = nil, dropped = false, window = 1, head = nil, skipped = nil, skips_late = false,
   }
-  if c.asker ~= '' then list.owned[c.asker] = {name = c.asker, free = tonumber(was.free), was = was.free} end
+  if c.requester ~= '' then list.owned[c.requester] = {name = c.requester, free = tonumber(was.free), was = was.free} end
   c.line = list
   -- If a clock that was ahead wrote the pause or slow-down, the rest of it begins now.
   if list.slow and slow_at(list.slow) then
@@ -371,7 +371,7 @@ end
 -- Publishes a wake to an owner, in the format that `bell_of` in stores/wire.py reads; without texts, it only checks whether
 -- the owner listens. Returns whether it does: on a cluster an owner listens at each node that it sends requests to.
 local function rings(c, name, ...)
-  if name == c.asker then return true end
+  if name == c.requester then return true end
   local bell = {}
   for i, text in ipairs({c.key, ...}) do bell[i] = whole(#text) .. ':' .. text .. ',' end
   return call('PUBLISH', 'tk1:' .. name, concat(bell)) > 0
@@ -384,7 +384,7 @@ local function wake_entry(c, e, at, state)
     owner_of(list, e.owner).free, list.head = DEAF, nil
     return false
   end
-  if late == 0 and e.owner == c.asker then c.own[#c.own + 1] = {id = e.id, at = at} end
+  if late == 0 and e.owner == c.requester then c.own[#c.own + 1] = {id = e.id, at = at} end
   change(list, e, state, e.owner, at, at + WOKEN)
   return true
 end
@@ -505,14 +505,14 @@ end
 
 -- Wakes entries of a claim's list, and records the caller's free threads. Returns the delay of the next look, or nil.
 local function wake_claim(c, free, by_job, granted)
-  local list, asker = c.line, c.asker
+  local list, requester = c.line, c.requester
   if list.epoch == '' or c.size == 0 then return nil end
-  if lateness(asker) > 0 then asker = '' end
-  local o = free and asker ~= '' and owner_of(list, asker)
+  if lateness(requester) > 0 then requester = '' end
+  local o = free and requester ~= '' and owner_of(list, requester)
   if o and o.free and o.free ~= free then o.free, list.head = free > 0 and free or -now, nil end
   if granted then wake_workflow(c) end
   local at = wake(c, c.entry and c.entry.state == 'o')
-  if asker == '' or not at then return nil end
+  if requester == '' or not at then return nil end
   at = max(at, now + SPACING)
   if now - VOID <= list.look and list.look <= at and not (by_job and at > now + PATIENCE) then return nil end
   list.look = at

@@ -27,7 +27,7 @@ from support.servers.processes import redis_server
 from support.servers.stores import Listed
 from support.waiting import wait_until
 from throttlekit import Adapt, Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller
+from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
 from throttlekit._core.storage_keys import bucket_name, holder_name
 from throttlekit.stores import Slowing, StoreClaim
 from throttlekit.stores.redis import RedisStore
@@ -55,7 +55,7 @@ class Recorder(Listed):
             bucket = bucket_name(limit.name, tenant, limit.fingerprint)
             claims.append(StoreClaim(bucket, charge, cost))
         self.claims = len(claims)
-        self.ask(claims, Asker(Caller.JOB, str(uuid.uuid4()), "owner"))
+        self.decide(claims, Requester(Caller.JOB, str(uuid.uuid4()), "owner"))
         return self.sent
 
     def _run(self, script: Any, arguments: list[Any]) -> Any:
@@ -125,7 +125,7 @@ def slow_down(url: str, limit: Limit, tenant: str) -> None:
     with contextlib.closing(RedisStore(url)) as store:
         claim = StoreClaim(bucket_name(limit.name, tenant, limit.fingerprint), limit.bind(1, 0))
         store.slow([Slowing(claim, limit.adapt.refusal(limit.amount, limit.period_us, None))])
-        wait_until(lambda: store.ask([claim], WITHOUT_JOB).allowed, description="the limit passes again")
+        wait_until(lambda: store.decide([claim], WITHOUT_JOB).allowed, description="the limit passes again")
 
 
 def cpu_table(client: Any, recorder: Recorder, url: str) -> Iterator[str]:

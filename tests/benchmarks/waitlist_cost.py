@@ -22,10 +22,10 @@ import throttlekit_lua
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import TokenBucket
-from throttlekit._core.answer import Asker, Caller
+from throttlekit._core.answer import Caller, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import bucket_name, granted_name
-from throttlekit.stores.wire import asker_arguments, claims_arguments, wait_keys
+from throttlekit.stores.wire import claims_arguments, requester_arguments, wait_keys
 
 _BATCH = 200
 _ASK, _LOOK = (throttlekit_lua.read(verb, frozenset("t")) for verb in ("ask", "wait_look"))
@@ -44,9 +44,9 @@ class Bench:
         limit = TokenBucket(name, rate, burst=burst)
         return StoreClaim(bucket_name(limit.name, "", limit.fingerprint), limit.bind(1))
 
-    def ask(self, claims: Sequence[StoreClaim], job: str, owner: str, *, attempt: str = "", now: Any = "") -> None:
+    def decide(self, claims: Sequence[StoreClaim], job: str, owner: str, *, attempt: str = "", now: Any = "") -> None:
         keys = wait_keys(claims) + ([granted_name(claims[0].bucket, job)] if attempt else [])
-        args = asker_arguments(claims, Asker(Caller.JOB, job, owner, 8), now, "ab", attempt)
+        args = requester_arguments(claims, Requester(Caller.JOB, job, owner, 8), now, "ab", attempt)
         self.pipeline.evalsha(self._shas[_ASK], len(keys), *keys, *args, *claims_arguments(claims))
 
     def look(self, claim: StoreClaim, owner: str, ids: Sequence[str] = (), now: Any = "") -> None:
@@ -59,7 +59,7 @@ class Bench:
         before = self.client.info("memory")["used_memory"]
         for first in range(0, jobs, 1000):
             for n in range(first, min(jobs, first + 1000)):
-                self.ask(claims, f"old{n:06}", owners[n % len(owners)], now=now)
+                self.decide(claims, f"old{n:06}", owners[n % len(owners)], now=now)
             self.pipeline.execute()
         self.bytes_of_a_job = (self.client.info("memory")["used_memory"] - before) / jobs / len(claims)
 
@@ -91,13 +91,17 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
 
     bench.fill([slow], jobs, names)
     print(f"  {'bytes a job':24}{bench.bytes_of_a_job:7.0f}")
-    found["denied, 1 limit"] = bench.cost(lambda n: bench.ask([slow], f"new{n}", owner(n), attempt="1"))
-    found["denied again"] = bench.cost(lambda n: bench.ask([slow], f"old{n % jobs:06}", owner(n % jobs), attempt="1"))
+    found["denied, 1 limit"] = bench.cost(lambda n: bench.decide([slow], f"new{n}", owner(n), attempt="1"))
+    found["denied again"] = bench.cost(
+        lambda n: bench.decide([slow], f"old{n % jobs:06}", owner(n % jobs), attempt="1")
+    )
     found["look, no ids"] = bench.cost(lambda n: bench.look(slow, owner(n)))
     ids = [f"old{n * owners:06}" for n in range(8) if n * owners < jobs]
     found["look, 8 ids"] = bench.cost(lambda n: bench.look(slow, "owner0", ids))
     bench.fill([slow, other, third], jobs, names)
-    found["denied, 3 limits"] = bench.cost(lambda n: bench.ask([slow, other, third], f"new{n}", owner(n), attempt="1"))
+    found["denied, 3 limits"] = bench.cost(
+        lambda n: bench.decide([slow, other, third], f"new{n}", owner(n), attempt="1")
+    )
     if jobs > 2_000:
         # The bucket fills one unit a millisecond: each call is granted, wakes the next job, and is told so.
         fast = bench.claim("1000/s")
@@ -106,7 +110,7 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
         step = [1, now]
 
         def granted(_: int) -> None:
-            bench.ask([fast], f"old{step[0]:06}", "me", attempt="1", now=step[1] + 1_000)
+            bench.decide([fast], f"old{step[0]:06}", "me", attempt="1", now=step[1] + 1_000)
             step[0], step[1] = step[0] + 1, step[1] + 1_000
 
         bench.look(fast, "me", now=now + 1_000)
@@ -114,7 +118,7 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
         found["woken and granted"] = bench.cost(granted)
     bench.client.flushall()
     many = bench.claim("1000000/s", 1_000_000, name="many")
-    found["nobody waits, granted"] = bench.cost(lambda n: bench.ask([many], f"new{n}", owner(n), attempt="1"))
+    found["nobody waits, granted"] = bench.cost(lambda n: bench.decide([many], f"new{n}", owner(n), attempt="1"))
     return found
 
 

@@ -48,9 +48,9 @@ class Counting(RedisStore):
         self.sent.update(str(each[0]) for each in commands)
         return super().commands(commands)
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
         self.sent["EVALSHA"] += 1
-        return super().ask(claims, asker, now_us, attempt=attempt)
+        return super().decide(claims, requester, now_us, attempt=attempt)
 
 
 def served(client: Any, store: Counting, site: Site, path: str) -> tuple[Counter[str], float]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
-from throttlekit._core.answer import Answer, Asker, Caller
+from throttlekit._core.answer import Answer, Caller, Requester
 from throttlekit._core.claim import UNIT, StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name
@@ -56,7 +56,7 @@ class Bench:
         self.spread = spread
         self._end: Callable[[], None] | None = None
 
-    def ask(
+    def decide(
         self,
         *limits: Limit,
         key: str = "",
@@ -85,12 +85,12 @@ class Bench:
             caller = Caller.JOB
         if job and caller is not Caller.PEEK:
             self._listen()
-        asker = Asker(caller, job, _OWNER if job else "", _FREE if job else 0, max_wait_us)
-        return self.store.ask(claims, asker, self.now_us)
+        requester = Requester(caller, job, _OWNER if job else "", _FREE if job else 0, max_wait_us)
+        return self.store.decide(claims, requester, self.now_us)
 
     def look(self, *limits: Limit, cost: int | None = None, key: str = "", job: str = "") -> Answer:
         """The answer that `ask` would return, without taking anything."""
-        return self.ask(*limits, key=key, cost=cost, caller=Caller.PEEK, job=job)
+        return self.decide(*limits, key=key, cost=cost, caller=Caller.PEEK, job=job)
 
     def woken(self, limit: Limit, key: str = "") -> list[str]:
         """The jobs of `ask` that were woken, and may ask again now. The store wakes a few at a time."""
@@ -102,7 +102,7 @@ class Bench:
         passed: list[str] = []
         while woken := self.woken(limit, key):
             for id in woken:
-                assert self.ask(limit, key=key, cost=cost, job=id).allowed, f"{id} was woken"
+                assert self.decide(limit, key=key, cost=cost, job=id).allowed, f"{id} was woken"
             passed += woken
         return passed
 
@@ -136,7 +136,7 @@ class Bench:
     def drain(self, *limits: Limit, key: str = "") -> None:
         """Take the whole capacity of *limits*."""
         for limit in limits:
-            assert self.ask(limit, key=key, cost=limit.capacity).allowed, f"{limit} must be full before this"
+            assert self.decide(limit, key=key, cost=limit.capacity).allowed, f"{limit} must be full before this"
 
     def settle(self, *limits: Limit, was: int, actual: int, granted_us: int | None = None) -> None:
         """Correct a charge of *was* units to *limits*, made now or at *granted_us*, to *actual* units."""
@@ -167,7 +167,7 @@ class Bench:
     def passing(self, limit: Limit, *, key: str = "") -> int:
         """How many units pass now, one by one, until the first denial. Keeps no position."""
         passed = 0
-        while self.ask(limit, key=key, cost=1, caller=Caller.WITHOUT_JOB, max_wait_us=0).allowed:
+        while self.decide(limit, key=key, cost=1, caller=Caller.WITHOUT_JOB, max_wait_us=0).allowed:
             passed += 1
         return passed
 

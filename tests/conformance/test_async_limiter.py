@@ -33,9 +33,9 @@ class Counting(RedisStore):
         super().__init__(url, timeout=5)
         self.together: list[int] = []
 
-    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+    def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         self.together.append(len(requests))
-        return super().ask_all(requests)
+        return super().decide_all(requests)
 
 
 class Slow(Passing):
@@ -44,11 +44,11 @@ class Slow(Passing):
     def __init__(self) -> None:
         self.inner, self.asked, self.go = MemoryStore(), threading.Semaphore(0), threading.Event()
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
         self.asked.release()
         assert self.go.wait(30)
-        return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
 def _run(work: Callable[[AsyncLimiter], Awaitable[None]], store: Any) -> None:
@@ -146,16 +146,16 @@ def test_forgotten_script_is_sent_again_for_a_batch(client: Any, redis_url: str)
 def test_time_out_allows_nothing(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round trip without a reply allows none of its requests; once the server answers again all go on."""
     store = Counting(redis_url)
-    ask_all = store._pool.execute_all
+    decide_all = store._pool.execute_all
 
     def silent(frames: Sequence[bytes]) -> list[Any]:
-        ask_all(frames)
+        decide_all(frames)
         raise redis.TimeoutError("no answer")
 
     async def work(limiter: AsyncLimiter) -> None:
         monkeypatch.setattr(store._pool, "execute_all", silent)
         assert await _take(limiter, OTHER, times=5) == ["store unavailable"] * 5
-        monkeypatch.setattr(store._pool, "execute_all", ask_all)
+        monkeypatch.setattr(store._pool, "execute_all", decide_all)
         while "allowed" not in await _take(limiter, OTHER, times=2):
             await asyncio.sleep(0.05)
 

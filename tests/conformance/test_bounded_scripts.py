@@ -14,7 +14,7 @@ import pytest
 from support.servers.slowlog import Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, SlidingLog
-from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller
+from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
 from throttlekit._core.storage_keys import bucket_name, with_slots
 from throttlekit._engine.call import Call
 from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPrivateUsage]
@@ -105,10 +105,10 @@ def test_units_that_move_keep_their_instants(store: RedisStore, client: Any) -> 
     limiter, log, now_us = Limiter(store), SlidingLog("log", "2500/hour"), _now_us(client)
     for cost, second in ((1_400, 0), (600, 1), (500, 2)):
         (claim,) = limiter.claims(Call([log], None, None, cost))
-        assert store.ask([claim.claim], WITHOUT_JOB, now_us + second * 1_000_000).allowed
+        assert store.decide([claim.claim], WITHOUT_JOB, now_us + second * 1_000_000).allowed
     store.settle([Correction(claim.claim.bucket, claim.claim.algorithm, now_us + 2_000_000, -500)], now_us + 3_000_000)
     for second, units in ((3, 2_000), (3_600, 600), (3_601, 0)):
-        seen = store.ask([claim.claim], Asker(Caller.PEEK), now_us + second * 1_000_000)
+        seen = store.decide([claim.claim], Requester(Caller.PEEK), now_us + second * 1_000_000)
         assert seen.uses[0].units == units
 
 

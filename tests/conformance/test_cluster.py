@@ -25,7 +25,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.answer import Asker, Caller
+from throttlekit._core.answer import Caller, Requester
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.waitlist import State
@@ -271,12 +271,12 @@ def test_an_owner_listens_at_each_node_that_it_asks(own_cluster: Cluster, monkey
             end = store.listen(
                 "p", lambda _, wakes: heard.extend(each.id for each in wakes), lambda: listening.append("")
             )
-        assert store.ask([claim], Asker(Caller.JOB, "zero", "p", 2)).allowed
-        assert store.ask([claim], Asker(Caller.JOB, "one", "p", 2)).kept is not None
+        assert store.decide([claim], Requester(Caller.JOB, "zero", "p", 2)).allowed
+        assert store.decide([claim], Requester(Caller.JOB, "one", "p", 2)).kept is not None
         wait_until(lambda: len(listening) == 3, description="it listens at each of the three nodes")
         store.reset([claim.bucket])
-        assert store.ask([claim], Asker(Caller.JOB, "zero", "p", 2)).allowed
-        assert store.ask([claim], Asker(Caller.JOB, "one", "p", 2)).kept is not None
+        assert store.decide([claim], Requester(Caller.JOB, "zero", "p", 2)).allowed
+        assert store.decide([claim], Requester(Caller.JOB, "one", "p", 2)).kept is not None
         store.settle([Correction(claim.bucket, claim.algorithm, 0, -claim.algorithm.size)])
         wait_until(lambda: heard, description="it is woken")
         found = store.where([claim], "one")
@@ -290,10 +290,10 @@ def test_an_owner_that_does_not_listen_is_passed_over(cluster: Cluster) -> None:
     claim = Bench(RedisClusterStore(cluster.url, timeout=5)).claim(_on_node(1, TokenBucket, "1/s", burst=1))
     with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
         store.reset([claim.bucket])
-        assert store.ask([claim], Asker(Caller.JOB, "zero", "p"), NOW_US).allowed
-        assert not store.ask([claim], Asker(Caller.JOB, "one", "dead"), NOW_US).allowed
+        assert store.decide([claim], Requester(Caller.JOB, "zero", "p"), NOW_US).allowed
+        assert not store.decide([claim], Requester(Caller.JOB, "one", "dead"), NOW_US).allowed
         store.look(claim, "p", 1, (), NOW_US + 1_000_000)
-        assert store.ask([claim], Asker(Caller.JOB, "two", "p"), NOW_US + 1_000_000).allowed
+        assert store.decide([claim], Requester(Caller.JOB, "two", "p"), NOW_US + 1_000_000).allowed
 
 
 # Nodes that fail
@@ -309,7 +309,7 @@ def test_node_that_is_down_gives_back_what_the_others_charged(own_cluster: Clust
     claims = [Bench(store).claim(limit) for limit in limits]
     for some in itertools.permutations(claims):
         with pytest.raises(StoreUnavailable):
-            store.ask(some, Asker(Caller.JOB))
+            store.decide(some, Requester(Caller.JOB))
     for order in itertools.permutations(limits):
         decision = limiter.acquire(*order, job=Job(id="1"))
         assert (decision.allowed, decision.reason) == (False, "store unavailable")

@@ -92,7 +92,7 @@ def _teach(store: RedisStore, limit: Concurrency, bucket: str) -> None:
     for number in range(16):
         leases = [Lease(bucket, limit.bind(1, 0, f"{name}#{number}"), now_us + number) for name in ("a", "b")]
         for each in leases:
-            store.ask([StoreClaim(bucket, each.algorithm)], WITHOUT_JOB, now_us + number)
+            store.decide([StoreClaim(bucket, each.algorithm)], WITHOUT_JOB, now_us + number)
         store.release(leases, now_us + number + 1)
 
 

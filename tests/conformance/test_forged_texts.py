@@ -150,9 +150,9 @@ def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(
     claims = [StoreClaim(f"tk1:{{{name}:}}:x", API.bind(1), 1) for name in ("a", f"b{HALF}", "c")]
     requests = [Request([claim], WITHOUT_JOB) for claim in claims]
     with contextlib.closing(store):
-        first, second, third = store.ask_all(requests)
+        first, second, third = store.decide_all(requests)
         with pytest.raises(ConfigurationError, match="UTF-8"):
-            store.ask(requests[1].claims, WITHOUT_JOB)
+            store.decide(requests[1].claims, WITHOUT_JOB)
     assert isinstance(second, ConfigurationError)
     assert (first.allowed, third.allowed) == (True, True)
 

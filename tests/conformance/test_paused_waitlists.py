@@ -42,9 +42,9 @@ class Worker:
 
     def send(self, id: str, *limits: Limit) -> None:
         self.limits[id] = limits
-        self.ask(id)
+        self.decide(id)
 
-    def ask(self, id: str) -> None:
+    def decide(self, id: str) -> None:
         decision = ask(self.limiter, self.waker, *self.limits[id], job=Job(id=id))
         with self._lock:
             self.asks.setdefault(id, []).append((time.monotonic(), decision.reason))
@@ -54,7 +54,7 @@ class Worker:
             self.waker.done(id)
 
     def _start(self, id: str, _: str) -> None:
-        threading.Thread(target=self.ask, args=[id]).start()
+        threading.Thread(target=self.decide, args=[id]).start()
 
     def paused(self) -> dict[str, list[float]]:
         """When the jobs asked that a pause held back."""

@@ -26,7 +26,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller
+from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
 from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit.stores import Correction, Request, StoreClaim
@@ -52,7 +52,7 @@ def _claim(limit: Limit, cost: int = 1) -> StoreClaim:
 
 def _request(*limits: Limit, job: str = "") -> Request:
     """Of a job that waits if it is denied; without an id, of a caller that keeps no position."""
-    return Request([_claim(limit) for limit in limits], Asker(Caller.JOB, job, "p") if job else WITHOUT_JOB)
+    return Request([_claim(limit) for limit in limits], Requester(Caller.JOB, job, "p") if job else WITHOUT_JOB)
 
 
 def _calls(client: Any) -> dict[str, int]:
@@ -107,7 +107,7 @@ def test_forgotten_script_is_sent_again(client: Any, store: RedisStore) -> None:
 @pytest.mark.parametrize("which", [1, 2], ids=["order", "jobs"])
 def test_waitlist_of_another_type_is_a_store_failure(client: Any, store: RedisStore, which: int) -> None:
     """With the server's error as the cause. (Of a limit's own key: see test_server_faults.py.)"""
-    assert store.ask([_claim(LIMIT, 5)], WITHOUT_JOB).allowed
+    assert store.decide([_claim(LIMIT, 5)], WITHOUT_JOB).allowed
     assert not ask(store, _request(LIMIT, job="1")).allowed
     name = _claim(LIMIT).names[which]
     client.delete(name)
@@ -328,5 +328,5 @@ def test_every_key_of_every_algorithm_expires(client: Any, store: RedisStore, li
 def test_rates_that_fill_in_the_same_time_are_two(store: RedisStore) -> None:
     """Of a bucket of 3 000 from which 1 000 were taken, 1 500 are left at half the rate: its whole burst."""
     bench, fast = Bench(store), TokenBucket("x", "300000/s", burst=3000)
-    assert bench.ask(fast, cost=1000).allowed
+    assert bench.decide(fast, cost=1000).allowed
     assert bench.left(altered(fast, "150000/s", 1500)) == 1500

@@ -64,16 +64,16 @@ def test_what_is_taken_is_written_as_before(bench: Bench, client: Any, limit: Li
 
 def test_slots_are_written_as_before(bench: Bench, client: Any) -> None:
     """But for ":freed", which the release before reads as never if it is not there."""
-    assert all(bench.ask(SLOTS, holder=holder).allowed for holder in ("job-1", "job-2"))
+    assert all(bench.decide(SLOTS, holder=holder).allowed for holder in ("job-1", "job-2"))
     assert dict(client.zrange(name_of(SLOTS), 0, -1, withscores=True)) == HELD
 
 
 def test_a_sum_of_slots_that_another_release_left_wrong_heals(bench: Bench, client: Any) -> None:
     """One that knows of no costs removed a holder of several: the limit is less used until no job holds a slot."""
     lease = Lease(name_of(SLOTS), bench.claim(SLOTS, cost=2, holder="dead").algorithm, NOW_US)
-    assert bench.ask(SLOTS, cost=2, holder="dead").allowed
+    assert bench.decide(SLOTS, cost=2, holder="dead").allowed
     client.zrem(name_of(SLOTS), lease.algorithm.holder)
-    assert bench.ask(SLOTS, cost=2, holder="next").allowed
+    assert bench.decide(SLOTS, cost=2, holder="next").allowed
     assert client.zscore(name_of(SLOTS), ":extra") == -1
     bench.store.release([replace(lease, algorithm=bench.claim(SLOTS, cost=2, holder="next").algorithm)], now_us=NOW_US)
     assert client.zscore(name_of(SLOTS), ":extra") is None
@@ -90,7 +90,7 @@ def test_what_was_taken_before_counts(bench: Bench, client: Any, limit: Limit, t
     client.pexpire(f"{name_of(limit)}:jobs", 8_000_000)
     assert bench.passing(limit) == 0
     waiting = ["one", "two", "three"]
-    first, *_ = [bench.ask(limit, job=id) for id in waiting]
+    first, *_ = [bench.decide(limit, job=id) for id in waiting]
     bench.now_us = first.retry_us - 1
     assert not bench.look(limit).allowed
     passed: list[str] = []
@@ -106,12 +106,15 @@ def test_slots_that_were_taken_before_count(bench: Bench, client: Any) -> None:
     """They are renewed and given back by name, whichever release took them; one that is free goes to one job."""
     client.zadd(name_of(SLOTS), {**HELD, b":freed": 0})
     client.set(f"{name_of(SLOTS)}:line", b"1800000006120000 0 0", px=60_000)
-    assert bench.ask(SLOTS, holder="next", caller=Caller.WITHOUT_JOB).reason is Reason.EXHAUSTED
+    assert bench.decide(SLOTS, holder="next", caller=Caller.WITHOUT_JOB).reason is Reason.EXHAUSTED
     leases = [
         Lease(name_of(SLOTS), bench.claim(SLOTS, holder=holder).algorithm, NOW_US) for holder in ("job-1", "job-2")
     ]
     bench.now_us += SECOND_US
     assert list(bench.store.renew(leases, now_us=bench.now_us)) == [True, True]
     bench.store.release(leases[:1], now_us=bench.now_us)
-    assert [bench.ask(SLOTS, holder=f"new-{n}", caller=Caller.WITHOUT_JOB).allowed for n in range(2)] == [True, False]
+    assert [bench.decide(SLOTS, holder=f"new-{n}", caller=Caller.WITHOUT_JOB).allowed for n in range(2)] == [
+        True,
+        False,
+    ]
     assert bench.use(SLOTS).units == 2

@@ -15,7 +15,7 @@ import pytest
 from support.servers.slowlog import PARTS, Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
-from throttlekit._core.answer import Asker, Caller
+from throttlekit._core.answer import Caller, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.serialize import plain
 from throttlekit._core.slowdown import Remaining
@@ -193,7 +193,7 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
         filled.server.store.commands([*shares(lambda n: range(20)), *shares(lambda n: range(20, 40))])
 
     return {
-        "ask: one of many slots": Case("ask", filled.slots_are_held, slots),
+        "decide: one of many slots": Case("decide", filled.slots_are_held, slots),
         "renew: one of many slots": Case("renew", filled.slots_are_held, renews),
         "fleet_report": Case(
             "fleet_report", fleet, lambda: run("fleet_report", [*KEYS], [json.dumps(reports())])
@@ -363,17 +363,19 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         return prepared
 
     def ask(id: str, *claims: StoreClaim) -> Callable[[], object]:
-        return lambda: store().ask(claims, Asker(Caller.JOB, id, "owner1", 9), attempt="1")
+        return lambda: store().decide(claims, Requester(Caller.JOB, id, "owner1", 9), attempt="1")
 
     return {
-        "ask: a new job is denied": Case("ask", no_units(waits, claim), ask("new", claim)),
-        "ask: a new job of two limits": Case("ask", no_units(waits, claim, other), ask("new", claim, other)),
-        "ask: a job that comes back by a delay": Case(
-            "ask", no_units(waits, claim), lambda: store().ask([claim], Asker(Caller.JOB, "new", "~50", max_wait_us=1))
+        "decide: a new job is denied": Case("decide", no_units(waits, claim), ask("new", claim)),
+        "decide: a new job of two limits": Case("decide", no_units(waits, claim, other), ask("new", claim, other)),
+        "decide: a job that comes back by a delay": Case(
+            "decide",
+            no_units(waits, claim),
+            lambda: store().decide([claim], Requester(Caller.JOB, "new", "~50", max_wait_us=1)),
         ),
-        "ask: 16 are woken": Case("ask", waits, ask("new", claim)),
-        "ask: all have expired": Case("ask", expired, ask("new", claim)),
-        "ask: all wakes are lost": Case("ask", woken, ask(f"id{20_001:032}", claim)),
+        "decide: 16 are woken": Case("decide", waits, ask("new", claim)),
+        "decide: all have expired": Case("decide", expired, ask("new", claim)),
+        "decide: all wakes are lost": Case("decide", woken, ask(f"id{20_001:032}", claim)),
         "wait_look: of a process": Case("wait_look", waits, lambda: store().look(claim, "owner1", 9, jobs[:8])),
         "wait_look: the rate has changed": Case(
             "wait_look", waits,
@@ -393,7 +395,7 @@ def _of_waitlists(filled: Filled) -> dict[str, Case]:
         ),
         "wait_return: 64 are woken": Case(
             "wait_return", listened,
-            lambda: store().return_units([Charge(each, 0, 0) for each in four], Asker(Caller.JOB, "new", "owner1")),
+            lambda: store().return_units([Charge(each, 0, 0) for each in four], Requester(Caller.JOB, "new", "owner1")),
         ),
         "wait_where: the last job of four lists": Case(
             "wait_where", four_lists, lambda: store().where(four, f"id{MANY - 1:032}")

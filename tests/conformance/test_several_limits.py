@@ -58,7 +58,7 @@ def _seen(bench: Bench, limit: Limit) -> list[object]:
 
 def test_a_grant_charges_every_limit_its_own_cost(bench: Bench) -> None:
     """A cost of 0 passes where nothing is left. One call corrects them all, up and down again."""
-    answer = bench.ask(*FIVE)
+    answer = bench.decide(*FIVE)
     left = [use and limit.remaining(use, bench.now_us) for limit, use in zip(FIVE, answer.uses, strict=True)]
     assert left == _left(bench) == [4, 0, 4, 4, 4]
     bench.settle(*FIVE, was=1, actual=5)
@@ -66,7 +66,7 @@ def test_a_grant_charges_every_limit_its_own_cost(bench: Bench) -> None:
     bench.settle(*FIVE, was=5, actual=0)
     assert bench.untouched(*FIVE)
     bench.drain(FIVE[1])
-    assert bench.ask(*FIVE, cost=(5, 0, 3, 0, 2)).allowed
+    assert bench.decide(*FIVE, cost=(5, 0, 3, 0, 2)).allowed
     assert _left(bench) == [0, 0, 2, 5, 3]
 
 
@@ -78,13 +78,13 @@ def test_a_denial_by_one_changes_no_other(bench: Bench, case: Case) -> None:
     for used in (False, True):
         if used:
             for limit in others:
-                assert bench.ask(limit, cost=min(2, limit.capacity)).allowed
+                assert bench.decide(limit, cost=min(2, limit.capacity)).allowed
                 bench.now_us += 1_000
         before = [_seen(bench, limit) for limit in others]
         for first in range(5):
             limits = [*FIVE[first:], *FIVE[:first]]
             for caller, job in ((Caller.PEEK, ""), (Caller.WITHOUT_JOB, ""), (Caller.JOB, "waits")):
-                answer = bench.ask(*limits, caller=caller, job=job)
+                answer = bench.decide(*limits, caller=caller, job=job)
                 assert (answer.allowed, answer.retry_us > bench.now_us) == (False, True), answer
             bench.forget(*limits, job="waits")
         assert [_seen(bench, limit) for limit in others] == before
@@ -96,12 +96,12 @@ def test_a_job_passes_when_it_is_woken(bench: Bench, case: Case) -> None:
     bench.drain(case.limit)
     ids = [f"job {number}" for number in range(1 + case.together)]
     for id in ids:
-        denied = bench.ask(*FIVE, job=id)
+        denied = bench.decide(*FIVE, job=id)
         assert (denied.reason, FIVE[denied.claim]) == (Reason.EXHAUSTED, case.limit)
     bench.now_us = bench.look(case.limit, job=ids[0]).retry_us
-    assert not bench.ask(*FIVE).allowed
+    assert not bench.decide(*FIVE).allowed
     assert bench.woken(case.limit)[0] == ids[0]
-    assert bench.ask(*FIVE, job=ids[0]).allowed
+    assert bench.decide(*FIVE, job=ids[0]).allowed
     others = [limit for limit in FIVE if limit != case.limit]
     assert [bench.left(limit) for limit in others] == [limit.capacity - 1 for limit in others]
 
@@ -110,10 +110,10 @@ def test_a_denial_leaks_no_slot(bench: Bench) -> None:
     """A slot is held only if the rate passes, and the rate is charged only with a slot."""
     slots = Concurrency("slots", 1, lease=30)
     bench.drain(TEN)
-    assert not bench.ask(slots, TEN, holder="one").allowed
+    assert not bench.decide(slots, TEN, holder="one").allowed
     bench.now_us += SECOND_US
-    assert bench.ask(slots, holder="two").allowed
-    assert not bench.ask(slots, TEN, holder="three").allowed
+    assert bench.decide(slots, holder="two").allowed
+    assert not bench.decide(slots, TEN, holder="three").allowed
     assert bench.left(TEN) == TEN.capacity
 
 
@@ -125,20 +125,20 @@ def test_the_limit_that_opens_last_binds(in_one_script: Bench) -> None:
         answer = bench.look(*limits)
         assert (limits[answer.claim], answer.retry_us) == (SLOW, START_US + SECOND_US)
     for id in ("gone", "stays"):
-        assert bench.ask(TEN, SLOW, job=id).claim == 1
+        assert bench.decide(TEN, SLOW, job=id).claim == 1
     bench.forget(TEN, SLOW, job="gone")
     assert bench.store.where([bench.claim(TEN), bench.claim(SLOW)], "gone", bench.now_us) is None
     assert [bench.store.list_waiting(bench.claim(limit)).jobs for limit in (SLOW, TEN)] == [1, 0]
     bench.now_us += STEP_US
-    assert bench.ask(TEN, job="behind").allowed
+    assert bench.decide(TEN, job="behind").allowed
     bench.now_us = START_US + SECOND_US
     assert bench.woken(SLOW) == ["stays"]
-    assert bench.ask(TEN, SLOW, job="stays").allowed
+    assert bench.decide(TEN, SLOW, job="stays").allowed
 
 
 def test_threads_never_pass_more_than_the_smallest(bench: Bench) -> None:
     """With any number of threads each limit is charged what passed: all of the smallest, in one script."""
     limits, passed = [limit for limit in FIVE if limit.capacity == 5], list[bool]()
-    run_in_threads(4, lambda _: passed.extend(bench.ask(*limits).allowed for _ in range(10)))
+    run_in_threads(4, lambda _: passed.extend(bench.decide(*limits).allowed for _ in range(10)))
     assert (1 if bench.spread else 5) <= sum(passed) <= 5
     assert [bench.left(limit) for limit in limits] == [5 - sum(passed)] * len(limits)

@@ -20,35 +20,35 @@ WORKFLOWS = Concurrency(NAME, 2, lease=30)
 
 
 def _held(bench: Bench, limit: Limit) -> int:
-    use = bench.ask(limit, holder="looks", caller=Caller.PEEK).uses[0]
+    use = bench.decide(limit, holder="looks", caller=Caller.PEEK).uses[0]
     assert use is not None
     return use.units
 
 
 def test_as_many_hold_a_slot_as_there_are(bench: Bench) -> None:
     """By the sum of their costs. A release by a stranger, or a second one, changes nothing."""
-    taken = [bench.ask(SLOTS, holder=holder, cost=cost).allowed for holder, cost in (("a", 2), ("b", 1), ("c", 3))]
+    taken = [bench.decide(SLOTS, holder=holder, cost=cost).allowed for holder, cost in (("a", 2), ("b", 1), ("c", 3))]
     assert taken == [True, True, False]
-    assert bench.ask(SLOTS, holder="free", cost=0).allowed
+    assert bench.decide(SLOTS, holder="free", cost=0).allowed
     for holder, cost, held in (("stranger", 1, 3), ("b", 2, 3), ("a", 2, 1), ("a", 2, 1), ("b", 1, 0)):
         bench.release(bench.lease(SLOTS, holder, cost=cost))
         assert _held(bench, SLOTS) == held, (holder, cost)
     granted = list[bool]()
-    run_in_threads(8, lambda n: granted.extend(bench.ask(SLOTS, holder=f"{n}-{i}").allowed for i in range(5)))
+    run_in_threads(8, lambda n: granted.extend(bench.decide(SLOTS, holder=f"{n}-{i}").allowed for i in range(5)))
     assert sum(granted) == 5
 
 
 def test_a_slot_is_free_when_its_lease_ends(bench: Bench) -> None:
     """And not a microsecond sooner. A renewal keeps it; one that is late takes free slots, or none."""
-    assert bench.ask(SLOTS, holder="dead", cost=3).allowed
-    assert bench.ask(SLOTS, holder="lives", cost=2).allowed
+    assert bench.decide(SLOTS, holder="dead", cost=3).allowed
+    assert bench.decide(SLOTS, holder="lives", cost=2).allowed
     dead, lives = bench.lease(SLOTS, "dead", cost=3), bench.lease(SLOTS, "lives", cost=2)
     bench.now_us += LEASE_US - 1
-    assert not bench.ask(SLOTS, holder="next").allowed
+    assert not bench.decide(SLOTS, holder="next").allowed
     assert bench.renew(lives) == [True]
     bench.now_us += 1
     assert _held(bench, SLOTS) == 2
-    assert bench.ask(SLOTS, holder="next").allowed
+    assert bench.decide(SLOTS, holder="next").allowed
     assert bench.renew(dead, lives) == [False, True]
     bench.release(bench.lease(SLOTS, "next"))
     bench.pause(SLOTS, SECOND_US)  # jobs that hold a slot run on
@@ -59,24 +59,24 @@ def test_a_slot_is_free_when_its_lease_ends(bench: Bench) -> None:
 def test_slots_that_come_back_are_for_the_first_that_waits(bench: Bench) -> None:
     """However many it needs; its denial has the mean time for which slots are held."""
     for number in range(5):
-        assert bench.ask(SLOTS, holder=f"a{number}").allowed
+        assert bench.decide(SLOTS, holder=f"a{number}").allowed
     bench.now_us += 5 * SECOND_US
     bench.release(*(bench.lease(SLOTS, f"a{number}", NOW_US) for number in range(5)))
     for number in range(5):
-        assert bench.ask(SLOTS, holder=f"b{number}").allowed
-    retries = [bench.ask(SLOTS, holder=f"w{n}", job=f"w{n}").retry_us - bench.now_us for n in range(3)]
+        assert bench.decide(SLOTS, holder=f"b{number}").allowed
+    retries = [bench.decide(SLOTS, holder=f"w{n}", job=f"w{n}").retry_us - bench.now_us for n in range(3)]
     assert retries == [SECOND_US, 2 * SECOND_US, 3 * SECOND_US]
     bench.forget(SLOTS, job="w0")
     bench.forget(SLOTS, job="w1")
     bench.forget(SLOTS, job="w2")
     for holder, cost in (("large", 2), ("small", 1)):
-        assert not bench.ask(SLOTS, holder=holder, job=holder, cost=cost).allowed
+        assert not bench.decide(SLOTS, holder=holder, job=holder, cost=cost).allowed
     bench.release(bench.lease(SLOTS, "b0"))
     assert bench.woken(SLOTS) == []
     bench.release(bench.lease(SLOTS, "b1"))
     assert bench.woken(SLOTS) == ["large"]
-    assert bench.ask(SLOTS, holder="new").reason is Reason.IN_LINE
-    assert bench.ask(SLOTS, holder="large", job="large", cost=2).allowed
+    assert bench.decide(SLOTS, holder="new").reason is Reason.IN_LINE
+    assert bench.decide(SLOTS, holder="large", job="large", cost=2).allowed
 
 
 def _rounds(bench: Bench, holds: int, us: int = SECOND_US) -> int:
@@ -84,7 +84,7 @@ def _rounds(bench: Bench, holds: int, us: int = SECOND_US) -> int:
     most = number = 0
     while number < holds:
         names, granted_us = [f"h{number}#{each}" for each in range(10)], bench.now_us
-        held = [each for each in names if bench.ask(ADAPTS, holder=each).allowed]
+        held = [each for each in names if bench.decide(ADAPTS, holder=each).allowed]
         bench.now_us += us
         bench.release(*(bench.lease(ADAPTS, each, granted_us) for each in held))
         most = len(held)
@@ -99,26 +99,26 @@ def test_slots_adapt_to_how_long_they_are_held(bench: Bench) -> None:
     for us in (20 * SECOND_US, LEASE_US):
         assert _rounds(bench, 70) == 9
         granted_us = bench.now_us
-        assert bench.ask(ADAPTS, holder="late").allowed
+        assert bench.decide(ADAPTS, holder="late").allowed
         bench.now_us += us
         bench.release(bench.lease(ADAPTS, "late", granted_us))
-        assert [bench.ask(ADAPTS, holder=f"{us}-{n}").allowed for n in range(9)] == [True] * 8 + [False]
+        assert [bench.decide(ADAPTS, holder=f"{us}-{n}").allowed for n in range(9)] == [True] * 8 + [False]
         bench.reset(ADAPTS)
     assert _rounds(bench, 140) == 9
     granted_us = bench.now_us
     bench.now_us += SECOND_US
     for _ in range(5):  # of jobs that were admitted before the first of them
         bench.store.slow([Slowing(bench.claim(ADAPTS), Drop(granted_us))], now_us=bench.now_us)
-    assert [bench.ask(ADAPTS, holder=f"n{n}").allowed for n in range(9)] == [True] * 8 + [False]
+    assert [bench.decide(ADAPTS, holder=f"n{n}").allowed for n in range(9)] == [True] * 8 + [False]
     plain = Concurrency(NAME, 9, lease=30)
-    assert bench.ask(plain, holder="of a process that does not adapt").allowed
+    assert bench.decide(plain, holder="of a process that does not adapt").allowed
 
 
 def test_workflows_hold_a_slot_from_job_to_job(bench: Bench) -> None:
     """Until they are done, or for a lease after the last sign; their jobs pass those that wait."""
 
     def ask(workflow: str, **options: Any) -> Answer:
-        return bench.ask(WORKFLOWS, holder=workflow_name(workflow), **options)
+        return bench.decide(WORKFLOWS, holder=workflow_name(workflow), **options)
 
     def lease(workflow: str, *, done: bool = False) -> Lease:
         found: Any = bench.lease(WORKFLOWS, workflow_name(workflow))

@@ -64,26 +64,26 @@ def _without(verb: str) -> type[MemoryStore]:
 class _OneByOne(MemoryStore):
     """Charges the first limits although the last one denies."""
 
-    def ask(self, claims: Sequence[StoreClaim], *args: Any, **options: Any) -> Any:
-        return [super(_OneByOne, self).ask([each], *args, **options) for each in claims][-1]
+    def decide(self, claims: Sequence[StoreClaim], *args: Any, **options: Any) -> Any:
+        return [super(_OneByOne, self).decide([each], *args, **options) for each in claims][-1]
 
 
 class _WithoutTenants(MemoryStore):
-    def ask(self, claims: Sequence[StoreClaim], *args: Any, **options: Any) -> Any:
-        return super().ask([replace(each, tenant="", step=0) for each in claims], *args, **options)
+    def decide(self, claims: Sequence[StoreClaim], *args: Any, **options: Any) -> Any:
+        return super().decide([replace(each, tenant="", step=0) for each in claims], *args, **options)
 
 
 class _InMilliseconds(MemoryStore):
-    def ask(self, claims: Sequence[StoreClaim], asker: Any, now_us: int | None = None, **options: Any) -> Any:
-        return super().ask(claims, asker, None if now_us is None else now_us // 1000 * 1000, **options)
+    def decide(self, claims: Sequence[StoreClaim], requester: Any, now_us: int | None = None, **options: Any) -> Any:
+        return super().decide(claims, requester, None if now_us is None else now_us // 1000 * 1000, **options)
 
 
 class _OneKey(MemoryStore):
     """Counts all keys of a limit together."""
 
-    def ask(self, claims: Sequence[StoreClaim], *args: Any, **options: Any) -> Any:
+    def decide(self, claims: Sequence[StoreClaim], *args: Any, **options: Any) -> Any:
         claims = [replace(each, bucket=each.bucket.replace(":k}", ":}")) for each in claims]
-        return super().ask(claims, *args, **options)
+        return super().decide(claims, *args, **options)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_capacity_passes_and_then_a_unit_at_the_promised_instant(bench: Bench, c
     """One by one or in one request; not a microsecond sooner; and never more, however long the limit was idle."""
     limit, bench.now_us = case.limit, case.start_us
     for key, costs in (("one by one", [1] * limit.capacity), ("at once", [limit.capacity])):
-        assert all(bench.ask(limit, key=key, cost=cost).allowed for cost in costs)
-        denied = bench.ask(limit, key=key)
+        assert all(bench.decide(limit, key=key, cost=cost).allowed for cost in costs)
+        denied = bench.decide(limit, key=key)
         assert (denied.reason, denied.retry_us) == (Reason.EXHAUSTED, case.start_us + case.first_us)
         assert bench.look(limit, key=key, cost=limit.capacity).retry_us == case.start_us + case.whole_us
         assert (bench.left(limit, key), bench.use(limit, key).full_us) == (0, case.start_us + case.full_us)
     for us, allowed in ((case.first_us - 1, False), (case.first_us, True)):
         bench.now_us = case.start_us + us
-        assert bench.ask(limit, key="one by one").allowed is allowed
+        assert bench.decide(limit, key="one by one").allowed is allowed
     for us, allowed in ((case.whole_us - 1, False), (case.whole_us, True)):
         bench.now_us = case.start_us + us
-        assert bench.ask(limit, key="at once", cost=limit.capacity).allowed is allowed
+        assert bench.decide(limit, key="at once", cost=limit.capacity).allowed is allowed
     bench.now_us += FAR_US
     assert bench.passing(limit, key="at once") == limit.capacity
 
@@ -140,16 +140,16 @@ def test_what_does_not_pass_changes_nothing(bench: Bench, case: Case) -> None:
     limit, bench.now_us = case.limit, case.start_us
     for _ in range(3):
         assert bench.look(limit).allowed
-        assert bench.ask(limit, cost=0).allowed
+        assert bench.decide(limit, cost=0).allowed
     assert bench.untouched(limit)
     bench.drain(limit)
     before = bench.use(limit)
     for _ in range(3):
-        assert not bench.ask(limit).allowed
+        assert not bench.decide(limit).allowed
         assert not bench.look(limit, job="looks").allowed
-        assert bench.ask(limit, cost=0).allowed
+        assert bench.decide(limit, cost=0).allowed
     assert bench.use(limit) == before
-    assert bench.ask(limit, job="first").retry_us == case.start_us + case.first_us
+    assert bench.decide(limit, job="first").retry_us == case.start_us + case.first_us
 
 
 @each_case
@@ -158,18 +158,18 @@ def test_keys_and_definitions_are_counted_apart_and_reset_alone(bench: Bench, ca
     limit, bench.now_us = case.limit, case.start_us
     for other in (*(each.limit for each in CASES if each is not case), type(limit)(limit.name, "700/h")):
         bench.drain(other)
-        bench.ask(other, job="waits")
+        bench.decide(other, job="waits")
     bench.drain(limit, key="other")
-    bench.ask(limit, key="other", job="waits")
+    bench.decide(limit, key="other", job="waits")
     bench.pause(limit, SECOND_US, key="third")
     assert bench.untouched(limit)
     bench.drain(limit)
-    bench.ask(limit, job="before")
+    bench.decide(limit, job="before")
     bench.reset(limit)
     assert bench.untouched(limit)
     assert bench.left(limit, "other") == 0
     bench.drain(limit)
-    assert bench.ask(limit, job="after").retry_us == case.start_us + case.first_us
+    assert bench.decide(limit, job="after").retry_us == case.start_us + case.first_us
 
 
 @each_case
@@ -197,11 +197,11 @@ def test_jobs_pass_in_order_each_as_it_is_woken(bench: Bench, case: Case) -> Non
     limit, bench.now_us = case.limit, case.start_us
     bench.drain(limit)
     ids = [f"job {number}" for number in range(7)]
-    retries = [bench.ask(limit, job=id).retry_us for id in ids]
+    retries = [bench.decide(limit, job=id).retry_us for id in ids]
     assert retries[: limit.amount] == [case.passes_us(ahead) for ahead in range(7)][: limit.amount]
     bench.now_us = case.start_us + case.first_us
-    assert bench.ask(limit, job=ids[-1]).reason is Reason.IN_LINE
-    assert [bench.ask(limit, job="new").reason, bench.ask(limit).reason] == [Reason.IN_LINE] * 2
+    assert bench.decide(limit, job=ids[-1]).reason is Reason.IN_LINE
+    assert [bench.decide(limit, job="new").reason, bench.decide(limit).reason] == [Reason.IN_LINE] * 2
     passed = bench.pass_woken(limit)
     assert passed == ids[: case.together]
     bench.forget(limit, job=ids[5])
@@ -218,12 +218,12 @@ def test_a_job_that_ran_goes_before_all_and_keeps_its_position(bench: Bench, cas
     limit, bench.now_us = case.limit, case.start_us
     bench.drain(limit)
     for id in ("many 1", "many 2", "few"):
-        bench.ask(limit, job=id, tenant=id.split()[0])
-    assert not bench.ask(limit, job="again", caller=Caller.AGAIN).allowed
+        bench.decide(limit, job=id, tenant=id.split()[0])
+    assert not bench.decide(limit, job="again", caller=Caller.AGAIN).allowed
     bench.now_us = case.start_us + case.first_us
     assert bench.woken(limit)[0] == "again"
     bench.settle(limit, was=0, actual=limit.capacity)
-    assert bench.ask(limit, job="again").reason is Reason.EXHAUSTED
+    assert bench.decide(limit, job="again").reason is Reason.EXHAUSTED
     found = bench.store.where([bench.claim(limit)], "again", bench.now_us)
     assert found is not None
     assert (found.state, found.position) == (State.WAITING, 0)
@@ -243,11 +243,11 @@ def test_what_a_job_did_not_use_is_given_back(bench: Bench, case: Case) -> None:
     bench.drain(limit, key="other")
     bench.drain(limit)
     for id in ("first", "second"):
-        bench.ask(limit, job=id)
+        bench.decide(limit, job=id)
     bench.settle(limit, was=limit.capacity, actual=limit.capacity - 1)
     assert bench.woken(limit) == ["first"]
-    assert bench.ask(limit).reason is Reason.IN_LINE
-    assert bench.ask(limit, job="first").allowed
+    assert bench.decide(limit).reason is Reason.IN_LINE
+    assert bench.decide(limit, job="first").allowed
     bench.forget(limit, job="second")
     bench.settle(limit, was=1000, actual=0)
     assert (bench.passing(limit), bench.left(limit, "other")) == (limit.capacity, 0)
@@ -280,9 +280,9 @@ def test_a_debt_is_paid_first_and_may_be_given_back(bench: Bench, case: Case) ->
 def test_a_log_with_a_debt_gives_nothing_back(bench: Bench) -> None:
     """A debt that pushed units out of the log gives nothing back while it counts; then it does, to the unit."""
     limit = SlidingLog(NAME, "5/m")
-    assert bench.ask(limit, cost=3).allowed
+    assert bench.decide(limit, cost=3).allowed
     bench.now_us = granted_us = NOW_US + 10 * SECOND_US
-    assert bench.ask(limit, cost=2).allowed
+    assert bench.decide(limit, cost=2).allowed
     bench.settle(limit, was=2, actual=4)
     bench.now_us = NOW_US + 60 * SECOND_US - 1
     bench.settle(limit, was=4, actual=0, granted_us=granted_us)
@@ -297,16 +297,16 @@ def test_a_log_with_a_debt_gives_nothing_back(bench: Bench) -> None:
 def test_pauses(bench: Bench, case: Case) -> None:
     """Nothing passes to the last microsecond; the longer wins; what is counted stays; a 429 empties the limit."""
     limit, bench.now_us = case.limit, case.start_us
-    assert bench.ask(limit, key="pause").allowed
+    assert bench.decide(limit, key="pause").allowed
     before = bench.use(limit, "pause")
     for key, emptied in (("pause", False), ("429", True)):
         bench.pause(limit, HOUR_US, key=key, emptied=emptied)
         bench.pause(limit, SECOND_US, key=key)
-        assert bench.ask(limit, key=key, job="waits").reason is Reason.PAUSED
+        assert bench.decide(limit, key=key, job="waits").reason is Reason.PAUSED
     assert bench.use(limit, "pause") == before
     bench.now_us += HOUR_US - 1
     for key in ("pause", "429"):
-        assert [bench.look(limit, key=key).reason, bench.ask(limit, key=key).reason] == [Reason.PAUSED] * 2
+        assert [bench.look(limit, key=key).reason, bench.decide(limit, key=key).reason] == [Reason.PAUSED] * 2
         assert bench.woken(limit, key) == []
     bench.now_us += 1
     assert bench.woken(limit, "pause") == ["waits"]
@@ -325,7 +325,7 @@ def test_slowdowns(bench: Bench, case: Case) -> None:
     bench.store.slow([Slowing(bench.claim(limit), Remaining(2, far_us))], now_us=bench.now_us)
     assert bench.look(limit).retry_us == case.start_us + far_us // 2
     bench.now_us = case.start_us + far_us // 2
-    assert bench.ask(limit).allowed
+    assert bench.decide(limit).allowed
     bench.now_us = case.start_us + far_us - 1
     assert not bench.look(limit).allowed
     bench.now_us += 1
@@ -335,7 +335,7 @@ def test_slowdowns(bench: Bench, case: Case) -> None:
         bench.store.slow([fall], now_us=bench.now_us)
     passed, until_us = 0, bench.now_us + 10 * SECOND_US
     while bench.now_us < until_us:
-        answer = bench.ask(limit, key="fall")
+        answer = bench.decide(limit, key="fall")
         passed += answer.allowed
         bench.now_us = max(bench.now_us + 1, answer.retry_us)
     assert passed <= 3 * SECOND_US * limit.amount / limit.period_us + 1
@@ -354,7 +354,7 @@ def test_clocks_that_step(bench: Bench, case: Case) -> None:
     bench.now_us = case.start_us + FAR_US
     bench.drain(limit, key="ahead")
     bench.now_us = case.start_us
-    assert bench.ask(limit, key="ahead").retry_us == case.start_us + case.first_us
+    assert bench.decide(limit, key="ahead").retry_us == case.start_us + case.first_us
     bench.now_us += 2 * case.full_us
     assert 1 <= bench.passing(limit, key="ahead") <= limit.capacity
 
@@ -363,10 +363,10 @@ def test_clocks_that_step(bench: Bench, case: Case) -> None:
 def test_threads_share_one_budget(bench: Bench, case: Case) -> None:
     """With any number of threads exactly the capacity passes, and each job that waits has a rank of its own."""
     limit, bench.now_us, answers = case.limit, case.start_us, list[Answer]()
-    bench.ask(limit, cost=0, job="listens")
+    bench.decide(limit, cost=0, job="listens")
 
     def work(thread: int) -> None:
-        answers.extend(bench.ask(limit, job=f"{thread}-{number}") for number in range(10))
+        answers.extend(bench.decide(limit, job=f"{thread}-{number}") for number in range(10))
 
     run_in_threads(8, work)
     retries = sorted(answer.retry_us for answer in answers if not answer.allowed)
@@ -378,7 +378,7 @@ def test_a_store_owns_its_clock(bench: Bench) -> None:
     """Without a time given, each algorithm grants and corrects by the store's own, which goes on."""
     for case in CASES:
         claim = bench.claim(case.limit, cost=case.limit.capacity)
-        answers = [bench.store.ask([claim], WITHOUT_JOB) for _ in range(2)]
+        answers = [bench.store.decide([claim], WITHOUT_JOB) for _ in range(2)]
         assert [answer.allowed for answer in answers] == [True, False]
         assert 0 < answers[0].now_us <= answers[1].now_us
 
@@ -398,17 +398,17 @@ def test_a_store_owns_its_clock(bench: Bench) -> None:
 def test_a_full_queue_denies_newcomers(bench: Bench, limit: Limit, waiting: int) -> None:
     """As many wait as it takes, whatever they cost; those keep their positions, and one that ran is no newcomer."""
     bench.drain(limit)
-    assert [bench.ask(limit, cost=1, job=str(n)).reason for n in range(waiting)] == [Reason.EXHAUSTED] * waiting
-    for answer in (bench.ask(limit, job="new", cost=1), bench.ask(limit, cost=1), bench.look(limit, cost=1)):
+    assert [bench.decide(limit, cost=1, job=str(n)).reason for n in range(waiting)] == [Reason.EXHAUSTED] * waiting
+    for answer in (bench.decide(limit, job="new", cost=1), bench.decide(limit, cost=1), bench.look(limit, cost=1)):
         assert answer.reason is Reason.FULL
     assert bench.store.list_waiting(bench.claim(limit)).jobs == waiting
     for n in range(waiting):
-        assert bench.ask(limit, cost=1, job=str(n)).reason is Reason.EXHAUSTED
-    assert bench.ask(limit, cost=1, job="ran", caller=Caller.AGAIN).reason is Reason.EXHAUSTED
+        assert bench.decide(limit, cost=1, job=str(n)).reason is Reason.EXHAUSTED
+    assert bench.decide(limit, cost=1, job="ran", caller=Caller.AGAIN).reason is Reason.EXHAUSTED
     bench.forget(limit, job="ran")
     if waiting:
         bench.forget(limit, job="0")
-        assert bench.ask(limit, cost=1, job="new").reason is Reason.EXHAUSTED
+        assert bench.decide(limit, cost=1, job="new").reason is Reason.EXHAUSTED
 
 
 def _utc(text: str) -> int:
@@ -461,20 +461,20 @@ def test_long_periods_and_large_costs_are_exact(bench: Bench) -> None:
     day = "99999989/d"
     large: list[Limit] = [TokenBucket(NAME, day, burst=99_999_989), FixedWindow(NAME, day), SlidingWindow(NAME, day)]
     for limit in large:
-        assert bench.ask(limit, cost=99_999_980).allowed
+        assert bench.decide(limit, cost=99_999_980).allowed
         assert bench.passing(limit) == 9, limit
 
 
 def test_instants_of_one_unit_of_ten(bench: Bench) -> None:
     """A cost of three passes when three units are there; a job of two units takes as much of the rate."""
     bench.drain(TEN, ONE)
-    assert bench.ask(TEN, cost=3).retry_us == NOW_US + 3 * STEP_US
+    assert bench.decide(TEN, cost=3).retry_us == NOW_US + 3 * STEP_US
     for id, cost in (("a", 1), ("b", 2), ("c", 1)):
-        bench.ask(TEN, cost=cost, job=id)
+        bench.decide(TEN, cost=cost, job=id)
     passed: list[tuple[str, int]] = []
     for step in range(1, 5):
         bench.now_us = NOW_US + step * STEP_US
         for id in bench.woken(TEN):
-            assert bench.ask(TEN, cost=2 if id == "b" else 1, job=id).allowed
+            assert bench.decide(TEN, cost=2 if id == "b" else 1, job=id).allowed
             passed.append((id, step))
     assert passed == [("a", 1), ("b", 3), ("c", 4)]

@@ -15,7 +15,7 @@ from support.servers.processes import Cluster, redis_server
 from support.servers.sentinel import watched
 from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limiter, TokenBucket
-from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.late import late_owner
 from throttlekit._core.limit.base import Limit
@@ -30,7 +30,7 @@ from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.from_client import store_of_client
 from throttlekit.stores.grouped import grouped
 from throttlekit.stores.memory import MemoryStore
-from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.sentinel import RedisSentinelStore
 
@@ -93,8 +93,8 @@ def _claim(limit: Limit, cost: int = 1, holder: str = "") -> StoreClaim:
     return StoreClaim(bucket_name(limit.name, "", limit.fingerprint), limit.bind(cost, 0, holder), cost)
 
 
-def _ask(store: Any, id: str, *claims: StoreClaim, at_us: int = NOW_US, **asker: Any) -> Answer:
-    answer: Answer = store.ask(claims, Asker(Caller.JOB, id, "p", **asker), at_us)
+def _ask(store: Any, id: str, *claims: StoreClaim, at_us: int = NOW_US, **requester: Any) -> Answer:
+    answer: Answer = store.decide(claims, Requester(Caller.JOB, id, "p", **requester), at_us)
     return answer
 
 
@@ -231,7 +231,7 @@ def test_the_jobs_of_a_list_are_counted_and_the_first_are_named(store: Any) -> N
     """In their order, whoever owns them."""
     claim = _claim(SLOW)
     _waits(store, claim)
-    store.ask([claim], Asker(Caller.JOB, "three", "q"), NOW_US)
+    store.decide([claim], Requester(Caller.JOB, "three", "q"), NOW_US)
     found = store.list_waiting(claim, 2)
     assert (found.jobs, found.owners, found.woken) == (3, 2, 0)
     assert found.first == (("p", "one"), ("p", "two"))
@@ -243,7 +243,7 @@ def test_several_requests_are_decided_one_after_the_other(store: Any) -> None:
     """Each by itself: the second finds what the first took."""
     hour = FixedWindow("hour", "2/h")
     requests = [Request([_claim(hour)], WITHOUT_JOB) for _ in range(3)]
-    assert [answer.allowed for answer in StoreAccess(store).ask_all(requests)] == [True, True, False]  # type: ignore[union-attr]
+    assert [answer.allowed for answer in StoreAccess(store).decide_all(requests)] == [True, True, False]  # type: ignore[union-attr]
 
 
 def test_a_limiter_works_on_it(store: Any, rung: Callable[[], list[str]]) -> None:
@@ -253,7 +253,7 @@ def test_a_limiter_works_on_it(store: Any, rung: Callable[[], list[str]]) -> Non
     decision = limiter.acquire(slow, cost=2)
     assert decision
     assert not limiter.acquire(slow, job=Job(id="x"))
-    assert store.ask([claim], Asker(Caller.JOB, "one", "p")).kept is not None
+    assert store.decide([claim], Requester(Caller.JOB, "one", "p")).kept is not None
     limiter.settle(decision, actual=1)
     _woken(rung, "one")
     limiter.pause(slow, 60)
@@ -302,7 +302,7 @@ def test_a_job_keeps_its_turn_when_another_store_denies(store: Any, rung: Callab
     assert held.kept.claim == 1
     # The unit of the scarcer limit is kept for it while it waits for the other one.
     assert _ask(store, "second", slow, fast, at_us=NOW_US + SECOND).reason is not Reason.ALLOWED
-    assert store.ask([slow], WITHOUT_JOB, NOW_US + SECOND).reason is not Reason.ALLOWED
+    assert store.decide([slow], WITHOUT_JOB, NOW_US + SECOND).reason is not Reason.ALLOWED
     store.wake([fast], NOW_US + SECOND + 250_000)
     assert _ask(store, "first", slow, fast, at_us=NOW_US + SECOND + 300_000).reason is Reason.ALLOWED
 
@@ -323,10 +323,10 @@ def test_a_peek_names_what_denies_and_charges_nothing(store: Any) -> None:
     slow, fast = _claim(SLOW), _claim(FAST)
     store.pause([slow], 2 * SECOND, NOW_US)
     store.pause([fast], 9 * SECOND, NOW_US)
-    peek = store.ask([slow, fast], Asker(Caller.PEEK), NOW_US)
+    peek = store.decide([slow, fast], Requester(Caller.PEEK), NOW_US)
     assert (peek.reason, peek.claim) == (Reason.PAUSED, 1)
     store.pause([slow, fast], None, NOW_US + SECOND)
-    assert store.ask([slow, fast], Asker(Caller.PEEK), NOW_US + SECOND).allowed
+    assert store.decide([slow, fast], Requester(Caller.PEEK), NOW_US + SECOND).allowed
     assert _ask(store, "one", slow, fast, at_us=NOW_US + SECOND).reason is Reason.ALLOWED
 
 
@@ -381,12 +381,12 @@ class _Slowly:
     def __init__(self, inner: Any, gap_us: int, meanwhile: Callable[[int], object]) -> None:
         self.inner, self._gap_us, self._meanwhile = inner, gap_us, meanwhile
 
-    def ask(self, *args: Any, **options: Any) -> Any:
-        return self.inner.ask(*args, **options)
+    def decide(self, *args: Any, **options: Any) -> Any:
+        return self.inner.decide(*args, **options)
 
-    def return_units(self, charges: Any, asker: Any, now_us: int | None = None) -> None:
+    def return_units(self, charges: Any, requester: Any, now_us: int | None = None) -> None:
         self._meanwhile(NOW_US + self._gap_us)
-        self.inner.return_units(charges, asker, NOW_US + self._gap_us)
+        self.inner.return_units(charges, requester, NOW_US + self._gap_us)
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
@@ -400,12 +400,12 @@ def test_returned_units_never_exceed_the_burst(kind: str, gap_us: int, request: 
 
         def take_all(at_us: int) -> None:
             single = _claim(TokenBucket("scarce", "10/s", burst=10))
-            while one.ask([single], WITHOUT_JOB, at_us).allowed:
+            while one.decide([single], WITHOUT_JOB, at_us).allowed:
                 passed.append(1)
 
         two.pause([other], 60 * SECOND, NOW_US)
         parts = [Part(two, [1]), Part(_Slowly(one, gap_us, take_all), [0])]
-        ask_in_parts(parts, [scarce, other], Asker(Caller.JOB, "one", "p"), NOW_US)
+        decide_in_parts(parts, [scarce, other], Requester(Caller.JOB, "one", "p"), NOW_US)
         take_all(NOW_US + gap_us)
         assert len(passed) == 10
         one.close()
@@ -434,14 +434,14 @@ def test_what_is_counted_elsewhere_is_at_most_5_ms_early(
     stop = one.listen("p", lambda bucket, wakes: None)
     bucket = _claim(SLOW)
     _ask(one, "zero", bucket)
-    asker = Asker(Caller.JOB, "job", owner)
-    assert not one.ask([bucket], asker, NOW_US).allowed
+    requester = Requester(Caller.JOB, "job", owner)
+    assert not one.decide([bucket], requester, NOW_US).allowed
     at_us = NOW_US + SECOND - early_ms * 1000
     one.look(bucket, "p", 1, (), NOW_US + SECOND - 30_000 if owner == "p" else at_us)
     parts = [Part(one, [0]), Part(two, [1])]
-    assert ask_in_parts(parts, [bucket, beside], asker, at_us, in_order=True).allowed is granted
+    assert decide_in_parts(parts, [bucket, beside], requester, at_us, in_order=True).allowed is granted
     if not granted:
-        assert one.ask([bucket], asker, at_us).allowed, "without the other one it is granted"
+        assert one.decide([bucket], requester, at_us).allowed, "without the other one it is granted"
     stop()
 
 
@@ -456,23 +456,23 @@ def test_a_part_of_parts_keeps_the_positions_of_a_job(request: pytest.FixtureReq
             _ask(one, "zero", each)
         claims = [rare, often, elsewhere]
         parts = [Part(one, [0, 1]), Part(two, [2])]
-        asker = Asker(Caller.JOB, "first", "~50")
-        assert not ask_in_parts(parts, claims, asker, NOW_US, in_order=True).allowed
-        assert not one.ask([rare, often], Asker(Caller.JOB, "second", "~50"), NOW_US).allowed
+        requester = Requester(Caller.JOB, "first", "~50")
+        assert not decide_in_parts(parts, claims, requester, NOW_US, in_order=True).allowed
+        assert not one.decide([rare, often], Requester(Caller.JOB, "second", "~50"), NOW_US).allowed
         two.pause([elsewhere], 60 * SECOND, NOW_US)
         at_us = NOW_US + SECOND
-        answer = ask_in_parts(parts, claims, asker, at_us, in_order=True)
+        answer = decide_in_parts(parts, claims, requester, at_us, in_order=True)
         assert (answer.reason, answer.claim) == (Reason.PAUSED, 2)
         for each in (rare, often):
             waiting = one.list_waiting(each)
             assert one.where([each], "first", at_us).position == 0, waiting
-            assert one.ask([each], Asker(Caller.PEEK), at_us).uses[0].full_us <= at_us, "its units are returned"
+            assert one.decide([each], Requester(Caller.PEEK), at_us).uses[0].full_us <= at_us, "its units are returned"
 
 
 def test_a_job_reserves_positions_on_lists_of_any_store(store: Any) -> None:
     """Also on lists in several hash slots of a cluster: one script reaches one of them only."""
     slow, fast = _claim(SLOW), _claim(FAST)
-    store.return_units([Charge(slow), Charge(fast)], Asker(Caller.JOB, "one", "~50", denials=1), NOW_US)
+    store.return_units([Charge(slow), Charge(fast)], Requester(Caller.JOB, "one", "~50", denials=1), NOW_US)
     for each in (slow, fast):
         found = store.where([each], "one", NOW_US)
         assert (found.state, found.position) == (State.KEPT, 0)
@@ -482,18 +482,18 @@ def test_a_job_reserves_positions_on_lists_of_any_store(store: Any) -> None:
 def test_a_grant_whose_answer_was_lost_is_not_repeated_in_a_pause(store: Any, waits: bool) -> None:
     """Whether others wait or not, the job waits until it is over."""
     claim = _claim(TokenBucket("slow", "1/s", burst=2))
-    asker = Asker(Caller.JOB, "job", "p")
+    requester = Requester(Caller.JOB, "job", "p")
     _ask(store, "zero", _claim(TokenBucket("slow", "1/s", burst=2), 2))
-    store.ask([claim], asker, NOW_US, attempt="01")
+    store.decide([claim], requester, NOW_US, attempt="01")
     if waits:
         _ask(store, "other", claim)
     end = store.listen("p", lambda bucket, wakes: None, lambda: None)
     at_us = NOW_US + SECOND
     store.look(claim, "p", 1, (), at_us)
-    assert store.ask([claim], asker, at_us, attempt="02").allowed
-    assert store.ask([claim], asker, at_us + 1000, attempt="02").allowed, "the same grant"
+    assert store.decide([claim], requester, at_us, attempt="02").allowed
+    assert store.decide([claim], requester, at_us + 1000, attempt="02").allowed, "the same grant"
     store.pause([claim], 60 * SECOND, at_us + 2000)
-    assert store.ask([claim], asker, at_us + 3000, attempt="02").reason is Reason.PAUSED
+    assert store.decide([claim], requester, at_us + 3000, attempt="02").reason is Reason.PAUSED
     end()
 
 
@@ -552,7 +552,7 @@ def _works(store: Any) -> None:
     """A job waits, is woken by a settled cost, and another caller is denied."""
     claim = _claim(SLOW)
     end = _is_woken(store, claim)
-    (verdict,) = store.ask_all([Request([claim], WITHOUT_JOB)])
+    (verdict,) = store.decide_all([Request([claim], WITHOUT_JOB)])
     assert not verdict.allowed
     end()
     store.close()

@@ -13,7 +13,7 @@ import redis
 
 from support.waiting import wait_until
 from throttlekit import TokenBucket
-from throttlekit._core.answer import Asker, Caller, Reason
+from throttlekit._core.answer import Caller, Reason, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import bucket_name, wait_names
 from throttlekit._core.waitlist import State, Wake
@@ -50,9 +50,9 @@ class Process:
         while id := self._jobs.get():
             with self._lock:
                 self._free -= 1
-            asker, attempt = self.waker.asks(id, [CLAIM.bucket])
-            answer = self._store.ask([CLAIM], asker, attempt=attempt)
-            self.waker.answered(id, id, [CLAIM], answer)
+            requester, attempt = self.waker.begin_request(id, [CLAIM.bucket])
+            answer = self._store.decide([CLAIM], requester, attempt=attempt)
+            self.waker.apply_answer(id, id, [CLAIM], answer)
             if answer.reason is Reason.ALLOWED:
                 time.sleep((answer.retry_us - answer.now_us) / 1e6)
                 self._ran.append(id)
@@ -152,8 +152,8 @@ def test_a_listener_hears_what_is_published_and_says_when_it_may_have_missed_som
         store = RedisStore(redis_url, timeout=5)
         listener = Listener(client, "tk1:other", hear, lambda: missed.append(1))
         assert listener.wait(10)
-        store.ask([CLAIM], Asker(Caller.JOB, "one", "me"))
-        store.ask([CLAIM], Asker(Caller.JOB, "two\x00 |,", "other"))
+        store.decide([CLAIM], Requester(Caller.JOB, "one", "me"))
+        store.decide([CLAIM], Requester(Caller.JOB, "two\x00 |,", "other"))
 
         def is_woken() -> bool:
             store.look(CLAIM, "me", 1)

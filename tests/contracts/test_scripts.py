@@ -235,8 +235,8 @@ def test_scripts_are_put_together_from_every_file() -> None:
         assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
         assert text.startswith("\n".join(map(read, head)))
         assert text.endswith(read(verb))
-    assert throttlekit_lua.read("ask", frozenset("a")) == throttlekit_lua.read("ask", frozenset("ca"))
-    assert throttlekit_lua.read("ask") == throttlekit_lua.read("ask", frozenset("tfslca"))
+    assert throttlekit_lua.read("decide", frozenset("a")) == throttlekit_lua.read("decide", frozenset("ca"))
+    assert throttlekit_lua.read("decide") == throttlekit_lua.read("decide", frozenset("tfslca"))
 
 
 def test_verbs_are_those_that_the_store_runs() -> None:

@@ -79,7 +79,7 @@ def first_newcomer(clock: Clock, limit: Limit, since: float = 0.0) -> float:
     """For how long no new caller passes, of those that come one after the other and keep no position."""
     every = max(0.1, longest(limit) / 500)
     for number in range(1, 1000):
-        if clock.at(since + number * every).ask(limit, caller=Caller.WITHOUT_JOB).allowed:
+        if clock.at(since + number * every).decide(limit, caller=Caller.WITHOUT_JOB).allowed:
             return (number - 1) * every
     raise AssertionError("no job passed")
 
@@ -99,7 +99,7 @@ def test_jobs_that_came_then_hold_no_newcomer_up(clock: Clock, limit: Limit) -> 
     """Ten jobs came while the clock was ahead, and their process has died: a newcomer passes after the limit's time."""
     clock.at(HOUR).drain(limit)
     for number in range(10):
-        assert not clock.ask(limit, job=f"gone-{number}").allowed
+        assert not clock.decide(limit, job=f"gone-{number}").allowed
     clock.stop_listening()
     assert first_newcomer(clock, limit) <= longest(limit)
 
@@ -110,7 +110,7 @@ def test_jobs_that_came_then_run_too(clock: Clock, limit: Limit) -> None:
     clock.at(HOUR).drain(limit)
     waiting = [f"waits-{number}" for number in range(3)]
     for id in waiting:
-        assert not clock.ask(limit, job=id).allowed
+        assert not clock.decide(limit, job=id).allowed
     every = max(1.0, longest(limit) / 500)
     passed: list[str] = []
     for number in range(1, 1500):
@@ -126,8 +126,8 @@ def test_callers_without_a_job_got_instants_then(clock: Clock, limit: Limit) -> 
     """The next one gets an instant within the limit's time, and not the one after theirs."""
     clock.at(HOUR).drain(limit)
     for _ in range(3):
-        assert not clock.ask(limit, caller=Caller.WITHOUT_JOB).allowed
-    told = clock.at(1).ask(limit, caller=Caller.WITHOUT_JOB)
+        assert not clock.decide(limit, caller=Caller.WITHOUT_JOB).allowed
+    told = clock.at(1).decide(limit, caller=Caller.WITHOUT_JOB)
     assert not told.allowed
     assert told.retry_us - clock.now_us <= longest(limit) * SECOND_US
 
@@ -143,7 +143,7 @@ def test_a_caller_that_only_looks_is_answered_as_one_that_asks(clock: Clock, lim
         assert waited.retry_us <= seen.retry_us
     clock.now_us = seen.retry_us
     assert clock.look(limit).allowed
-    assert clock.ask(limit).allowed
+    assert clock.decide(limit).allowed
 
 
 each_kind = pytest.mark.parametrize("emptied", [False, True], ids=["pause", "429"])
@@ -170,14 +170,14 @@ def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
     holders = [f"holder-{number}" for number in range(4)]
     clock.at(HOUR)
     for holder in holders:
-        assert clock.ask(SLOTS, holder=holder).allowed
-    assert not clock.at(HOUR + 1).ask(SLOTS, holder="waits", job="waits").allowed
+        assert clock.decide(SLOTS, holder=holder).allowed
+    assert not clock.at(HOUR + 1).decide(SLOTS, holder="waits", job="waits").allowed
     clock.stop_listening()
     clock.at(2).release(holders[alive:])
     for second in range(3, 60):
         if second % 10 == 0:
             assert clock.at(second).renew(holders[:alive]) == [True] * alive
-        if clock.at(second).ask(SLOTS, holder="newcomer", caller=Caller.WITHOUT_JOB).allowed:
+        if clock.at(second).decide(SLOTS, holder="newcomer", caller=Caller.WITHOUT_JOB).allowed:
             break
     assert second <= 2 + GRACE + 1
     assert clock.use(SLOTS).units == alive + 1
@@ -186,35 +186,35 @@ def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
 def test_first_that_waits_gets_the_slot_of_a_job_that_began_then(clock: Clock) -> None:
     """As it ends: those who came then still wait in their order."""
     single = Concurrency("single", 1, lease=30)
-    assert clock.at(HOUR).ask(single, holder="runs").allowed
+    assert clock.at(HOUR).decide(single, holder="runs").allowed
     for id in ("first", "second"):
-        assert not clock.ask(single, holder=id, job=id).allowed
+        assert not clock.decide(single, holder=id, job=id).allowed
     claim = clock.at(2).claim(single, holder="runs")
     clock.store.release([Lease(claim.bucket, claim.algorithm, clock.now_us)], now_us=clock.now_us)
     assert clock.woken(single) == ["first"]
-    assert not clock.ask(single, holder="newcomer").allowed
-    assert clock.ask(single, holder="first", job="first").allowed
+    assert not clock.decide(single, holder="newcomer").allowed
+    assert clock.decide(single, holder="first", job="first").allowed
 
 
 def test_slots_of_holders_that_died_then_are_free_after_a_lease(clock: Clock) -> None:
     """No process renews or gives back what was granted while the clock was ahead."""
     clock.at(HOUR)
     for number in range(4):
-        assert clock.ask(SLOTS, holder=f"dead-{number}").allowed
-    assert not clock.at(1).ask(SLOTS, holder="first").allowed
-    assert clock.at(1 + 30 + GRACE).ask(SLOTS, holder="newcomer").allowed
+        assert clock.decide(SLOTS, holder=f"dead-{number}").allowed
+    assert not clock.at(1).decide(SLOTS, holder="first").allowed
+    assert clock.at(1 + 30 + GRACE).decide(SLOTS, holder="newcomer").allowed
 
 
 def test_a_release_while_the_clock_was_ahead_paces_no_job_by_the_hour(clock: Clock) -> None:
     """A job that ended meanwhile seems to have held its slot for an hour: no waiter gets such a wait."""
     holders = [f"holder-{number}" for number in range(4)]
     for holder in holders:
-        assert clock.at(0).ask(SLOTS, holder=holder).allowed
+        assert clock.at(0).decide(SLOTS, holder=holder).allowed
     clock.at(HOUR).release(holders[:1])
     clock.at(1).renew(holders[1:])
-    while clock.ask(SLOTS, holder="more").allowed:
+    while clock.decide(SLOTS, holder="more").allowed:
         holders.append("more")
-    waits = clock.ask(SLOTS, holder="waits")
+    waits = clock.decide(SLOTS, holder="waits")
     assert waits.retry_us - clock.now_us <= 60 * SECOND_US
 
 
@@ -225,7 +225,7 @@ def test_a_release_while_the_clock_was_ahead_paces_no_job_by_the_hour(clock: Clo
 def test_an_hour_behind_admits_one_more_capacity_at_most(clock: Clock, limit: Limit) -> None:
     """Behind, the limit counts as used up; right again, it is as if an hour had passed: one capacity, then its rate."""
     clock.at(0).drain(limit)
-    assert not clock.at(-HOUR).ask(limit, caller=Caller.WITHOUT_JOB).allowed
+    assert not clock.at(-HOUR).decide(limit, caller=Caller.WITHOUT_JOB).allowed
     assert clock.at(1).passing(limit) <= limit.capacity
     assert clock.passing(limit) == 0
     assert first_newcomer(clock, limit, 1) <= longest(limit)
@@ -236,7 +236,7 @@ def test_an_hour_behind_admits_one_more_capacity_at_most(clock: Clock, limit: Li
 def test_a_pause_outlives_an_hour_behind(clock: Clock, limit: Limit, emptied: bool) -> None:
     """It begins anew while the clock is behind, and is over when the clock is right: never longer than was said."""
     clock.at(0).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
-    seen = clock.at(-HOUR).ask(limit, caller=Caller.WITHOUT_JOB)
+    seen = clock.at(-HOUR).decide(limit, caller=Caller.WITHOUT_JOB)
     assert seen.reason is Reason.PAUSED
     assert clock.at(-HOUR + 29).look(limit).reason is Reason.PAUSED
     assert clock.at(-HOUR + 30).look(limit).reason is not Reason.PAUSED
@@ -247,7 +247,7 @@ def test_holders_take_their_slots_again_after_an_hour_behind(clock: Clock) -> No
     """Their leases were cut to what they could be; the holders renew, and no other job is let in besides."""
     holders = [f"holder-{number}" for number in range(4)]
     for holder in holders:
-        assert clock.at(0).ask(SLOTS, holder=holder).allowed
-    assert not clock.at(-HOUR).ask(SLOTS, holder="newcomer").allowed
+        assert clock.at(0).decide(SLOTS, holder=holder).allowed
+    assert not clock.at(-HOUR).decide(SLOTS, holder="newcomer").allowed
     assert clock.at(1).renew(holders) == [True] * 4
-    assert not clock.ask(SLOTS, holder="newcomer").allowed
+    assert not clock.decide(SLOTS, holder="newcomer").allowed

@@ -115,8 +115,8 @@ def test_a_pause_holds_every_process(redis_url: str) -> None:
 class Away(MemoryStore):
     """A store whose server does not answer."""
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        Request(claims, requester, attempt)
         raise StoreUnavailable("the server does not answer")
 
 
@@ -132,9 +132,9 @@ def test_memory_and_redis_decide_the_same(redis_url: str, clock: FakeClock) -> N
     """The store in memory and the scripts on a real Redis return equal answers at equal instants."""
 
     class ByTheClock(RedisStore):
-        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-            request = Request(claims, asker, attempt)
-            return super().ask(request.claims, request.asker, clock(), attempt=request.attempt)
+        def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+            request = Request(claims, requester, attempt)
+            return super().decide(request.claims, request.requester, clock(), attempt=request.attempt)
 
     in_memory, on_redis = MemoryStore(clock_us=clock), ByTheClock(redis_url)
     for _ in range(8):

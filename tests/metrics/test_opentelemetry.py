@@ -115,7 +115,7 @@ def test_no_wait_is_left_out_where_nothing_collects(site: Site) -> None:
 def test_corrections_and_429s_are_counted(site: Site) -> None:
     """What `settle` gave back, and each 429 that paused a limit."""
     site.limiter.settle(site.limiter.acquire(WIDE, cost=10), actual=4)
-    site.limiter.events.rate_limited(JOB, WIDE, 30.0)
+    site.limiter.events.emit_rate_limited(JOB, WIDE, 30.0)
     found = site.collected()
     assert (found["settled.units{kind=returned,limit=wide}"], found["downstream.429{limit=wide}"]) == (6, 1)
 

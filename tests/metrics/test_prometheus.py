@@ -35,8 +35,8 @@ class Silent(Passing):
 
     inner = MemoryStore()
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        Request(claims, requester, attempt)
         raise StoreUnavailable("silent")
 
 
@@ -225,7 +225,7 @@ def test_corrections_and_429s_are_counted() -> None:
     assert site.scraped()["downstream_429_total{limit=wide}"] == 0
     for decision, actual in zip(decisions, (4, 13), strict=True):
         site.limiter.settle(decision, actual=actual)
-    site.limiter.events.rate_limited(Job(), WIDE, 30.0)
+    site.limiter.events.emit_rate_limited(Job(), WIDE, 30.0)
     found = site.scraped()
     assert found["units_total{limit=wide}"] == 20
     assert found["settled_units_total{kind=returned,limit=wide}"] == 6

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from throttlekit import Concurrency, TokenBucket
-from throttlekit._core.answer import Asker, Caller, Reason
+from throttlekit._core.answer import Caller, Reason, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, holder_name
@@ -134,7 +134,7 @@ class World:
         self.new += 1
         self._ask(f"job{self.new}", owner)
 
-    def ask(self, job: str) -> None:
+    def decide(self, job: str) -> None:
         self._ask(job, self.waits[job])
 
     def end(self, job: str) -> None:
@@ -222,9 +222,9 @@ class World:
 
     def _ask(self, job: str, owner: str) -> None:
         self.told.pop(job, None)
-        asker = Asker(Caller.JOB, job, owner, FREE, denials=int(job in self.waits))
+        requester = Requester(Caller.JOB, job, owner, FREE, denials=int(job in self.waits))
         claims = self._claims(job)
-        answer = self.store.ask(claims, asker, self.now_us)
+        answer = self.store.decide(claims, requester, self.now_us)
         for _, wake in answer.wakes:
             self.on_wakes([wake])
         if answer.reason is not Reason.ALLOWED:

@@ -31,7 +31,7 @@ class _Slots:
 
     def grant(self, at_us: int, of: Rule, holder: str) -> bool:
         claim = StoreClaim(of.bucket, of.bind(1, holder), 1)
-        return self._both.run("ask", [claim], at_us, WITHOUT_JOB).allowed  # type: ignore[no-any-return]
+        return self._both.run("decide", [claim], at_us, WITHOUT_JOB).allowed  # type: ignore[no-any-return]
 
     def lease(self, at_us: int, verb: str, lease: Lease) -> None:
         self._both.run(verb, [StoreClaim(lease.bucket, lease.algorithm, 1)], at_us, what=[lease])

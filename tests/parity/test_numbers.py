@@ -10,7 +10,7 @@ from parity.rules import ALGORITHMS, Rule, rule
 from parity.waits import NOW_US, BothStores
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.algorithms.sliding_window import Counts
-from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller
+from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
 from throttlekit._core.late import PLAIN_OWNER
 from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, StoreClaim
@@ -25,8 +25,8 @@ def _ask(
 ) -> str:
     """The reason of the answer, which is the same of both stores."""
     claim = StoreClaim(of.bucket, of.bind(cost, holder), cost)
-    asker = Asker(caller, most_early_us=0) if caller is not Caller.WITHOUT_JOB else WITHOUT_JOB
-    return both.run("ask", [claim], at_us, asker).reason.value  # type: ignore[no-any-return]
+    requester = Requester(caller, most_early_us=0) if caller is not Caller.WITHOUT_JOB else WITHOUT_JOB
+    return both.run("decide", [claim], at_us, requester).reason.value  # type: ignore[no-any-return]
 
 
 def _settle(both: BothStores, at_us: int, correction: Correction) -> None:
@@ -144,9 +144,9 @@ def test_caller_waits_for_the_limit_that_denies_it_longest(both: BothStores) -> 
     """Of two limits that deny it, wherever that one stands."""
     rules = [rule(TokenBucket("x", "1/hour")), rule(TokenBucket("y", "1/s")), rule(SlidingWindow("z", "1/minute"))]
     claims = [StoreClaim(kept.bucket, kept.bind(1), 1) for kept in rules]
-    assert both.run("ask", claims, NOW_US, WITHOUT_JOB).allowed
+    assert both.run("decide", claims, NOW_US, WITHOUT_JOB).allowed
     for asked, binding in ((claims, 0), (claims[1:], 1), (claims[::-1], 2)):
-        assert both.run("ask", asked, NOW_US + 1, WITHOUT_JOB).claim == binding
+        assert both.run("decide", asked, NOW_US + 1, WITHOUT_JOB).claim == binding
 
 
 def test_log_counts_anew_after_units_were_given_back(both: BothStores) -> None:
@@ -169,14 +169,14 @@ def test_long_log_and_a_bucket_are_charged_together(both: BothStores) -> None:
     rules = [rule(SlidingLog("x", "300/s")), rule(TokenBucket("y", "9/s")), rule(SlidingLog("z", "9/s"))]
     claims = [StoreClaim(kept.bucket, kept.bind(1), 1) for kept in rules]
     for asked in (claims, claims[::-1]):
-        assert both.run("ask", asked, NOW_US, WITHOUT_JOB).allowed
+        assert both.run("decide", asked, NOW_US, WITHOUT_JOB).allowed
 
 
 @pytest.mark.parametrize("rate", [TokenBucket, FixedWindow, SlidingWindow, SlidingLog])
 def test_what_is_taken_expires_once_it_no_longer_counts(redis_url: str, client: Any, rate: type[TokenBucket]) -> None:
     """Five seconds later, so that a clock that is a little behind reads it."""
     kept, store = rule(rate("x", "1/hour")), RedisStore(redis_url, timeout=5)
-    answer = store.ask([StoreClaim(kept.bucket, kept.bind(1))], WITHOUT_JOB)
+    answer = store.decide([StoreClaim(kept.bucket, kept.bind(1))], WITHOUT_JOB)
     left_us = answer.uses[0].full_us - answer.now_us  # type: ignore[union-attr]
     assert left_us < 1000 * client.pttl(kept.bucket) <= left_us + 5_001_000
     store.close()
@@ -245,14 +245,14 @@ def test_server_clock_and_memory_clock_agree(
     shared = RedisStore(redis_url, timeout=5)
     told: list[list[float]] = []
     for store in (MemoryStore(), shared):
-        askers = [Asker(Caller.JOB, str(number), PLAIN_OWNER) for number in range(limit.capacity + 2)]
-        answers = [store.ask([claim], asker) for asker in askers]
+        askers = [Requester(Caller.JOB, str(number), PLAIN_OWNER) for number in range(limit.capacity + 2)]
+        answers = [store.decide([claim], requester) for requester in askers]
         assert [each.reason.value for each in answers] == ["allowed"] * limit.capacity + ["exhausted"] * 2
         instants = [(each.now_us, each.retry_us, *(use.full_us for use in each.uses if use)) for each in answers]
         told.append([(at_us - now_us) / 1e6 for now_us, *each in instants for at_us in each])
         assert all(wait_s > 0 for wait_s in told[-1][-4:])
         assert any(each.now_us % 1_000_000 for each in answers), "the clock tells parts of a second"
         store.settle([Correction(claim.bucket, charge, answers[0].now_us, -whole.size)])
-        assert store.ask([claim], askers[-2]).allowed
+        assert store.decide([claim], askers[-2]).allowed
     assert told[0] == pytest.approx(told[1], abs=5)
     shared.close()

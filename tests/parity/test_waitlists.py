@@ -12,7 +12,7 @@ import pytest
 
 from parity.waits import LIMITS, BothStores, WaitHistory
 from throttlekit import FixedWindow, TokenBucket
-from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.late import late_owner
 from throttlekit._core.slowdown import Remaining
@@ -62,7 +62,7 @@ def _many(stores: BothStores, *, wait_us: int | None = None) -> StoreClaim:
     claim = _claim(TokenBucket("a", "1000/s", burst=100))
     stores.pause(claim, NOW_US, 1_000_000, emptied=False)
     for n in range(100):
-        stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, f"id{n}", f"p{n % 40}", max_wait_us=wait_us))
+        stores.run("decide", [claim], NOW_US, Requester(Caller.JOB, f"id{n}", f"p{n % 40}", max_wait_us=wait_us))
     return claim
 
 
@@ -92,7 +92,7 @@ def test_a_correction_that_is_too_late_replaces_what_a_wrong_clock_wrote(redis_u
     """As the reference: it returns nothing, and the state counts from now on."""
     stores = BothStores(redis_url, client)
     claim = StoreClaim("tk1:{c:}:fixed-window", FixedWindow("c", "5/s").bind(1, 0, ""))
-    stores.run("ask", [claim], NOW_US + 600_000_000, Asker(Caller.WITHOUT_JOB))
+    stores.run("decide", [claim], NOW_US + 600_000_000, Requester(Caller.WITHOUT_JOB))
     late = Correction(claim.bucket, claim.algorithm, NOW_US - 10_000_000, -1)
     stores.run("settle", [claim], NOW_US, what=[late])
     stores.close()
@@ -100,12 +100,12 @@ def test_a_correction_that_is_too_late_replaces_what_a_wrong_clock_wrote(redis_u
 
 def test_returned_units_leave_a_copy_of_the_job_that_waits(redis_url: str, client: Any) -> None:
     """As the reference: the entry that the copy has by then stays as it is."""
-    stores, asker = BothStores(redis_url, client), Asker(Caller.JOB, "one", "p")
+    stores, requester = BothStores(redis_url, client), Requester(Caller.JOB, "one", "p")
     claim = _claim(TokenBucket("a", "1/s", burst=1), "token-bucket")
-    granted = stores.run("ask", [claim], NOW_US, asker)
-    stores.run("ask", [claim], NOW_US, asker)
+    granted = stores.run("decide", [claim], NOW_US, requester)
+    stores.run("decide", [claim], NOW_US, requester)
     charge = Charge(claim, granted.now_us, granted.uses[0].full_us)
-    stores.run("return_units", [claim], NOW_US, asker, what=[charge])
+    stores.run("return_units", [claim], NOW_US, requester, what=[charge])
     assert stores.waitlist(claim).entries["one"].state is State.WAITING
     stores.close()
 
@@ -114,11 +114,11 @@ def test_keys_have_a_time_to_live_if_the_last_entry_ends_as_a_job_enters(redis_u
     """The last entry ended, of a job that comes back by a delay; who asks removes it, and enters an empty list."""
     stores = BothStores(redis_url, client)
     claim = _claim(TokenBucket("a", "1/s", burst=1))
-    stores.run("ask", [claim], NOW_US, Asker(Caller.WITHOUT_JOB))
-    stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, "one", "~50", max_wait_us=1_000_000))
+    stores.run("decide", [claim], NOW_US, Requester(Caller.WITHOUT_JOB))
+    stores.run("decide", [claim], NOW_US, Requester(Caller.JOB, "one", "~50", max_wait_us=1_000_000))
     other = StoreClaim(claim.bucket.replace("{a:}", "{a:o}"), TokenBucket("a", "1/h", burst=1).bind(1, 0, ""))
-    stores.run("ask", [other], NOW_US, Asker(Caller.WITHOUT_JOB))
-    stores.run("ask", [claim, other], NOW_US + 1_050_000, Asker(Caller.JOB, "two", "p"))
+    stores.run("decide", [other], NOW_US, Requester(Caller.WITHOUT_JOB))
+    stores.run("decide", [claim, other], NOW_US + 1_050_000, Requester(Caller.JOB, "two", "p"))
     assert set(stores.waitlist(claim).entries) == {"two"}
     stores.close()
 
@@ -129,7 +129,7 @@ def test_a_wake_that_nobody_answers_ends(redis_url: str, client: Any) -> None:
     claim = _claim(TokenBucket("a", "10/s", burst=10))
     stores.listen("p")
     stores.pause(claim, NOW_US, 1_000_000, emptied=False)
-    stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, "one", "p"))
+    stores.run("decide", [claim], NOW_US, Requester(Caller.JOB, "one", "p"))
     stores.run("look", [claim], NOW_US + 1_000_000, "p", 99, [])
     stores.run("look", [claim], NOW_US + 1_000_000 + WOKEN_US - 1, "q", 99, [])
     assert stores.waitlist(claim).woken_of("p") == [(NOW_US + 1_000_000, "one")]
@@ -145,7 +145,7 @@ def test_a_wake_of_a_clock_that_was_set_back_holds_nobody_up(redis_url: str, cli
     for owner in ("hung", "p"):
         stores.listen(owner)
     for job, owner in (("one", "p"), ("two", "hung"), ("three", "hung"), ("four", "p")):
-        stores.run("ask", [claim], NOW_US, Asker(Caller.JOB, job, owner, 3))
+        stores.run("decide", [claim], NOW_US, Requester(Caller.JOB, job, owner, 3))
     for now_us in (NOW_US + 1_000_000, early_us, early_us + 1_000_000):
         found = stores.run("look", [claim], now_us, "p", 3, [])
     assert [wake.id for wake in found.wakes] == ["four"]
@@ -169,12 +169,12 @@ SLOW = _claim(TokenBucket("a", "1/s", burst=1))
 
 def test_a_grant_whose_answer_was_lost_is_repeated_for_the_same_attempt(store: Any) -> None:
     """A job that waited and was granted gets the same answer again, and takes nothing again."""
-    store.ask([SLOW], Asker(Caller.JOB, "first", "p"), NOW_US)
-    store.ask([SLOW], Asker(Caller.JOB, "second", "p", 1), NOW_US)
+    store.decide([SLOW], Requester(Caller.JOB, "first", "p"), NOW_US)
+    store.decide([SLOW], Requester(Caller.JOB, "second", "p", 1), NOW_US)
     store.look(SLOW, "p", 1, (), NOW_US + 970_000)
-    granted = store.ask([SLOW], Asker(Caller.JOB, "second", "p"), NOW_US + 1_000_000, attempt="1")
-    again = store.ask([SLOW], Asker(Caller.JOB, "second", "p"), NOW_US + 1_100_000, attempt="1")
-    other = store.ask([SLOW], Asker(Caller.JOB, "second", "p"), NOW_US + 1_200_000, attempt="2")
+    granted = store.decide([SLOW], Requester(Caller.JOB, "second", "p"), NOW_US + 1_000_000, attempt="1")
+    again = store.decide([SLOW], Requester(Caller.JOB, "second", "p"), NOW_US + 1_100_000, attempt="1")
+    other = store.decide([SLOW], Requester(Caller.JOB, "second", "p"), NOW_US + 1_200_000, attempt="2")
     assert granted.reason is again.reason is Reason.ALLOWED
     assert (again.now_us, again.uses) == (granted.now_us, granted.uses)
     assert again.waited == granted.waited == Waited(1_000_000, 1, 0)
@@ -183,24 +183,24 @@ def test_a_grant_whose_answer_was_lost_is_repeated_for_the_same_attempt(store: A
 
 def test_a_repeated_grant_takes_nothing_where_units_are_left(store: Any) -> None:
     """The answer is repeated though nobody waits any more, and the limit has room for the job once more."""
-    claim, asker = _claim(TokenBucket("a", "1/s", burst=5)), Asker(Caller.JOB, "one", "p")
+    claim, requester = _claim(TokenBucket("a", "1/s", burst=5)), Requester(Caller.JOB, "one", "p")
     store.pause([claim], 1_000_000, NOW_US)
-    assert store.ask([claim], asker, NOW_US).reason is Reason.PAUSED
+    assert store.decide([claim], requester, NOW_US).reason is Reason.PAUSED
     store.look(claim, "p", 1, (), NOW_US + 1_000_000)
-    granted = store.ask([claim], asker, NOW_US + 1_000_000, attempt="1")
-    again = store.ask([claim], asker, NOW_US + 1_100_000, attempt="1")
+    granted = store.decide([claim], requester, NOW_US + 1_000_000, attempt="1")
+    again = store.decide([claim], requester, NOW_US + 1_100_000, attempt="1")
     assert granted.reason is again.reason is Reason.ALLOWED
     assert (again.now_us, again.uses) == (granted.now_us, granted.uses)
 
 
 def test_a_peek_is_no_grant_to_repeat(store: Any) -> None:
     """A peek at a job that may pass charges nothing; the request that follows does."""
-    store.ask([SLOW], Asker(Caller.JOB, "first", "p"), NOW_US)
-    store.ask([SLOW], Asker(Caller.JOB, "second", "p", 1), NOW_US)
+    store.decide([SLOW], Requester(Caller.JOB, "first", "p"), NOW_US)
+    store.decide([SLOW], Requester(Caller.JOB, "second", "p", 1), NOW_US)
     store.look(SLOW, "p", 1, (), NOW_US + 970_000)
-    store.ask([SLOW], Asker(Caller.PEEK, "second", "p"), NOW_US + 1_000_000, attempt="1")
-    store.ask([SLOW], Asker(Caller.JOB, "second", "p"), NOW_US + 1_000_000, attempt="1")
-    assert store.ask([SLOW], Asker(Caller.JOB, "third", "p"), NOW_US + 1_000_000).reason is Reason.EXHAUSTED
+    store.decide([SLOW], Requester(Caller.PEEK, "second", "p"), NOW_US + 1_000_000, attempt="1")
+    store.decide([SLOW], Requester(Caller.JOB, "second", "p"), NOW_US + 1_000_000, attempt="1")
+    assert store.decide([SLOW], Requester(Caller.JOB, "third", "p"), NOW_US + 1_000_000).reason is Reason.EXHAUSTED
 
 
 def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: Any) -> None:
@@ -208,7 +208,7 @@ def test_a_server_that_lost_its_scripts_gets_them_again(redis_url: str, client: 
     store = RedisStore(redis_url, timeout=20)
     for _ in range(2):
         client.script_flush()
-        store.ask([SLOW], Asker(Caller.JOB, "x", "p"))
+        store.decide([SLOW], Requester(Caller.JOB, "x", "p"))
         store.look(SLOW, "p", 1)
         store.wake([SLOW])
     store.close()
@@ -224,7 +224,7 @@ def test_what_stops_a_limit_for_longer_outlives_its_list(what: str, redis_url: s
     else:
         store.pause([claim], 7 * DAY_US if what == "pause" else 1, emptied=what == "429")
     assert client.pttl(record) > 6 * DAY_US / 1000
-    store.ask([claim], Asker(Caller.JOB, "one", "p"))
+    store.decide([claim], Requester(Caller.JOB, "one", "p"))
     assert client.pttl(record) > 6 * DAY_US / 1000
     store.forget([claim], ["one"])
     assert client.pttl(record) > 6 * DAY_US / 1000
@@ -237,7 +237,7 @@ def test_a_cleared_list_keeps_its_pause_as_long_as_before(redis_url: str, client
     """Its entries go, and what is left has an end."""
     store, record = RedisStore(redis_url, timeout=20), wait_names(SLOW.bucket)[0]
     store.slow([Slowing(SLOW, Remaining(0, 7 * DAY_US))])
-    store.ask([SLOW], Asker(Caller.JOB, "one", "p"))
+    store.decide([SLOW], Requester(Caller.JOB, "one", "p"))
     store.clear_waitlists([SLOW.bucket])
     assert client.hkeys(record) == [b"slow"]
     assert 6 * DAY_US / 1000 < client.pttl(record) <= 8 * DAY_US / 1000
@@ -250,9 +250,9 @@ def test_a_cleared_list_whose_pause_is_over_leaves_nothing(redis_url: str, clien
     store.pause([SLOW], 1_000_000, NOW_US)
     assert store.delete_matching("tk1:*", waitlists_only=True) == 0
     for id in ("one", "two"):
-        store.ask([SLOW], Asker(Caller.JOB, id, "p"), NOW_US)
+        store.decide([SLOW], Requester(Caller.JOB, id, "p"), NOW_US)
     store.look(SLOW, "p", 1, (), NOW_US + 1_000_000)
-    assert store.ask([SLOW], Asker(Caller.JOB, "one", "p"), NOW_US + 1_000_000).reason is Reason.ALLOWED
+    assert store.decide([SLOW], Requester(Caller.JOB, "one", "p"), NOW_US + 1_000_000).reason is Reason.ALLOWED
     assert store.delete_matching("tk1:*", waitlists_only=True) == 1
     assert client.keys() == [SLOW.bucket.encode()]
     store.close()
@@ -262,9 +262,9 @@ def test_a_list_whose_last_job_expires_as_another_comes_expires_itself(redis_url
     """Its keys are gone for a moment then, and are new ones."""
     store, later_us = RedisStore(redis_url, timeout=20), NOW_US + 600_000_000
     other = StoreClaim("tk1:{other:}:b", TokenBucket("b", "1/h", burst=1).bind(1, 0, ""))
-    assert store.ask([SLOW, other], WITHOUT_JOB, NOW_US).allowed
-    assert not store.ask([SLOW], Asker(Caller.JOB, "one", late_owner(0.05), max_wait_us=1000), NOW_US).allowed
-    assert store.ask([SLOW, other], Asker(Caller.JOB, "two", "p"), later_us).claim == 1
+    assert store.decide([SLOW, other], WITHOUT_JOB, NOW_US).allowed
+    assert not store.decide([SLOW], Requester(Caller.JOB, "one", late_owner(0.05), max_wait_us=1000), NOW_US).allowed
+    assert store.decide([SLOW, other], Requester(Caller.JOB, "two", "p"), later_us).claim == 1
     assert store.where([SLOW], "one") is None
     assert all(client.pttl(key) > 0 for key in client.scan_iter())
     store.close()
@@ -274,7 +274,7 @@ def test_many_ids_go_to_the_server_in_parts(redis_url: str) -> None:
     """However many ids a caller names, all of them are removed."""
     store, ids = RedisStore(redis_url, timeout=20), [f"id{n}" for n in range(120)]
     for id in ["first", *ids]:
-        store.ask([SLOW], Asker(Caller.JOB, id, "p"), NOW_US)
+        store.decide([SLOW], Requester(Caller.JOB, id, "p"), NOW_US)
     store.forget([SLOW], ids, "p", NOW_US)
     assert store.look(SLOW, "p", 1, ids, NOW_US).epoch == ""
     store.close()

@@ -14,7 +14,7 @@ from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, Slidin
 from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
-from throttlekit._core.answer import Answer, Asker, Caller, Reason
+from throttlekit._core.answer import Answer, Caller, Reason, Requester
 from throttlekit._core.claim import CLASS
 from throttlekit._core.decide import Stored
 from throttlekit._core.late import EARLY_US, LATE_EARLY_US, lateness_us
@@ -119,8 +119,8 @@ class _Longer(RedisStore):
     def _run(self, script: Any, arguments: list[Any]) -> Any:
         return self._command("EVAL", LONGER + script.text, *arguments)
 
-    def _decide(self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str) -> Any:
-        return self._run(*self._question(claims, asker, now_us, attempt))
+    def _decide(self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, attempt: str) -> Any:
+        return self._run(*self._question(claims, requester, now_us, attempt))
 
     def _epoch(self) -> str:
         return self.epoch
@@ -227,7 +227,7 @@ class BothStores:
             waited = answers[0].waited
             self.seen["waited"] += waited is not None and waited.claim is not None
             self.seen["waited, list unknown"] += waited is not None and waited.claim is None
-        if verb not in ("ask", "look", "wake", "forget"):
+        if verb not in ("decide", "look", "wake", "forget"):
             self.seen[verb] += 1
             self.seen[f"bells of {verb}"] += bells
         return answers[0]
@@ -517,11 +517,13 @@ class WaitHistory:
         wait = rnd.choice([None, None, None, 0, 50_000, 3 * SECOND])
         id = "" if caller is Caller.WITHOUT_JOB and rnd.random() < 0.9 else job.id
         waited = rnd.choice([(0, 0), (0, 0), (0, 1), (SECOND, 2)])
-        asker = Asker(caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, *waited, job.most_early_us)
-        answer = self._stores.run("ask", job.claims, self._now_us, asker, attempt=attempt if id else "")
+        requester = Requester(
+            caller, id, owner or job.owner, rnd.choice([0, 0, 1, 3, 8]), wait, *waited, job.most_early_us
+        )
+        answer = self._stores.run("decide", job.claims, self._now_us, requester, attempt=attempt if id else "")
         if answer.reason is Reason.ALLOWED and caller is not Caller.PEEK:
             if rnd.random() < 0.15 and answer.now_us == self._now_us:
-                self._return(job, answer, asker if rnd.random() < 0.8 else asker._replace(job=""))
+                self._return(job, answer, requester if rnd.random() < 0.8 else requester._replace(job=""))
                 return
             job.leases = [
                 Lease(each.bucket, each.algorithm, self._now_us)
@@ -639,7 +641,7 @@ class WaitHistory:
     def _clear(self) -> None:
         self._stores.clear(self._unit(), self._now_us)
 
-    def _return(self, job: _Job, answer: Answer, asker: Asker) -> None:
+    def _return(self, job: _Job, answer: Answer, requester: Requester) -> None:
         """Return what was granted, as if another store had denied it."""
         rnd = self._rnd
         positions = answer.positions or (None,) * len(job.claims)
@@ -652,8 +654,8 @@ class WaitHistory:
             charges = [Charge(claim) for claim in job.claims]
         self._now_us += rnd.choice([0, 0, 1_000, 50_000, SECOND])
         if rnd.random() < 0.3:  # another copy of the message asks meanwhile
-            self._stores.run("ask", job.claims, self._now_us, asker)
-        self._stores.run("return_units", job.claims, self._now_us, asker, what=charges)
+            self._stores.run("decide", job.claims, self._now_us, requester)
+        self._stores.run("return_units", job.claims, self._now_us, requester, what=charges)
 
     def _bell(self) -> None:
         owner = self._owner()

@@ -260,10 +260,10 @@ def test_no_event_loop_is_blocked(memory: Limiter) -> None:
         def __init__(self) -> None:
             self.inner = MemoryStore()
 
-        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-            request = Request(claims, asker, attempt)
+        def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+            request = Request(claims, requester, attempt)
             assert answered.wait(60), "the loop stood still"
-            return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
+            return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     async def run(view: Callable[[], Any]) -> None:
         serving = asyncio.ensure_future(view())

@@ -65,8 +65,8 @@ def _charges_denials(original: Any) -> Any:
 
 
 def _orders_by_id(original: Any) -> Any:
-    def position(found: Any, now_us: int, asker: Any, epoch: str) -> Any:
-        entry = original(found, now_us, asker, epoch)
+    def position(found: Any, now_us: int, requester: Any, epoch: str) -> Any:
+        entry = original(found, now_us, requester, epoch)
         entry.place = entry.place._replace(number=crc32(entry.id.encode()))
         return entry
 
@@ -140,7 +140,7 @@ DEFECTS: dict[str, Defect] = {
     "endless-patience": Defect(
         "others wait for a process that died", waitlist, "PATIENCE_US", _always(10**12), "kill,hang"
     ),
-    "not-asked-anew": Defect("jobs that the store lost do not ask anew", room.Room, "_ask_anew", _does(), "flush"),
+    "not-asked-anew": Defect("jobs that the store lost do not ask anew", room.Room, "_request_again", _does(), "flush"),
     "lease-not-renewed": Defect("a renewal extends no lease", ConcurrencyAlgorithm, "renew", _renews_nothing),
     "pause-ignored": Defect("a pause is over at once", Pause, "at", _does(Pause())),
     "wrong-clock-believed": Defect(

@@ -82,13 +82,13 @@ class Server:
     def _note(self, client: Client, name: str, arguments: Any, found: Any) -> None:
         note = partial(self.world.note, process=client.process.name, server=self)
         if name == "ask":
-            claims, asker = arguments
+            claims, requester = arguments
             buckets = [each.bucket for each in claims]
             if found.reason is not Reason.ALLOWED:
-                note("denied", job=asker.job, reason=found.reason.value, by=buckets[found.claim])
+                note("denied", job=requester.job, reason=found.reason.value, by=buckets[found.claim])
             elif found.now_us == self.clock_us():
                 holders = [each.algorithm.holder for each in claims]
-                note("granted", job=asker.job, buckets=buckets, holders=holders, at_us=found.now_us)
+                note("granted", job=requester.job, buckets=buckets, holders=holders, at_us=found.now_us)
         elif name in ("release", "settle", "return_units"):
             for each in arguments[0]:
                 claim = each.claim if isinstance(each, Charge) else each
@@ -143,8 +143,8 @@ class Client:
             raise found[0]
         return found[0]
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-        return self._call("ask", claims, asker, attempt=attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+        return self._call("ask", claims, requester, attempt=attempt)
 
     def look(self, claim: Any, owner: str, free: int, ids: Any = (), now_us: int | None = None) -> Any:
         return self._call("look", claim, owner, free, ids)
@@ -155,8 +155,8 @@ class Client:
     def pause(self, claims: Any, for_us: int | None, now_us: int | None = None, *, emptied: bool = False) -> None:
         self._call("pause", claims, for_us, emptied=emptied)
 
-    def return_units(self, charges: Any, asker: Any, now_us: int | None = None) -> None:
-        self._call("return_units", charges, asker)
+    def return_units(self, charges: Any, requester: Any, now_us: int | None = None) -> None:
+        self._call("return_units", charges, requester)
 
     def where(self, claims: Any, id: str, now_us: int | None = None) -> Any:
         return self._call("where", claims, id)

@@ -283,7 +283,7 @@ class Process(Host):
             if has_ended:
                 self.waker.done(message.job.id)
             else:
-                self.waker.freed()
+                self.waker.report_free()
             self.world.broker.hand_out()
 
     def _handle(self, message: Message) -> bool:

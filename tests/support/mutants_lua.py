@@ -72,7 +72,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("'(k' .. wide(now + FUTURE + PATIENCE + 1)", "'(l'"),
         ("if kind == 'w' then last = member elseif", "last = member if"),
         ("    owner_of(list, e.owner).free, list.head = DEAF, nil\n", ""),
-        ("if late == 0 and e.owner == c.asker then", "if false then"),
+        ("if late == 0 and e.owner == c.requester then", "if false then"),
         ("concat(bell)) > 0", "concat(bell)) >= 0"),
         ("local again = #ended == MOST and now + SPACING or nil", "local again = nil"),
         ("return again or list.paused end", "return list.paused end"),
@@ -82,7 +82,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("next_at = max(next_at, out.last + SPACING)", "next_at = next_at"),
         ("      if TRIAL - each.free < now then each.free", "      if true then each.free"),
         ("rings(c, each.name) and -now or DEAF", "DEAF"),
-        ("if name == c.asker then return true end", ""),
+        ("if name == c.requester then return true end", ""),
         ("elseif each.free > 0 and last_wake", "elseif each.free > 1 and last_wake"),
         ("elseif each.free < DEAF then\n", "elseif each.free <= DEAF then\n"),
         ("free > 0 and free or -now", "free"),
@@ -103,7 +103,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("or list.head and e.place < list.head.place then", "then"),
         ("and c.code ~= 'a' and", "and"),
     ],
-    "ask.lua": [
+    "decide.lua": [
         ("c.size == 0 and now or max(now, list.paused)", "now"),
         ("or c.size == 0 or c.held then return false", "or c.size == 0 then return false"),
         ("if e and not c.held == (e.cost == 0) then", "if false then"),

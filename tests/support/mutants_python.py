@@ -352,7 +352,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/stores/breaker.py": [
         (
-            "            if last is None or last.ask_at <= now:",
+            "            if last is None or last.probe_at <= now:",
             "            if True:",
             ["tests/unit/engine/test_breaker.py::test_an_outage_is_one_question_a_second"],
         ),
@@ -362,8 +362,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_breaker.py::test_the_first_answer_ends_it"],
         ),
         (
-            "                outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at",
-            "                outage.ask_at = next_at + 5",
+            "                outage.probe_at = min(outage.probe_at, next_at) if outage.probe_at > now else next_at",
+            "                outage.probe_at = next_at + 5",
             ["tests/unit/engine/test_breaker.py::test_an_outage_is_one_question_a_second"],
         ),
         (
@@ -372,7 +372,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_breaker.py::test_a_node_that_another_has_taken_over_from_is_forgotten"],
         ),
         (
-            "            if outage is not None and outage.ask_at > began:",
+            "            if outage is not None and outage.probe_at > began:",
             "            if outage is not None:",
             ["tests/unit/engine/test_breaker.py::test_process_that_decides_nothing_hears_of_the_fleet_again"],
         ),

@@ -264,8 +264,8 @@ def fail(limiter: Limiter) -> None:
 
 def store_of_my_own(request: Request) -> None:
     for claim in request.claims:
-        asker: tuple[str, str, int] = (request.asker.job, request.asker.owner, request.asker.free)
-        print(claim.bucket, claim.algorithm.size, claim.max_queue, asker, request.attempt)
+        requester: tuple[str, str, int] = (request.requester.job, request.requester.owner, request.requester.free)
+        print(claim.bucket, claim.algorithm.size, claim.max_queue, requester, request.attempt)
 
 
 def corrections_of_my_own(corrections: Sequence[Correction]) -> None:

@@ -1,4 +1,4 @@
-"""The arguments and the result of a decision, which `throttlekit._core.decide.ask` makes."""
+"""The arguments and the result of a decision, which `throttlekit._core.decide.decide` makes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from throttlekit._core.late import LATE_EARLY_US
 from throttlekit._core.waitlist import Place, Wake
 
 __all__ = [
-    "NOT_WAITED", "WITHOUT_JOB", "Answer", "Asker", "Caller", "Kept", "Look", "Position", "Reason", "Waited",
+    "NOT_WAITED",
+    "WITHOUT_JOB",
+    "Answer",
+    "Caller",
+    "Kept",
+    "Look",
+    "Position",
+    "Reason",
+    "Requester",
+    "Waited",
 ]  # fmt: skip
 
 
@@ -42,7 +51,7 @@ class Reason(Enum):
     """No job passes for now: the service downstream answered 429, or an operator paused the limit."""
 
 
-class Asker(NamedTuple):
+class Requester(NamedTuple):
     """
     The caller that makes a request.
 
@@ -67,7 +76,7 @@ class Asker(NamedTuple):
     most_early_us: int = LATE_EARLY_US
 
 
-WITHOUT_JOB = Asker(Caller.WITHOUT_JOB, most_early_us=0)
+WITHOUT_JOB = Requester(Caller.WITHOUT_JOB, most_early_us=0)
 """The caller of a request without a job."""
 
 

@@ -10,7 +10,7 @@ job waits on the list of the rate, keeps its position on the list of the slots, 
 This file knows no algorithm: `Algorithm` says what one claim costs, and when it passes. waitlist.py knows which jobs
 wait, and which one is next.
 
-lua/throttlekit_lua/ask.lua mirrors this file, step by step. Change both, or the parity tests fail.
+lua/throttlekit_lua/decide.lua mirrors this file, step by step. Change both, or the parity tests fail.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.answer import (
     WITHOUT_JOB,
     Answer,
-    Asker,
     Caller,
     Kept,
     Look,
     Position,
     Reason,
+    Requester,
     Waited,
 )
 from throttlekit._core.claim import CLASS, CLASSES, StoreClaim
@@ -51,7 +51,7 @@ from throttlekit._core.waitlist import (
     WakeRules,
 )
 
-__all__ = ["Bell", "Stored", "ask", "bears_early", "early_us_of", "forget", "look", "scarcity"]
+__all__ = ["Bell", "Stored", "bears_early", "decide", "early_us_of", "forget", "look", "scarcity"]
 
 _SOONEST_US = 1_000
 """The shortest time after a denial for which a framework delays a job."""
@@ -60,7 +60,7 @@ Bell = Callable[[str, int, Wake | None], bool]
 """Like `Ring`, with the number of the claim on whose list the job waits."""
 
 
-_NOBODY, _ONLY_LOOKS = WITHOUT_JOB, Asker(Caller.PEEK)
+_NOBODY, _ONLY_LOOKS = WITHOUT_JOB, Requester(Caller.PEEK)
 
 
 class Stored(NamedTuple):
@@ -93,8 +93,8 @@ class _Found(NamedTuple):
     pace: Pace | None
 
 
-def ask(
-    claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, asker: Asker, bell: Bell, epoch: str
+def decide(
+    claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, requester: Requester, bell: Bell, epoch: str
 ) -> tuple[Answer, Sequence[Stored]]:
     """
     Decide whether every one of *claims* may pass at *now_us*, and charge all of them or none.
@@ -111,16 +111,16 @@ def ask(
     Returns:
         The answer, and what to store.
     """
-    early_us = early_us_of(claims, asker)
-    looks = [_look(claim, state, now_us, asker, early_us) for claim, state in zip(claims, states, strict=True)]
-    waited, own = _waited(looks, now_us, asker), list[tuple[int, Wake]]()
-    if asker.caller is not Caller.PEEK:
+    early_us = early_us_of(claims, requester)
+    looks = [_look(claim, state, now_us, requester, early_us) for claim, state in zip(claims, states, strict=True)]
+    waited, own = _waited(looks, now_us, requester), list[tuple[int, Wake]]()
+    if requester.caller is not Caller.PEEK:
         for i, each in enumerate(looks):
             if _waits_for_late(each, now_us):
-                each.waitlist.wake(_rules(each, now_us), now_us, _ring_of(i, asker, bell, own))
-                looks[i] = _look(claims[i], states[i], now_us, asker, early_us)
-    reason, binding, retry_us = _verdict(looks, now_us, asker.caller, waited)
-    if asker.caller is Caller.PEEK:
+                each.waitlist.wake(_rules(each, now_us), now_us, _ring_of(i, requester, bell, own))
+                looks[i] = _look(claims[i], states[i], now_us, requester, early_us)
+    reason, binding, retry_us = _verdict(looks, now_us, requester.caller, waited)
+    if requester.caller is Caller.PEEK:
         kept_as = [
             state._replace(taken=claim.algorithm.read(state.taken, now_us)[0])
             for claim, state in zip(claims, states, strict=True)
@@ -131,16 +131,16 @@ def ask(
     if reason is Reason.ALLOWED:
         positions = _positions_of(looks)
         looks = [_grant(each, now_us, retry_us) for each in looks]
-    elif reason is not Reason.FULL and asker.job:
+    elif reason is not Reason.FULL and requester.job:
         waited = Waited(waited.for_us, waited.denials + 1, binding)
-        kept = _deny(looks, binding, now_us, asker._replace(waited_us=waited.for_us, denials=waited.denials), epoch)
-        if lateness_us(asker.owner):
-            retry_us = max(_comes_us(each, asker, now_us, early_us) for each in looks)
-            _keep_if_over(looks[binding], asker, now_us, retry_us)
+        kept = _deny(looks, binding, now_us, requester._replace(waited_us=waited.for_us, denials=waited.denials), epoch)
+        if lateness_us(requester.owner):
+            retry_us = max(_comes_us(each, requester, now_us, early_us) for each in looks)
+            _keep_if_over(looks[binding], requester, now_us, retry_us)
     elif reason is not Reason.FULL:
-        retry_us = _spread(looks[binding], retry_us, now_us, asker.max_wait_us)
+        retry_us = _spread(looks[binding], retry_us, now_us, requester.max_wait_us)
     granted = reason is Reason.ALLOWED
-    more, looked = _wake_all(looks, now_us, asker, bell, asker.free + (0 if granted else 1), granted=granted)
+    more, looked = _wake_all(looks, now_us, requester, bell, requester.free + (0 if granted else 1), granted=granted)
     wakes = tuple(sorted((*own, *more), key=lambda each: each[0]))
     answer = Answer(
         reason, binding, now_us, retry_us, _uses(looks, now_us), kept, wakes, looked, positions,
@@ -174,7 +174,7 @@ def look(
             again.append(id)
         elif entry.state is State.KEPT:
             waitlist.enter(entry, owner, None)
-    _, looked = _wake_all([found], now_us, Asker(Caller.JOB, owner=owner), bell, free)
+    _, looked = _wake_all([found], now_us, Requester(Caller.JOB, owner=owner), bell, free)
     wakes = tuple(Wake(id, _in_us(at_us, now_us)) for at_us, id in waitlist.woken_of(owner))
     owners = sum(bool(each.waiting) for each in waitlist.owners.values())
     return Look(waitlist.epoch, wakes, tuple(again), owners, looked[0][1] if looked else None), _stored(found)
@@ -207,9 +207,9 @@ def forget(
     return _stored(found)
 
 
-def early_us_of(claims: Sequence[StoreClaim], asker: Asker) -> int:
+def early_us_of(claims: Sequence[StoreClaim], requester: Requester) -> int:
     """How long before its units are free a woken job may be granted."""
-    return min(asker.most_early_us, early_us(asker.owner)) if all(map(bears_early, claims)) else 0
+    return min(requester.most_early_us, early_us(requester.owner)) if all(map(bears_early, claims)) else 0
 
 
 def bears_early(claim: StoreClaim) -> bool:
@@ -221,24 +221,24 @@ def bears_early(claim: StoreClaim) -> bool:
     return not algorithm.size or algorithm.overflows or algorithm.estimates
 
 
-def _look(claim: StoreClaim, state: Stored, now_us: int, asker: Asker, early_us: int = 0) -> _Found:
+def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, early_us: int = 0) -> _Found:
     """Read the state of one claim: how much is taken, and which jobs wait."""
     algorithm, waitlist = claim.algorithm, state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us)
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
     before, known, taken = algorithm.read(state.taken, now_us, waitlist.pause.emptied_us)
-    if known is not before and asker.caller is not Caller.PEEK:
+    if known is not before and requester.caller is not Caller.PEEK:
         waitlist.next_retry_us = 0  # callers were spread at another rate
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
     opens_us = now_us if algorithm.estimates else max(now_us, waitlist.pause.until_us)
     ready = partial(ready_after, algorithm, taken, pace, at_us=opens_us)
-    entry = waitlist.entries.get(asker.job) if asker.job else None
+    entry = waitlist.entries.get(requester.job) if requester.job else None
     turn = _has_turn(entry)
     if not algorithm.size or algorithm.holds(taken, now_us):
         passes_us = max(now_us, waitlist.pause.until_us) if algorithm.size else now_us
         return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, now_us, True, pace)
     kept = 0 if turn else waitlist.taken(now_us)
-    late_us = lateness_us(asker.owner)
+    late_us = lateness_us(requester.owner)
     if late_us and entry is not None and not turn:
         ahead = waitlist.rank_of(entry.place, now_us) * claim.cost
         if ready(kept + ahead) <= now_us + late_us:
@@ -287,15 +287,15 @@ def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
     return found._replace(known=taken, taken=taken, entry=None)
 
 
-def _waited(looks: Sequence[_Found], now_us: int, asker: Asker) -> Waited:
+def _waited(looks: Sequence[_Found], now_us: int, requester: Requester) -> Waited:
     """How the job has waited until now, as far as its process or one of its entries knows."""
     entries = [(i, each.entry) for i, each in enumerate(looks) if each.entry is not None]
-    for_us = max((asker.waited_us, *(now_us - entry.since_us for _, entry in entries)))
-    denials = max((asker.denials, *(entry.denials for _, entry in entries)))
+    for_us = max((requester.waited_us, *(now_us - entry.since_us for _, entry in entries)))
+    denials = max((requester.denials, *(entry.denials for _, entry in entries)))
     return Waited(for_us, denials, next((i for i, entry in entries if entry.state is not State.KEPT), None))
 
 
-def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoch: str) -> Kept:
+def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Requester, epoch: str) -> Kept:
     """Give the job a position on each list; it waits on that of the claim *binding*."""
     bound = looks[binding]
     for i, each in enumerate(looks):
@@ -305,10 +305,10 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, asker: Asker, epoc
         if _has_turn(each.entry) and each.ready(0) <= each.until_us:
             counts = bound.waitlist.pause.until_us <= now_us and _scarcer(each.claim, bound.claim)
             turn_us = now_us + TURN_US if counts else now_us
-        each.waitlist.keep(_position(each, now_us, asker, epoch), asker.owner, now_us + KEPT_US, turn_us)
-    entry, waitlist = _position(bound, now_us, asker, epoch), bound.waitlist
-    until_us = None if asker.max_wait_us is None else now_us + asker.max_wait_us + lateness_us(asker.owner)
-    waitlist.enter(entry, asker.owner, until_us)
+        each.waitlist.keep(_position(each, now_us, requester, epoch), requester.owner, now_us + KEPT_US, turn_us)
+    entry, waitlist = _position(bound, now_us, requester, epoch), bound.waitlist
+    until_us = None if requester.max_wait_us is None else now_us + requester.max_wait_us + lateness_us(requester.owner)
+    waitlist.enter(entry, requester.owner, until_us)
     return Kept(binding, waitlist.epoch)
 
 
@@ -327,13 +327,13 @@ def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) 
     return retry_us
 
 
-def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
+def _comes_us(found: _Found, requester: Requester, now_us: int, early_us: int) -> int:
     """When there are units for a job that its framework returns after a delay, if all jobs before it pass."""
-    algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(asker.owner)
-    entry = waitlist.entries.get(asker.job)
+    algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(requester.owner)
+    entry = waitlist.entries.get(requester.job)
     if entry is None:
         return now_us
-    before = waitlist.rank_of(entry.place, now_us) + waitlist.count_expected(asker.owner, now_us)
+    before = waitlist.rank_of(entry.place, now_us) + waitlist.count_expected(requester.owner, now_us)
     kept = waitlist.taken(now_us) - waitlist.held_late(now_us)
     passes_us = found.ready(kept + before * found.claim.cost)
     if algorithm.overflows and algorithm.keeps_us < late_us:
@@ -341,19 +341,19 @@ def _comes_us(found: _Found, asker: Asker, now_us: int, early_us: int) -> int:
     return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us)
 
 
-def _keep_if_over(bound: _Found, asker: Asker, now_us: int, retry_us: int) -> None:
+def _keep_if_over(bound: _Found, requester: Requester, now_us: int, retry_us: int) -> None:
     """If a job may return only after its longest wait, it keeps its position, but no other job waits for it."""
-    entry = bound.waitlist.entries.get(asker.job)
-    if asker.max_wait_us is None or retry_us - now_us + lateness_us(asker.owner) <= asker.max_wait_us:
+    entry = bound.waitlist.entries.get(requester.job)
+    if requester.max_wait_us is None or retry_us - now_us + lateness_us(requester.owner) <= requester.max_wait_us:
         return
     if entry is not None and entry.until_us is not None:
-        bound.waitlist.keep(entry, asker.owner, entry.until_us)
+        bound.waitlist.keep(entry, requester.owner, entry.until_us)
 
 
-def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:
+def _position(found: _Found, now_us: int, requester: Requester, epoch: str) -> Entry:
     """
-    The job's entry in one list, which may be new. How long it has waited, and how often it was denied, is in *asker*. A
-    job whose workflow holds the slot takes no unit, and is ahead of all others.
+    The job's entry in one list, which may be new. How long it has waited, and how often it was denied, is in
+    *requester*. A job whose workflow holds the slot takes no unit, and is ahead of all others.
     """
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     waitlist.epoch = waitlist.epoch or epoch
@@ -362,16 +362,16 @@ def _position(found: _Found, now_us: int, asker: Asker, epoch: str) -> Entry:
         waitlist.forget(entry)
         entry = None
     if entry is None:
-        first, rank = holds or asker.caller is Caller.AGAIN, 0 if holds else CLASSES - 1 - claim.lead // CLASS
+        first, rank = holds or requester.caller is Caller.AGAIN, 0 if holds else CLASSES - 1 - claim.lead // CLASS
         place, step = waitlist.new_place(claim.tenant, claim.step, rank, first=first)
         cost, workflow, tenant = 0 if holds else claim.cost, _workflow_of(claim), claim.tenant
-        entry = Entry(asker.job, place, cost, asker.owner, workflow=workflow, tenant=tenant, step=step)
-    entry.since_us, entry.denials = max(0, now_us - asker.waited_us), asker.denials
+        entry = Entry(requester.job, place, cost, requester.owner, workflow=workflow, tenant=tenant, step=step)
+    entry.since_us, entry.denials = max(0, now_us - requester.waited_us), requester.denials
     return entry
 
 
 def _wake_all(
-    looks: Sequence[_Found], now_us: int, asker: Asker, bell: Bell, free: int | None, *, granted: bool = False
+    looks: Sequence[_Found], now_us: int, requester: Requester, bell: Bell, free: int | None, *, granted: bool = False
 ) -> tuple[tuple[tuple[int, Wake], ...], tuple[tuple[int, int], ...]]:
     """Wake jobs of each list. Returns the wakes of the caller's own jobs, and the looks that it should make."""
     wakes: list[tuple[int, Wake]] = []
@@ -380,27 +380,27 @@ def _wake_all(
         waitlist = found.waitlist
         if not waitlist.epoch or not found.claim.algorithm.size:
             continue
-        if asker.owner and free is not None and not lateness_us(asker.owner):
-            waitlist.set_free(asker.owner, free, now_us)
-        ring = _ring_of(i, asker, bell, wakes)
+        if requester.owner and free is not None and not lateness_us(requester.owner):
+            waitlist.set_free(requester.owner, free, now_us)
+        ring = _ring_of(i, requester, bell, wakes)
         workflow = _workflow_of(found.claim)
         if granted and workflow:
             waitlist.wake_workflow(workflow, now_us, ring)
-        entry = waitlist.entries.get(asker.job) if asker.job else None
+        entry = waitlist.entries.get(requester.job) if requester.job else None
         waits = entry is not None and entry.state is State.WAITING
         at_us = waitlist.wake(_rules(found, now_us), now_us, ring, waits=waits)
-        can_look = asker.owner and not lateness_us(asker.owner)
-        in_us = waitlist.next_look(at_us, now_us, by_job=bool(asker.job)) if can_look else None
+        can_look = requester.owner and not lateness_us(requester.owner)
+        in_us = waitlist.next_look(at_us, now_us, by_job=bool(requester.job)) if can_look else None
         if in_us is not None:
             looked.append((i, in_us))
     return tuple(wakes), tuple(looked)
 
 
-def _ring_of(number: int, asker: Asker, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:
+def _ring_of(number: int, requester: Requester, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:
     """A `Ring` that sends wakes of one claim to other processes, and adds those of the caller's own to *own*."""
 
     def ring(owner: str, wake: Wake | None) -> bool:
-        if owner != asker.owner:
+        if owner != requester.owner:
             return bell(owner, number, wake)
         if wake is not None:
             own.append((number, wake))

@@ -88,11 +88,11 @@ class LocalQuota:
         """
         self._taking_until_us = now_us + self._lease.for_us
 
-    def ended(self) -> None:
+    def end_request(self) -> None:
         """The thread that requested more has its answer, or failed."""
         self._taking_until_us = 0
 
-    def took(self, units: int, cost: int, asked_us: int, now_us: int, remaining: int) -> None:
+    def record_lease(self, units: int, cost: int, asked_us: int, now_us: int, remaining: int) -> None:
         """
         *units* were granted, *cost* of them to the job whose request began at *asked_us*; *remaining* are left in the
         bucket. What was left of the last lease is spent first, if that has not ended in the meantime.
@@ -102,17 +102,17 @@ class LocalQuota:
         self._size, self._room = units, remaining // 2
         self._used, self._asked_us = 0, asked_us
 
-    def asked_plainly(self, cost: int, allowed: bool, asked_us: int, remaining: int) -> None:
+    def record_request(self, cost: int, allowed: bool, asked_us: int, remaining: int) -> None:
         """A request that began at *asked_us*, for no more than the *cost* of its job, has its answer."""
         if not allowed:
-            self.refused(asked_us)
+            self.record_refusal(asked_us)
         elif asked_us < self._taking_until_us:
             self._used += cost
         else:
             self._size, self._room = cost, remaining // 2
             self._used, self._asked_us = 0, asked_us
 
-    def refused(self, now_us: int) -> None:
+    def record_refusal(self, now_us: int) -> None:
         """Jobs wait, or too little is left: for a while, request only what jobs take, and a denial costs one call."""
         self._size, self._plain_until_us = 0, now_us + self._lease.for_us
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.answer import Asker, Position
+from throttlekit._core.answer import Position, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import (
     _NOBODY,
@@ -130,7 +130,7 @@ def wake_after_change(claim: StoreClaim, number: int, state: Stored, now_us: int
 
 
 def return_units(
-    charge: Charge, number: int, state: Stored, now_us: int, asker: Asker, bell: Bell, epoch: str
+    charge: Charge, number: int, state: Stored, now_us: int, requester: Requester, bell: Bell, epoch: str
 ) -> Stored:
     """
     Return what one claim was charged, because another store denied the request; then wake jobs.
@@ -139,8 +139,8 @@ def return_units(
     since: these are not returned, so that no more than the burst passes at once.
 
     Args:
-        asker: Its job is "" if it is to keep no position. It has waited, and was denied, as it says: the denial by the
-            other store included.
+        requester: Its job is "" if it is to keep no position. It has waited, and was denied, as it says: the denial by
+            the other store included.
     """
     claim = charge.claim
     algorithm = claim.algorithm
@@ -152,11 +152,11 @@ def return_units(
         if algorithm.overflows:
             by -= min(by, max(0, now_us - (charge.full_us - by)))
         known = algorithm.settle(known, now_us, charge.granted_us, -by) if by else known
-    found = _look(claim, Stored(known, state.waitlist), now_us, asker)
-    if asker.job and found.entry is None:
+    found = _look(claim, Stored(known, state.waitlist), now_us, requester)
+    if requester.job and found.entry is None:
         turn_us = 0 if charge.turn_us is None else now_us + charge.turn_us
-        entry = _returned_position(found, charge, now_us, asker, epoch)
-        found.waitlist.keep(entry, asker.owner, now_us + KEPT_US, turn_us)
+        entry = _returned_position(found, charge, now_us, requester, epoch)
+        found.waitlist.keep(entry, requester.owner, now_us + KEPT_US, turn_us)
     _wake_all([found], now_us, _NOBODY, lambda owner, _, wakes: bell(owner, number, wakes), None)
     return _stored(found)
 
@@ -221,14 +221,14 @@ def _woken_after(claim: StoreClaim, number: int, state: Stored, now_us: int, bel
     return _stored(found)
 
 
-def _returned_position(found: _Found, charge: Charge, now_us: int, asker: Asker, epoch: str) -> Entry:
+def _returned_position(found: _Found, charge: Charge, now_us: int, requester: Requester, epoch: str) -> Entry:
     """The entry of a job that is charged no longer. A list that is new has no earlier places than its own."""
     if charge.position is None or charge.claim.algorithm.holds(found.taken, now_us):
-        return _position(found, now_us, asker, epoch)
+        return _position(found, now_us, requester, epoch)
     claim, waitlist, place = found.claim, found.waitlist, charge.position.place
     waitlist.epoch = waitlist.epoch or epoch
     waitlist.number, waitlist.v = max(waitlist.number, place.number), max(waitlist.v, place.tag)
     return Entry(
-        asker.job, place, claim.cost, asker.owner, workflow=_workflow_of(claim), tenant=claim.tenant,
-        since_us=max(0, now_us - asker.waited_us), denials=asker.denials,
+        requester.job, place, claim.cost, requester.owner, workflow=_workflow_of(claim), tenant=claim.tenant,
+        since_us=max(0, now_us - requester.waited_us), denials=requester.denials,
     )  # fmt: skip

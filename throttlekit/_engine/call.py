@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from throttlekit._core.answer import Answer, Asker, Caller, Look, Waited
+from throttlekit._core.answer import Answer, Caller, Look, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision, decision_of
 from throttlekit._core.job import Job
@@ -127,17 +127,17 @@ class WaitlistStore(Protocol):
 class JobHolder(Protocol):
     """The object that holds a waiting job: a `Waker` of this process, or a `Relay` to the waker of another process."""
 
-    def asks(
+    def begin_request(
         self, id: str, buckets: Sequence[str], caller: Caller, ends_in_us: Callable[[int], int | None]
-    ) -> tuple[Asker, str]: ...
+    ) -> tuple[Requester, str]: ...
 
-    def waited(self, id: str) -> Waited: ...
+    def waited_of(self, id: str) -> Waited: ...
 
-    def answered(
+    def apply_answer(
         self, id: str, item: Any, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
     ) -> None: ...
 
-    def unanswered(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None: ...
+    def record_no_answer(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None: ...
 
     def hold(
         self, id: str, item: Any, in_us: int, waited: Waited | None = None, *,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.answer import NOT_WAITED, WITHOUT_JOB, Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import NOT_WAITED, WITHOUT_JOB, Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim, claim_of
 from throttlekit._core.decision import Charged, Decision, decision_of
 from throttlekit._core.job import Job
@@ -120,14 +120,14 @@ class Rest:
     def __init__(self, attempt: Attempt, numbers: Sequence[int], layer: Layer) -> None:
         self._attempt, self._numbers, self._layer = attempt, numbers, layer
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         mine = [self._attempt.claims[number] for number in self._numbers]
-        request = Request(claims, asker, attempt)
+        request = Request(claims, requester, attempt)
         return self._layer.decide(self._attempt._replace(claims=mine, request=request))
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         """Do nothing: the last part is charged only after all others have granted, so it has nothing to return."""
 
 
@@ -307,20 +307,22 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     asked, delivery, waits = [each.claim for each in claims], call.delivery, call.waits
     if waits is not None:
         caller = Caller.AGAIN if delivery.again else Caller.JOB
-        asker, attempt = waits.waker.asks(call.id, [each.bucket for each in asked], caller, delivery.ends_in_us)
+        requester, attempt = waits.waker.begin_request(
+            call.id, [each.bucket for each in asked], caller, delivery.ends_in_us
+        )
         if waits.denied:
-            asker = asker._replace(denials=max(1, asker.denials))
-        return Request(asked, asker, attempt)
+            requester = requester._replace(denials=max(1, requester.denials))
+        return Request(asked, requester, attempt)
     job = call.waiting
     if call.peek:
         owner = "" if job is None else delivery.owner
-        return Request(asked, Asker(Caller.PEEK, call.id, owner))
+        return Request(asked, Requester(Caller.PEEK, call.id, owner))
     if job is None:
         return Request(asked, WITHOUT_JOB)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
     ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
-    asker = Asker(caller, job.id, delivery.owner, 0, ends_in_us, for_us, denials)
-    return Request(asked, asker)
+    requester = Requester(caller, job.id, delivery.owner, 0, ends_in_us, for_us, denials)
+    return Request(asked, requester)
 
 
 def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:

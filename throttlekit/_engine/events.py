@@ -108,7 +108,7 @@ class EventDispatcher:
 
     # What plugins observe
 
-    def decided(self, attempt: Attempt, decision: Decision, answer: Answer, waited: Waited) -> None:
+    def emit_decided(self, attempt: Attempt, decision: Decision, answer: Answer, waited: Waited) -> None:
         """
         Emit the *decision* on a call that *answer* made. If the call waited in place, only its last attempt is emitted.
 
@@ -149,37 +149,39 @@ class EventDispatcher:
         took = time.perf_counter() - attempt.began if error.called else None
         self._decided.emit(Decided(attempt.call.job, decision, limits, (), waited.denials, 0.0, "", 0.0, took))
 
-    def decided_unasked(self, decision: Decision, limits: Sequence[Limit], job: Job | None, waited: Waited) -> None:
+    def emit_decided_locally(
+        self, decision: Decision, limits: Sequence[Limit], job: Job | None, waited: Waited
+    ) -> None:
         """Emit a *decision* on *limits* that was made without a request to a store."""
         if self.decisions:
             own = tuple([limit.for_job(job) for limit in limits])
             seconds, due = waited.for_us / 1_000_000, round(decision.delay * 1_000_000) / 1_000_000
             self._decided.emit(Decided(job, decision, own, (), waited.denials, seconds, "", due, None))
 
-    def deferred(self, job: Job, decision: Decision, deferrals: int, waited: float) -> None:
+    def emit_deferred(self, job: Job, decision: Decision, deferrals: int, waited: float) -> None:
         if self._deferred.functions:
             self._deferred.emit(Deferred(job, decision, deferrals, waited))
 
-    def started(self, job: Job, decision: Decision) -> None:
+    def emit_started(self, job: Job, decision: Decision) -> None:
         if self._started.functions:
             self._started.emit(Started(job, decision))
 
-    def finished(self, job: Job, decision: Decision, outcome: Outcome, seconds: float) -> None:
+    def emit_finished(self, job: Job, decision: Decision, outcome: Outcome, seconds: float) -> None:
         if self._finished.functions:
             self._finished.emit(Finished(job, decision, outcome, seconds))
 
-    def settled(self, before: Decision, after: Decision, actual: int) -> None:
+    def emit_settled(self, before: Decision, after: Decision, actual: int) -> None:
         """Emit each limit whose charge differs between *before* and *after*."""
         if self._settled.functions:
             for old, new in zip(before.charged, after.charged, strict=True):
                 if old is not new:
                     self._settled.emit(Settled(before, old.limit, old.cost, actual))
 
-    def rate_limited(self, job: Job, limit: Limit, retry_after: float, key: str = "") -> None:
+    def emit_rate_limited(self, job: Job, limit: Limit, retry_after: float, key: str = "") -> None:
         if self._rate_limited.functions:
             self._rate_limited.emit(RateLimitReceived(job, limit, retry_after, key))
 
-    def shadow_denied(self, denial: Decision, job: Job | None) -> None:
+    def emit_shadow_denied(self, denial: Decision, job: Job | None) -> None:
         if self._shadow_denied.functions:
             self._shadow_denied.emit(ShadowDenied(denial, job))
 
@@ -187,7 +189,7 @@ class EventDispatcher:
         if self._slot_lost.functions:
             self._slot_lost.emit(SlotLost(decision, limit))
 
-    def store_failed(
+    def emit_store_failed(
         self,
         error: StoreUnavailable,
         claims: Sequence[Claim],

@@ -85,7 +85,7 @@ def decide_without_store(
         return outcome, unknown
     if here:
         # No job waits here: it keeps the position that it has in the store.
-        found = decision_from(in_process.ask([each.claim for each in here], WITHOUT_JOB), here)
+        found = decision_from(in_process.decide([each.claim for each in here], WITHOUT_JOB), here)
         if not found.allowed:
             delay = min(delay, found.delay) if found.delay else delay
             return outcome, replace(unknown, limit=found.limit, key=found.key, cost=found.cost, delay=delay)

@@ -38,7 +38,7 @@ class _Kept:
     on_lost: Callable[[], None]
     due: float
     renewed_at: float
-    asked: bool = False
+    was_renewed: bool = False
     lost: bool = False
 
 
@@ -47,7 +47,7 @@ class _Known:
     """What is kept in this process; a forked child begins with none: its parent's leases are not its own."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
-    asking: threading.Lock = field(default_factory=threading.Lock)
+    renewing: threading.Lock = field(default_factory=threading.Lock)
     kept: dict[Lease, _Kept] = field(default_factory=dict[Lease, _Kept])
     running: bool = False
 
@@ -95,8 +95,8 @@ class Heartbeat:
         known = self._known
         with known.changed:
             kept = known.kept.pop(lease, None)
-        with known.asking:
-            return kept is not None and kept.asked
+        with known.renewing:
+            return kept is not None and kept.was_renewed
 
     def _beat(self, known: _Known) -> None:
         while True:
@@ -109,34 +109,34 @@ class Heartbeat:
                 if wait > 0:
                     known.changed.wait(wait)
                     continue
-            with known.asking:
+            with known.renewing:
                 with known.changed:
                     every = list(known.kept.values())
                 lost = self._renew_all(every) if every else []
-            # `on_lost` may release the lease, which waits for `asking`.
+            # `on_lost` may release the lease, which waits for `renewing`.
             for kept in lost:
                 with suppress(Exception):
                     kept.on_lost()
 
     def _renew_all(self, every: Sequence[_Kept]) -> list[_Kept]:
         """Renew all; return those that are lost and were not reported before."""
-        asked_at = time.monotonic()
+        began_at = time.monotonic()
         for kept in every:
-            kept.asked = True
-        held = self._ask(every)
+            kept.was_renewed = True
+        held = self._renew_each(every)
         lost: list[_Kept] = []
         now = time.monotonic()
         for kept, answer in zip(every, held, strict=True):
             kept.due = now + kept.seconds * (_RETRY_SHARE if answer is None else 1 / 3)
             if answer:
-                kept.renewed_at = asked_at
+                kept.renewed_at = began_at
             gone = answer is False or now - kept.renewed_at > kept.seconds
             if gone and not kept.lost:
                 kept.lost = True
                 lost.append(kept)
         return lost
 
-    def _ask(self, every: Sequence[_Kept]) -> Sequence[bool | None]:
+    def _renew_each(self, every: Sequence[_Kept]) -> Sequence[bool | None]:
         """
         What the store says of each; None: nothing.
 
@@ -153,7 +153,9 @@ class Heartbeat:
         held: list[bool | None] = [None] * len(every)
         if len(buckets) > 1:
             for numbers in buckets.values():
-                for number, answer in zip(numbers, self._ask([every[number] for number in numbers]), strict=True):
+                for number, answer in zip(
+                    numbers, self._renew_each([every[number] for number in numbers]), strict=True
+                ):
                     held[number] = answer
         return held
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
@@ -111,7 +111,7 @@ class Pipeline:
             except Exception as error:
                 answers[number] = error
         if dated:
-            found = self._stores.ask_all([each.request for each in dated.values()])
+            found = self._stores.decide_all([each.request for each in dated.values()])
             for (number, each), answer in zip(dated.items(), found, strict=True):
                 self._stores.calendar.note_answer(each, answer)
                 answers[number] = answer
@@ -141,7 +141,7 @@ class Pipeline:
         """
         call, decision = attempt.call, decision_from(answer, attempt.claims)
         job, waits = call.waiting, call.waits
-        waited = NOT_WAITED if job is None else _waited_of(attempt.request.asker.job, waits, answer)
+        waited = NOT_WAITED if job is None else _waited_of(attempt.request.requester.job, waits, answer)
         if self._count is not None:
             self._count(decision, attempt.claims, answer, waited, job)
         if waits is not None:
@@ -149,25 +149,25 @@ class Pipeline:
         elif job is not None:
             decision = self._conclude_coming_back(attempt, job, decision, waited)
         if self.events.decisions:
-            self.events.decided(attempt, decision, answer, waited)
+            self.events.emit_decided(attempt, decision, answer, waited)
         return decision
 
     def _conclude_waiting(
         self, attempt: Attempt, waits: Waiting, answer: Answer, decision: Decision, waited: Waited
     ) -> Decision:
         """Hand a job to its waker, or end its waiting."""
-        call, asker, units = attempt.call, attempt.request.asker, _units_of(attempt)
-        id, ends_in_us = asker.job, asker.max_wait_us
+        call, requester, units = attempt.call, attempt.request.requester, _units_of(attempt)
+        id, ends_in_us = requester.job, requester.max_wait_us
         is_deferral = _is_deferral(call, decision)
         if is_deferral and call.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             waits.waker.leave(id, units)
             return _waited_too_long(decision)
-        waits.waker.answered(id, waits.item, units, answer, ends_in_us)
+        waits.waker.apply_answer(id, waits.item, units, answer, ends_in_us)
         if is_deferral and answer.kept is None:  # the job has no id, so no waitlist has it
             in_us = max(0, answer.retry_us - answer.now_us)
             waits.waker.hold(id, waits.item, in_us, waited, ends_in_us=ends_in_us)
         if is_deferral and call.job is not None:
-            self.events.deferred(call.job, decision, waited.denials, waited.for_us / 1_000_000)
+            self.events.emit_deferred(call.job, decision, waited.denials, waited.for_us / 1_000_000)
         return decision
 
     def _conclude_coming_back(self, attempt: Attempt, job: Job, decision: Decision, waited: Waited) -> Decision:
@@ -189,7 +189,7 @@ class Pipeline:
             found = self._stores.where([each.claim for each in claims], call.id)
             shared = [each.claim for each in claims if not each.in_process]
             if found is None and shared and not call.peek:
-                self._stores.reserve(shared, Asker(Caller.JOB, call.id, call.delivery.owner, denials=1))
+                self._stores.reserve(shared, Requester(Caller.JOB, call.id, call.delivery.owner, denials=1))
             return found
         return None
 
@@ -210,7 +210,7 @@ class Pipeline:
         in_us, ends_in_us = round(decision.delay * 1_000_000), call.delivery.ends_in_us(waited.for_us)
         waits.waker.hold(call.id, waits.item, in_us, waited, ends_in_us=ends_in_us, claims=units, stops=stops)
         if call.job is not None:
-            self.events.deferred(call.job, decision, waited.denials, seconds)
+            self.events.emit_deferred(call.job, decision, waited.denials, seconds)
         return decision
 
     def defer(self, call: Call, job: Job, decision: Decision, waited: Waited, claims: Sequence[StoreClaim]) -> Decision:
@@ -218,7 +218,7 @@ class Pipeline:
         seconds = waited.for_us / 1_000_000
         decision = call.delivery.deferred(decision, seconds, waited.denials)
         if not decision.final:
-            self.events.deferred(job, decision, waited.denials, seconds)
+            self.events.emit_deferred(job, decision, waited.denials, seconds)
         elif job.id:
             with suppress(StoreUnavailable):  # then it is removed as it would have been woken
                 self._stores.forget(claims, [job.id], call.delivery.owner)
@@ -232,24 +232,24 @@ class Pipeline:
             units = _units_of(attempt)
             # A slot that may have been granted is given back: to be granted it again would be to have none.
             again = "" if slots_of(attempt.request) else attempt.request.attempt
-            waits.waker.unanswered(id, units, again)
-            waited = waits.waker.waited(id)._replace(for_us=0)
+            waits.waker.record_no_answer(id, units, again)
+            waited = waits.waker.waited_of(id)._replace(for_us=0)
         chosen = self.events.failure_policy(error, attempt.claims, job)
         outcome, decision = decide_without_store(error, attempt.claims, self._stores.in_process, chosen)
         if waiting is not None and not decision.allowed:
             # A job that this process's own share denies returns when the share has room.
             delay = self._outage_delays.choose_delay(decision.delay) if outcome == "closed" else decision.delay
             decision = replace(decision, delay=delay)
-        self.events.store_failed(error, attempt.claims, outcome, decision, job)
+        self.events.emit_store_failed(error, attempt.claims, outcome, decision, job)
         if waiting is not None and not decision.allowed:
-            self.events.deferred(waiting, decision, waited.denials, 0.0)
+            self.events.emit_deferred(waiting, decision, waited.denials, 0.0)
         if waits is not None and decision.allowed:
             waits.waker.leave_lists(id, units)
         elif waits is not None:
             # Only its positions are left: where another store answers, others pass while it waits for this one.
-            in_us, before = round(decision.delay * 1_000_000), waits.waker.waited(id)
+            in_us, before = round(decision.delay * 1_000_000), waits.waker.waited_of(id)
             known = before._replace(claim=None) if before.denials else None
-            ends_in_us = attempt.request.asker.max_wait_us
+            ends_in_us = attempt.request.requester.max_wait_us
             waits.waker.hold(id, waits.item, in_us, known, ends_in_us=ends_in_us, claims=units)
         if self.events.decisions:
             self.events.decided_without_store(attempt, decision, error, waited)
@@ -260,7 +260,7 @@ def _waited_of(id: str, waits: Waiting | None, answer: Answer) -> Waited:
     """How a job has waited, this denial included."""
     if answer.waited is not None or answer.allowed or answer.reason is Reason.FULL:
         return answer.waited or NOT_WAITED
-    known = NOT_WAITED if waits is None else waits.waker.waited(id)
+    known = NOT_WAITED if waits is None else waits.waker.waited_of(id)
     return Waited(known.for_us, known.denials + 1, answer.claim)
 
 

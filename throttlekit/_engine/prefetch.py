@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from throttlekit._core.algorithms.gcra import Bucket
 from throttlekit._core.algorithms.token_bucket import TokenBucket
-from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason
+from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Reason, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
@@ -23,7 +23,7 @@ from throttlekit._engine.claims import Attempt, Claim, Decider, Layer, Rest, dec
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.stores.base import Request
-from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.parts import Part, decide_in_parts
 
 __all__ = ["PrefetchedCalls", "Prefetcher"]
 
@@ -31,7 +31,7 @@ _Name: TypeAlias = "tuple[str, PrefetchQuota, Bucket]"
 # The rate too: what was taken at one that was in force before is not a measure of how much to take now.
 _NOTHING = Answer(Reason.ALLOWED, 0, 0, 0, ())
 
-_AHEAD = Asker(Caller.WITHOUT_JOB, max_wait_us=0)
+_AHEAD = Requester(Caller.WITHOUT_JOB, max_wait_us=0)
 
 _MOST_ENTRIES = 1024
 """Maximum entries per process; the least recently refilled is evicted."""
@@ -106,7 +106,7 @@ class Prefetcher:
             return None
         if job is not None and type(job) is not Job:
             return None
-        if call.waits is not None and call.waits.waker.waited(call.id).denials:
+        if call.waits is not None and call.waits.waker.waited_of(call.id).denials:
             return None
         alias: object = limit.name
         if key is not None:
@@ -140,7 +140,7 @@ class Prefetcher:
             for number, claim in enumerate(attempt.claims):
                 name = _name(claim)
                 entry = held.entries.get(name) if name is not None else None
-                if entry is not None and _ready(entry.quota, claim.cost, now_us, attempt.request.asker.caller):
+                if entry is not None and _ready(entry.quota, claim.cost, now_us, attempt.request.requester.caller):
                     parts.append(Part(_Spent(held, entry, claim.cost), [number]))
                 else:
                     rest.append(number)
@@ -148,7 +148,7 @@ class Prefetcher:
             return self.refill(attempt)
         parts += [Part(Rest(attempt, rest, _Refill(self)), rest)] if rest else []
         request = attempt.request
-        return ask_in_parts(parts, request.claims, request.asker, attempt=request.attempt, in_order=True)
+        return decide_in_parts(parts, request.claims, request.requester, attempt=request.attempt, in_order=True)
 
     def passed(self) -> list[tuple[Limit, str, int, int]]:
         """
@@ -185,7 +185,7 @@ class Prefetcher:
     def refill(self, attempt: Attempt) -> Answer:
         """Ask below for *attempt*, and for units ahead where that pays; if they are denied, for *attempt* alone."""
         claims, request = attempt.claims, attempt.request
-        if request.asker.caller is Caller.PEEK:
+        if request.requester.caller is Caller.PEEK:
             return self._below.decide(attempt)
         held, asked_us = self._held, self._clock_us()
         entries: dict[int, _Entry] = {}
@@ -205,7 +205,7 @@ class Prefetcher:
                 self._record(held, claims, entries, taking, answer, asked_us)
             finally:
                 for number in taking:
-                    entries[number].quota.ended()
+                    entries[number].quota.end_request()
             if answer.allowed:
                 return answer
             asked_us = self._clock_us()
@@ -231,13 +231,13 @@ class Prefetcher:
                 use, at_us = answer.uses[number], answer.asked_us[number] if answer.asked_us else answer.now_us
                 remaining = claim.limit.remaining(use, at_us) if use is not None else 0
                 if number in taking and answer.allowed:
-                    quota.took(taking[number], claim.cost, asked_us, now_us, remaining)
+                    quota.record_lease(taking[number], claim.cost, asked_us, now_us, remaining)
                     entry.stored = Answer(Reason.ALLOWED, 0, at_us, at_us, (use,))
                     _answer_at_once(held, entry, claim)
                 elif number in taking:
-                    quota.refused(asked_us)
+                    quota.record_refusal(asked_us)
                 elif not taking and (answer.allowed or answer.claim == number):
-                    quota.asked_plainly(claim.cost, answer.allowed, asked_us, remaining)
+                    quota.record_request(claim.cost, answer.allowed, asked_us, remaining)
 
 
 class PrefetchedCalls:
@@ -265,7 +265,7 @@ class PrefetchedCalls:
             return None
         decision = self.prefetcher.spend(call)
         if decision is not None and self._events.decisions:
-            self._events.decided_unasked(decision, [decision.limit], call.job, NOT_WAITED)
+            self._events.emit_decided_locally(decision, [decision.limit], call.job, NOT_WAITED)
         return decision
 
 
@@ -276,12 +276,12 @@ class _Spent:
         self._held, self._entry, self._cost = held, entry, cost
         self._answer, self._until_us = entry.stored, entry.quota.until_us
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         return self._answer
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         """Another part denied."""
         with self._held.lock:
             self._entry.quota.put_back(self._cost, self._until_us)
@@ -302,7 +302,7 @@ def _ready(quota: LocalQuota, cost: int, now_us: int, caller: Caller) -> bool:
 
 
 def _has_waited(request: Request) -> bool:
-    return request.asker.denials > 0
+    return request.requester.denials > 0
 
 
 def _name(claim: Claim) -> _Name | None:

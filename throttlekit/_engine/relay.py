@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from throttlekit._core.algorithm import Algorithm, NoSlots
-from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Kept, Reason, Waited
+from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Kept, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.call import WaitlistStore
@@ -48,15 +48,15 @@ class Relay:
         self._waited = NOT_WAITED
         self.kept: dict[str, Any] | None = None
 
-    def asks(
+    def begin_request(
         self, id: str, buckets: Sequence[str], caller: Caller, ends_in_us: Callable[[int], int | None]
-    ) -> tuple[Asker, str]:
-        return Asker(caller, id, self._owner, self._free, ends_in_us(0)), os.urandom(4).hex()
+    ) -> tuple[Requester, str]:
+        return Requester(caller, id, self._owner, self._free, ends_in_us(0)), os.urandom(4).hex()
 
-    def waited(self, id: str) -> Waited:
+    def waited_of(self, id: str) -> Waited:
         return self._waited
 
-    def answered(
+    def apply_answer(
         self, id: str, item: Any, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
     ) -> None:
         self._waited = answer.waited or NOT_WAITED
@@ -66,7 +66,7 @@ class Relay:
             self._send(_note(id, units, None, others, answer.looks))
         self.kept = None if answer.kept is None else _note(id, units, answer.kept, own)
 
-    def unanswered(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
+    def record_no_answer(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
         """
         Send nothing, because nothing is known. The next look of the waker finds the jobs that the store has woken.
         """
@@ -104,7 +104,7 @@ def read_note(waker: Waker[Any], note: Mapping[str, Any], item: Any, ends_in_us:
 
     Args:
         item: What *waker* starts once the job is woken, if it waits.
-        ends_in_us: As for `Waker.answered`.
+        ends_in_us: As for `Waker.apply_answer`.
 
     Raises:
         ConfigurationError: A `Relay` of this release did not write *note*.
@@ -125,7 +125,7 @@ def read_note(waker: Waker[Any], note: Mapping[str, Any], item: Any, ends_in_us:
             "do the workers run another release? Update the waker first"
         ) from None
     reason = Reason.ALLOWED if kept is None else Reason.EXHAUSTED
-    waker.answered(id, item, units, Answer(reason, 0, 0, 0, (), kept, wakes, looks), ends_in_us)
+    waker.apply_answer(id, item, units, Answer(reason, 0, 0, 0, (), kept, wakes, looks), ends_in_us)
 
 
 def _note(

@@ -118,7 +118,7 @@ class Room(Generic[_T]):
 
     # Jobs
 
-    def asks(self, id: str) -> None:
+    def begin_request(self, id: str) -> None:
         """Record that a job makes a request or runs."""
         self._busy.setdefault(id, None)
 
@@ -193,13 +193,13 @@ class Room(Generic[_T]):
             if self._held.get(held.id) is held and held.due_us == at_us:
                 unit = self.unit_of(held.bucket)
                 self.release(held.id)
-                self.asks(held.id)
+                self.begin_request(held.id)
                 return held.id, held.item, unit
         return None
 
     # Wakes and looks
 
-    def woken(self, wakes: Sequence[Wake], now_us: int) -> list[str]:
+    def apply_wakes(self, wakes: Sequence[Wake], now_us: int) -> list[str]:
         """Note wakes. Returns the ids of jobs that this process knows nothing of."""
         unknown: list[str] = []
         for id, in_us in wakes:
@@ -224,14 +224,14 @@ class Room(Generic[_T]):
         for known in self._lists.values():
             known.asked_us.append(now_us)
 
-    def ask_first(self, now_us: int, but: Sequence[str]) -> None:
+    def request_first(self, now_us: int, but: Sequence[str]) -> None:
         """
         Let the first job of each list make a request, except on the lists *but*, because the limit may have changed.
         The answer wakes others. Nothing is done for a list with a woken job, which makes its own request.
         """
         for bucket, known in self._lists.items():
             if bucket not in but and all(self._held[id].at_us is None for id in known.ids):
-                self._ask_anew([*known.ids][:1], now_us)
+                self._request_again([*known.ids][:1], now_us)
 
     def waits_on(self, bucket: str) -> bool:
         """Whether jobs wait on a list in this process."""
@@ -255,16 +255,16 @@ class Room(Generic[_T]):
             found.append(_LookAt(known.claim, tuple(islice(waiting, _IDS_NAMED))))
         return found
 
-    def looked(self, claim: StoreClaim, look: Look, now_us: int) -> list[str]:
+    def apply_look(self, claim: StoreClaim, look: Look, now_us: int) -> list[str]:
         """Note what a look found. Returns as `woken`."""
         known = self._lists.get(claim.bucket)
         if known is not None:
             known.owners = max(1, look.owners)
             self._note_epoch(known, look.epoch, now_us)
-            self._ask_anew(look.again, now_us)
+            self._request_again(look.again, now_us)
         if look.look_in_us is not None:
             self.look_in(claim, look.look_in_us, now_us)
-        return self.woken(look.wakes, now_us)
+        return self.apply_wakes(look.wakes, now_us)
 
     def next_us(self, *, with_ready: bool = True) -> int | None:
         """When there is something to do next: a look, or, if *with_ready*, a job that may ask."""
@@ -276,10 +276,10 @@ class Room(Generic[_T]):
     def _note_epoch(self, known: _List, epoch: str, now_us: int) -> None:
         """All jobs ask again if the list is a new one, or is gone: the store has lost its state."""
         if known.epoch not in ("", epoch):
-            self._ask_anew(known.ids, now_us)
+            self._request_again(known.ids, now_us)
         known.epoch = epoch
 
-    def _ask_anew(self, ids: Sequence[str] | dict[str, None], now_us: int) -> None:
+    def _request_again(self, ids: Sequence[str] | dict[str, None], now_us: int) -> None:
         for id in ids:
             held = self._held.get(id)
             if held is not None and held.at_us is None:

@@ -109,7 +109,7 @@ class Running:
         if self._limiter is not None and self._limiter.events.bodies:
             self._started_at = time.monotonic()
             if self._job is not None and (decision := self._decision_for_events()) is not None:
-                self._limiter.events.started(self._job, decision)
+                self._limiter.events.emit_started(self._job, decision)
 
     def end(self, error: BaseException | None = None) -> None:
         """For adapters: the body has ended, with *error* if it raised one."""
@@ -118,7 +118,7 @@ class Running:
         if limiter is None or job is None or not limiter.events.bodies:
             return
         if (decision := self._decision_for_events()) is not None:
-            limiter.events.finished(job, decision, _outcome(error), time.monotonic() - self._started_at)
+            limiter.events.emit_finished(job, decision, _outcome(error), time.monotonic() - self._started_at)
 
     def _decision_for_events(self) -> Decision | None:
         """The decision; None too if its receipt cannot be read: a plugin that listens must not end the body by that."""

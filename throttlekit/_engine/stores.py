@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from throttlekit._core.answer import Answer, Asker, Caller, Look
+from throttlekit._core.answer import Answer, Caller, Look, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision, settled_of
 from throttlekit._core.limit.base import Limit
@@ -18,7 +18,7 @@ from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.access import StoreAccess
 from throttlekit.stores.base import Correction, Request, Slowing, Store
 from throttlekit.stores.memory import MemoryStore
-from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.returns import Returns, slots_of
 
 __all__ = ["InProcessLayer", "SharedLayer", "StoreCalendar", "Stores", "needs_calendar"]
@@ -56,7 +56,7 @@ class StoreCalendar:
             StoreUnavailable: The store did not answer.
         """
         if self._ahead_us is None:
-            self.set(store.ask(claims, Asker(Caller.PEEK)).now_us)
+            self.set(store.decide(claims, Requester(Caller.PEEK)).now_us)
             return self.now_us(store, claims)
         return self._clock_us() + self._ahead_us
 
@@ -107,31 +107,31 @@ class Stores:
     def __post_init__(self) -> None:
         self.returns = Returns(lambda slots: self.shared.settle(slots))
 
-    def ask(self, request: Request) -> Answer:
+    def decide(self, request: Request) -> Answer:
         """
         Decide *request* in the shared store. If the caller gets no answer, the slots of *request* are given back: the
         store may have granted them all the same.
         """
         try:
-            return self.shared.ask(request.claims, request.asker, attempt=request.attempt)
+            return self.shared.decide(request.claims, request.requester, attempt=request.attempt)
         except BaseException as error:  # also an interrupt, such as a job's time limit
-            self._unanswered(request, error)
+            self._record_no_answer(request, error)
             raise
 
-    def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+    def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """Decide each of *requests*, in one round trip if the store supports it. An error replaces its answer."""
         try:
-            answers = self.shared.ask_all(requests)
+            answers = self.shared.decide_all(requests)
         except BaseException as error:
             for request in requests:
-                self._unanswered(request, error)
+                self._record_no_answer(request, error)
             raise
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Exception):
-                self._unanswered(request, answer)
+                self._record_no_answer(request, answer)
         return answers
 
-    def _unanswered(self, request: Request, error: BaseException) -> None:
+    def _record_no_answer(self, request: Request, error: BaseException) -> None:
         called, after = (error.called, error.retry_after) if isinstance(error, StoreUnavailable) else (True, 0.0)
         if called and (slots := slots_of(request)):
             self.returns.owe(slots, after)
@@ -183,9 +183,9 @@ class Stores:
                 return found._replace(claim=claims.index(part[found.claim]))
         return None
 
-    def reserve(self, claims: Sequence[StoreClaim], asker: Asker) -> None:
+    def reserve(self, claims: Sequence[StoreClaim], requester: Requester) -> None:
         """Give a job a position on the lists of *claims*, which the fleet shares."""
-        self.shared.return_units([Charge(claim) for claim in claims], asker)
+        self.shared.return_units([Charge(claim) for claim in claims], requester)
 
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
@@ -246,7 +246,7 @@ class InProcessLayer:
                 if claim.in_process:
                     return self._in_parts(attempt)
                 special = True
-        return self._below.decide(attempt) if special else self._stores.ask(attempt.request)
+        return self._below.decide(attempt) if special else self._stores.decide(attempt.request)
 
     def _in_parts(self, attempt: Attempt) -> Answer:
         own = [number for number, claim in enumerate(attempt.claims) if claim.in_process]
@@ -255,7 +255,7 @@ class InProcessLayer:
         if rest:
             parts.append(Part(Rest(attempt, rest, self._below), rest))
         request = attempt.request
-        return ask_in_parts(parts, request.claims, request.asker, attempt=request.attempt, in_order=True)
+        return decide_in_parts(parts, request.claims, request.requester, attempt=request.attempt, in_order=True)
 
 
 class SharedLayer:
@@ -267,7 +267,7 @@ class SharedLayer:
     def decide(self, attempt: Attempt) -> Answer:
         stores = self._stores
         if not needs_calendar(attempt):
-            return stores.ask(attempt.request)
-        answer = stores.ask(stores.calendar.dated(attempt, stores.shared).request)
+            return stores.decide(attempt.request)
+        answer = stores.decide(stores.calendar.dated(attempt, stores.shared).request)
         stores.calendar.note_answer(attempt, answer)
         return answer

@@ -66,13 +66,13 @@ class UpTo:
     def take(self, peek: Callable[..., Decision], acquire: Callable[..., Decision]) -> Decision:
         """Look with *peek*, and take with *acquire*. An `AsyncLimiter` does the same with its own."""
         with suppress(StoreUnavailable):
-            self.looked(peek(self.limit, key=self.key, cost=self.most))
+            self.apply_peek(peek(self.limit, key=self.key, cost=self.most))
         decision = acquire(self.limit, key=self.key, cost=self.cost)
         while self.smaller(decision):
             decision = acquire(self.limit, key=self.key, cost=self.cost)
         return decision
 
-    def looked(self, decision: Decision) -> None:
+    def apply_peek(self, decision: Decision) -> None:
         """Take the units that the peek for `most` found free; at least 1, whose denial has the retry time."""
         self.cost = _free(decision, self.most)
 

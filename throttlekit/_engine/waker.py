@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
-from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import parts_of
 from throttlekit._core.waitlist import Wake
@@ -105,7 +105,7 @@ class _Here(Generic[_T]):
             return
         for id in stop.ids:
             self.stopped.pop(id, None)
-        self.room.woken([Wake(id, 0) for id in stop.ids], _now_us())
+        self.room.apply_wakes([Wake(id, 0) for id in stop.ids], _now_us())
         unit = self.room.unit_of(bucket)
         if unit is not None:
             self.room.look_in(unit, 0, _now_us())
@@ -118,7 +118,7 @@ class _Here(Generic[_T]):
     def pass_on(self, id: str, now_us: int, *, asks: bool) -> _T | None:
         item = self.room.release(id)
         if asks:
-            self.room.asks(id)
+            self.room.begin_request(id)
         else:
             self.room.done(id)
         self.leave_stop(id)
@@ -201,10 +201,10 @@ class Waker(Generic[_T]):
 
     # Questions and answers
 
-    def asks(
+    def begin_request(
         self, id: str, buckets: Sequence[str], caller: Caller = Caller.JOB,
         ends_in_us: Callable[[int], int | None] = lambda waited_us: None,
-    ) -> tuple[Asker, str]:  # fmt: skip
+    ) -> tuple[Requester, str]:  # fmt: skip
         """
         Note that a job makes a request. Returns the caller, and the id of the attempt, which is the same one if the
         last request got no answer.
@@ -214,7 +214,7 @@ class Waker(Generic[_T]):
         """
         here, free = self._here, self._free()
         with here.changed:
-            here.room.asks(id)
+            here.room.begin_request(id)
             here.leave_stop(id)
             for bucket in buckets:
                 here.resume(bucket)
@@ -223,15 +223,15 @@ class Waker(Generic[_T]):
                 here.told_full.update(buckets)
             attempt = here.attempts.pop(id, "") or os.urandom(4).hex()
             for_us, denials, _ = here.waited_of(id)
-        return Asker(caller, id, here.owner, free, ends_in_us(for_us), for_us, denials), attempt
+        return Requester(caller, id, here.owner, free, ends_in_us(for_us), for_us, denials), attempt
 
-    def waited(self, id: str) -> Waited:
+    def waited_of(self, id: str) -> Waited:
         """How long a job of this process has waited; zeros if it has not, or if nothing is known."""
         here = self._here
         with here.changed:
             return here.waited_of(id)
 
-    def answered(
+    def apply_answer(
         self, id: str, item: _T, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
     ) -> None:
         """
@@ -255,7 +255,7 @@ class Waker(Generic[_T]):
                     back += [before] if before is not None and before is not item else []
             elif answer.reason is not Reason.ALLOWED:
                 here.forget(id)
-            unknown = [(units[number], here.room.woken([wake], now_us)) for number, wake in answer.wakes]
+            unknown = [(units[number], here.room.apply_wakes([wake], now_us)) for number, wake in answer.wakes]
             for number, in_us in answer.looks:
                 here.room.look_in(units[number], in_us, now_us)
             here.changed.notify()
@@ -268,7 +268,7 @@ class Waker(Generic[_T]):
         for each in back:
             self._give_back(each)
 
-    def unanswered(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
+    def record_no_answer(self, id: str, units: Sequence[StoreClaim], attempt: str) -> None:
         """Note that a job's request got no answer. The lost answer may have had wakes, so look at its lists."""
         here = self._here
         with here.changed:
@@ -320,9 +320,9 @@ class Waker(Generic[_T]):
         here = self._here
         with here.changed:
             here.forget(id)
-        self.freed()
+        self.report_free()
 
-    def freed(self) -> None:
+    def report_free(self) -> None:
         """Note that a thread is free. Call it whenever a body has ended, also that of a job without limits."""
         here = self._here
         with here.changed:
@@ -369,20 +369,20 @@ class Waker(Generic[_T]):
         """Note wakes that arrived on the channel: another process made them."""
         here = self._here
         with here.changed:
-            unknown = here.room.woken(wakes, _now_us())
+            unknown = here.room.apply_wakes(wakes, _now_us())
             unit = here.room.unit_of(bucket)
             here.changed.notify()
         if unit is not None:
             self._remove(unit, unknown)
 
-    def missed(self) -> None:
+    def on_missed(self) -> None:
         """Note that wakes may have been missed: the connection to the store was lost."""
         here = self._here
         with here.changed:
             here.room.look_at_all(_now_us())
             here.changed.notify()
 
-    def limits_changed(self) -> None:
+    def on_limits_changed(self) -> None:
         """
         Note that the rules of live control have changed. Jobs of stopped lists make their requests, in their order. Of
         each other list the first job does, because a look uses the limit of a job's last request.
@@ -392,8 +392,8 @@ class Waker(Generic[_T]):
             now_us, stopped = _now_us(), [*here.stops]
             for stop in here.stops.values():
                 first = [id for id, has_position in stop.ids.items() if has_position or not stop.positions]
-                here.room.woken([Wake(id, 0) for id in first], now_us)
-            here.room.ask_first(now_us, stopped)
+                here.room.apply_wakes([Wake(id, 0) for id in first], now_us)
+            here.room.request_first(now_us, stopped)
             here.changed.notify()
 
     # The thread
@@ -421,7 +421,7 @@ class Waker(Generic[_T]):
     def _listen(self, here: _Here[_T]) -> bool:
         """Begin to receive wakes; return whether that worked. On a cluster, a node has to answer first."""
         try:
-            here.unlisten = self._store.listen(here.owner, self.on_wakes, self.missed)
+            here.unlisten = self._store.listen(here.owner, self.on_wakes, self.on_missed)
         except Exception as error:
             if not isinstance(error, StoreUnavailable):
                 _LOG.exception("This process cannot receive wakes; it tries again.")
@@ -458,7 +458,7 @@ class Waker(Generic[_T]):
         with here.changed:
             if not free and claim.bucket not in here.stops:
                 here.told_full.add(claim.bucket)
-            unknown = here.room.looked(claim, found, _now_us())
+            unknown = here.room.apply_look(claim, found, _now_us())
         self._remove(claim, unknown)
 
     def _remove(self, claim: StoreClaim, ids: Sequence[str]) -> None:
@@ -469,7 +469,9 @@ class Waker(Generic[_T]):
         here = self._here
         with here.changed:
             if self._roams:
-                ids = here.room.woken([Wake(id, 0) for id in ids], _now_us())  # without those that are here by now
+                ids = here.room.apply_wakes(
+                    [Wake(id, 0) for id in ids], _now_us()
+                )  # without those that are here by now
                 for id in ids:
                     here.pass_on(id, _now_us(), asks=False)
             passed_on = [id for id in ids if id in here.passed_on]

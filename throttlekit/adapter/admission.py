@@ -98,24 +98,24 @@ class Throttling(Generic[_M]):
         Never raises: an error of the configuration is `Failed`, any other error is logged and defers the job for a
         second. Only `Run` has charged anything.
         """
-        asked = self._asked(message, waits)
+        asked = self._limits_to_request(message, waits)
         if not isinstance(asked, Run) or not asked.limits:
             return asked
         try:
             decision = self.limiter.acquire(*asked.limits, job=asked.job, delivery=asked.delivery)
         except Exception as error:
-            return self._undecided(asked.job, error, waits)
+            return self._outcome_of_error(asked.job, error, waits)
         return self._outcome(decision, asked)
 
     async def admit_async(self, message: _M, waits: Waiting | None = None) -> Outcome:
         """Like `admit`, in an event loop, which never waits for the store. If it is cancelled, it has taken nothing."""
-        asked = self._asked(message, waits)
+        asked = self._limits_to_request(message, waits)
         if not isinstance(asked, Run) or not asked.limits:
             return asked
         try:
             decision = await self._in_loop.acquire(*asked.limits, job=asked.job, delivery=asked.delivery)
         except Exception as error:
-            return self._undecided(asked.job, error, waits)
+            return self._outcome_of_error(asked.job, error, waits)
         return self._outcome(decision, asked)
 
     def leave(self, message: _M, waits: Waiting | None = None) -> None:
@@ -137,12 +137,12 @@ class Throttling(Generic[_M]):
         except Exception as error:
             self._log.debug("The position of a %s that ended stays for a moment: %r", self._noun.lower(), error)
 
-    def waited(self, id: str) -> Waited:
+    def waited_of(self, id: str) -> Waited:
         """How a job waited that runs in this process, or in the one that forked this one. Its run counts."""
         return wiring_of(self.limiter).pipeline.history.of(id)
 
-    def note_waited(self, id: str, waited: Waited) -> None:
-        """For `waited`, and for what a 429 of its body leads to: a job whose waker is elsewhere was let run here."""
+    def record_waited(self, id: str, waited: Waited) -> None:
+        """For `waited_of`, and for what a 429 of its body leads to: a job whose waker is elsewhere was let run here."""
         wiring_of(self.limiter).pipeline.history.note(id, waited)
 
     def concerns(self, options: JobOptions) -> bool:
@@ -224,7 +224,7 @@ class Throttling(Generic[_M]):
             retry_after: As the body's error says.
             stored: What `pause` returned.
         """
-        asked = self._asked(message, waits)
+        asked = self._limits_to_request(message, waits)
         if not isinstance(asked, Run) or not asked.limits:
             return asked
         try:
@@ -232,7 +232,7 @@ class Throttling(Generic[_M]):
                 self.limiter, asked.limits, retry_after, job=asked.job, delivery=asked.delivery, stored=stored
             )
         except Exception as error:
-            return self._undecided(asked.job, error, waits)
+            return self._outcome_of_error(asked.job, error, waits)
         return self._outcome(decision, asked)
 
     async def rate_limited_async(self, run: Run, error: RateLimited) -> Outcome:
@@ -249,7 +249,7 @@ class Throttling(Generic[_M]):
 
         return AsyncLimiter(self.limiter)
 
-    def _asked(self, message: _M, waits: Waiting | None = None) -> Outcome:
+    def _limits_to_request(self, message: _M, waits: Waiting | None = None) -> Outcome:
         """The limits to request for *message*; `Run` without limits if it has none."""
         job = _UNKNOWN
         try:
@@ -264,9 +264,9 @@ class Throttling(Generic[_M]):
             delivery = delivery if waits is None else replace(delivery, waits=waits)
             return Run(job, limits, None, delivery, options.on_429)
         except Exception as error:
-            return self._undecided(job, error, waits)
+            return self._outcome_of_error(job, error, waits)
 
-    def _undecided(self, job: Job, error: Exception, waits: Waiting | None) -> Outcome:
+    def _outcome_of_error(self, job: Job, error: Exception, waits: Waiting | None) -> Outcome:
         if isinstance(error, ConfigurationError):
             return Failed(error)
         self._log.error("%s %s could not be decided on; it is deferred.", self._noun, job.id, exc_info=error)

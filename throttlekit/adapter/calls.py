@@ -100,7 +100,7 @@ class Calls:
             return None
         return limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=self.timeout)
 
-    def refused(self, limiter: Limiter, asked: Asked, denial: RateLimited) -> None:
+    def handle_refusal(self, limiter: Limiter, asked: Asked, denial: RateLimited) -> None:
         """The partner denied the request: the fleet pauses. In a job, the `RateLimited` that it raises does that."""
         if not self.in_job(asked):
             with suppress(StoreUnavailable):

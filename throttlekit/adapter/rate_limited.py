@@ -85,7 +85,7 @@ def pause(
     except StoreUnavailable:
         return meant[0], False
     for claim in meant:
-        limiter.events.rate_limited(job, claim.limit, error.retry_after, claim.key)
+        limiter.events.emit_rate_limited(job, claim.limit, error.retry_after, claim.key)
         if limiter.fleet is not None:
             limiter.fleet.count_429(claim.limit)
     return meant[0], True
@@ -123,7 +123,7 @@ def _held(
     if decision.final or not (decision.allowed or decision.reason == "store unavailable"):
         return decision
     delay = _MOMENT if stored else max(retry_after, decision.delay)
-    waited = waits.waker.waited(call.id)
+    waited = waits.waker.waited_of(call.id)
     denials = waited.denials + decision.allowed
     if call.delivery.is_over(waited.for_us / 1_000_000, denials):
         waits.waker.leave(call.id, [each.claim for each in limiter.claims(call)])

@@ -117,7 +117,7 @@ class Counts:
         self._jobs: dict[str, tuple[str, str, int, int, int, int]] = {}
         self._partner_429s: dict[str, int] = {}
 
-    def decided(
+    def record_decision(
         self, decision: Decision, claims: Sequence[Claim], answer: Answer, waited: Waited, job: Job | None
     ) -> None:
         """
@@ -131,7 +131,7 @@ class Counts:
         for claim in claims if decision.allowed else [binding]:
             if claim.limit.share is not None:
                 waits = not decision.allowed or claim.claim.bucket == held_by
-                self.tenants.decided(claim, allowed=decision.allowed, waited_us=waited.for_us if waits else 0)
+                self.tenants.record_decision(claim, allowed=decision.allowed, waited_us=waited.for_us if waits else 0)
         with self._lock:
             if decision.allowed:
                 for each in decision.charged:
@@ -160,7 +160,7 @@ class Counts:
             if job.id and (len(jobs) < _MOST_REPORTED or job.id in jobs):
                 jobs[job.id] = (bucket, reason, now_us - waited.for_us, waited.denials, due_us, now_us)
 
-    def passed(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
+    def record_prefetched(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
         """Count jobs that passed with units that had been taken ahead."""
         with self._lock:
             seen = self._seen.get(bucket) or self._meet(bucket, limit)
@@ -168,7 +168,7 @@ class Counts:
             seen.arrived += jobs
             seen.units += units
 
-    def settled(self, limit: Limit, bucket: str, extra: int) -> None:
+    def record_settled(self, limit: Limit, bucket: str, extra: int) -> None:
         """Count a correction by `settle`: *extra* units were charged besides; fewer than 0: given back."""
         with self._lock:
             seen = self._seen.get(bucket) or self._meet(bucket, limit)

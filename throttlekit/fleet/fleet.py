@@ -67,14 +67,14 @@ class Fleet:
     def count(
         self, decision: Decision, claims: Sequence[Claim], answer: Answer, waited: Waited, job: Job | None
     ) -> None:
-        """Count what the store decided on *claims*; see `Counts.decided`."""
-        self.activity.counts.decided(decision, claims, answer, waited, job)
+        """Count what the store decided on *claims*; see `Counts.record_decision`."""
+        self.activity.counts.record_decision(decision, claims, answer, waited, job)
 
     def count_settled(self, before: Decision, after: Decision) -> None:
         """Count what `settle` has corrected."""
         for old, new in zip(before.charged, after.charged, strict=True):
             if old.bucket and old.cost != new.cost and old.limit.scope != "process":
-                self.activity.counts.settled(old.limit, old.bucket, new.cost - old.cost)
+                self.activity.counts.record_settled(old.limit, old.bucket, new.cost - old.cost)
 
     def count_429(self, limit: Limit) -> None:
         """Count a 429 from the partner that paused *limit*, or one of its keys."""
@@ -92,4 +92,4 @@ class Fleet:
     def _count(self) -> None:
         if self.passed is not None:
             for each in self.passed():
-                self.activity.counts.passed(*each)
+                self.activity.counts.record_prefetched(*each)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from throttlekit._core.answer import NOT_WAITED, Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
@@ -63,7 +63,7 @@ class OverrideLayer:
         if call.waits is not None and decision.allowed:  # it may have waited for a limit that is in shadow mode now
             call.waits.waker.leave_lists(call.id, [each.claim for each in shadowed])
         if found is None:
-            self._pipeline.events.decided_unasked(decision, call.limits, call.job, NOT_WAITED)
+            self._pipeline.events.emit_decided_locally(decision, call.limits, call.job, NOT_WAITED)
         return decision
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
@@ -93,7 +93,7 @@ class OverrideLayer:
     def _decide_alone(self, call: Call, claim: Claim) -> Decision:
         """Decide one limit in shadow mode, for a caller that keeps no position."""
         caller = Caller.PEEK if call.peek else Caller.WITHOUT_JOB
-        request = Request([claim.claim], Asker(caller))
+        request = Request([claim.claim], Requester(caller))
         answer = self._pipeline.layer.decide(Attempt(call, [claim], request))
         decision = decision_from(answer, [claim])
         if not call.peek:
@@ -102,7 +102,7 @@ class OverrideLayer:
 
     def _emit_denial(self, call: Call, denial: Decision) -> None:
         if not call.peek:
-            self._pipeline.events.shadow_denied(denial, call.job)
+            self._pipeline.events.emit_shadow_denied(denial, call.job)
 
     def _shadow_claims(self, call: Call, limits: Sequence[Limit]) -> tuple[list[Claim], dict[str, Rule]]:
         """
@@ -130,7 +130,7 @@ class OverrideLayer:
             (claim,) = self._claims(call, paused.limit)
         known, waits, found = NOT_WAITED, call.waits, None
         if waits is not None:
-            known = waits.waker.waited(call.id)
+            known = waits.waker.waited_of(call.id)
         elif call.job is not None:
             found = self._pipeline.where(call, self._in_force(call, call.cost))
             known = NOT_WAITED if found is None else Waited(found.for_us, 1, found.claim)
@@ -149,7 +149,7 @@ class OverrideLayer:
             decision = self._pipeline.hold(call, waits, decision, waited, units=units, stops=stops)
         elif job is not None:
             decision = self._pipeline.defer(call, job, decision, waited, [claim.claim])
-        self._pipeline.events.decided_unasked(decision, [claim.limit], call.job, waited)
+        self._pipeline.events.emit_decided_locally(decision, [claim.limit], call.job, waited)
         return decision
 
     def _in_force(self, call: Call, cost: int | None) -> list[Claim]:

@@ -17,7 +17,7 @@ __all__ = ["shadow"]
 def shadow(
     claims: Sequence[Claim],
     found: Decision | None,
-    ask: Callable[[Claim], Decision],
+    decide: Callable[[Claim], Decision],
     report: Callable[[Decision], None],
 ) -> Decision:
     """
@@ -25,7 +25,7 @@ def shadow(
 
     Args:
         found: What the enforced limits decided; None if there are none.
-        ask: Decides one claim, for a caller that keeps no position.
+        decide: Decides one claim, for a caller that keeps no position.
         report: Called with each denial that there would have been.
 
     Returns:
@@ -33,7 +33,7 @@ def shadow(
     """
     for each in claims:
         try:
-            one = ask(each)
+            one = decide(each)
         except StoreUnavailable:
             one = Decision(
                 allowed=True, limit=each.limit, key=each.key, cost=each.cost, remaining=0, retry_after=0.0, delay=0.0,

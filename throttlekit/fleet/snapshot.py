@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from throttlekit._core.algorithm import Use
-from throttlekit._core.answer import Answer, Asker, Caller
+from throttlekit._core.answer import Answer, Caller, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import load_in_force
@@ -65,8 +65,8 @@ _LIMIT_REPORTED_S = 3_600
 class FleetStore(Protocol):
     """A store that the whole fleet sees."""
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer: ...
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
@@ -261,7 +261,7 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
     for at in range(0, len(keys), _AT_ONCE):
         some, around_us = keys[at : at + _AT_ONCE], time.time_ns() // 1000
         claims = [StoreClaim(each.bucket, each.limit.bind(0, around_us)) for each in some]
-        answer = store.ask(claims, Asker(Caller.PEEK))
+        answer = store.decide(claims, Requester(Caller.PEEK))
         asked_us = answer.asked_us or (answer.now_us,) * len(some)
         questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
         answers = iter(store.commands([each for those in questions for each in those]))
@@ -320,8 +320,8 @@ def _last_starts(store: FleetStore, keys: Mapping[int, tuple[Key, float]]) -> di
     for key, mean in keys.values():
         cost = max(1, min(round(mean), key.limit.most))
         claims.append(StoreClaim(key.bucket, key.limit.bind(cost, around_us), cost))
-    asker, found = Asker(Caller.PEEK), dict[int, float]()
-    answers = _ask_all(store, [Request([claim], asker) for claim in claims])
+    requester, found = Requester(Caller.PEEK), dict[int, float]()
+    answers = _ask_all(store, [Request([claim], requester) for claim in claims])
     for number, claim, answer in zip(keys, claims, answers, strict=True):
         if not isinstance(answer, Exception):
             after_ns = claim.cost * claim.algorithm.mark if claim.algorithm.overflows else 0
@@ -331,8 +331,8 @@ def _last_starts(store: FleetStore, keys: Mapping[int, tuple[Key, float]]) -> di
 
 def _ask_all(store: FleetStore, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
     if isinstance(store, SupportsBatch):
-        return store.ask_all(requests)
-    return [store.ask(request.claims, request.asker) for request in requests]
+        return store.decide_all(requests)
+    return [store.decide(request.claims, request.requester) for request in requests]
 
 
 def _process(text: str) -> Process:

@@ -48,7 +48,7 @@ class TenantCounts:
         self._others: dict[str, int] = {}
         """Units of tenants beyond the 10 000th, by limit."""
 
-    def decided(self, claim: Claim, *, allowed: bool, waited_us: int) -> None:
+    def record_decision(self, claim: Claim, *, allowed: bool, waited_us: int) -> None:
         """Count one decision on *claim*, of a limit that tenants share."""
         asked, known = claim.claim, (claim.limit.name, claim.limit.fingerprint, claim.claim.tenant)
         with self._lock:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from throttlekit._core.answer import Answer, Asker, Look
+from throttlekit._core.answer import Answer, Look, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
@@ -22,7 +22,7 @@ from throttlekit.stores.base import (
     SupportsForget,
     SupportsParts,
     SupportsScan,
-    ask_or_error,
+    decide_or_error,
 )
 from throttlekit.stores.memory import MemoryStore
 
@@ -54,17 +54,17 @@ class StoreAccess:
         """The server, without a user or a password, as `StoreUnavailable.server` has it; "": not known."""
         return str(getattr(self._store, "address", ""))
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
-        return self._store.ask(claims, asker, now_us, attempt=attempt)
+        return self._store.decide(claims, requester, now_us, attempt=attempt)
 
-    def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+    def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """Decide each of *requests*, in one round trip if the store supports it. An error replaces its answer."""
         if self._batched is None:
-            return [ask_or_error(self, request) for request in requests]
+            return [decide_or_error(self, request) for request in requests]
         try:
-            return list(self._batched.ask_all(requests))
+            return list(self._batched.decide_all(requests))
         except StoreUnavailable as error:
             return [error] * len(requests)
 
@@ -105,8 +105,8 @@ class StoreAccess:
     def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
         return self._ask([claim.bucket], lambda: self._store.list_waiting(claim, most))
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
-        self._ask([each.claim.bucket for each in charges], lambda: self._store.return_units(charges, asker, now_us))
+    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
+        self._ask([each.claim.bucket for each in charges], lambda: self._store.return_units(charges, requester, now_us))
 
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]

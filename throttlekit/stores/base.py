@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.answer import Answer, Asker, Look
+from throttlekit._core.answer import Answer, Look, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Drop
 from throttlekit._core.slowdown import Refusal, Remaining
@@ -25,7 +25,7 @@ __all__ = [
     "SupportsForget",
     "SupportsParts",
     "SupportsScan",
-    "ask_or_error",
+    "decide_or_error",
     "is_same_address",
 ]
 
@@ -34,14 +34,14 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 class Request(NamedTuple):
     """
-    The arguments of `Store.ask`. No two claims share a name.
+    The arguments of `Store.decide`. No two claims share a name.
 
     Attributes:
-        attempt: The name of this request of the job; see `Store.ask`.
+        attempt: The name of this request of the job; see `Store.decide`.
     """
 
     claims: Sequence[StoreClaim]
-    asker: Asker
+    requester: Requester
     attempt: str = ""
 
 
@@ -92,11 +92,11 @@ class Store(Protocol):
     `now_us` is for tests: the time to decide at.
     """
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         """
-        Decide as `throttlekit._core.decide.ask` does, and store the new state.
+        Decide as `throttlekit._core.decide.decide` does, and store the new state.
 
         Args:
             attempt: Names this question of the job. If it is repeated after an answer that was lost, so is a grant.
@@ -106,7 +106,7 @@ class Store(Protocol):
         """
         ...
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         """Return what `ask` charged, because another store denied it: as `wait_control.return_units` does."""
         ...
 
@@ -229,10 +229,10 @@ class Store(Protocol):
         ...
 
 
-def ask_or_error(store: Store, request: Request) -> Answer | Exception:
+def decide_or_error(store: Store, request: Request) -> Answer | Exception:
     """Ask *request*. Returns an error, and does not raise it."""
     try:
-        return store.ask(request.claims, request.asker, attempt=request.attempt)
+        return store.decide(request.claims, request.requester, attempt=request.attempt)
     except Exception as error:
         return error
 
@@ -241,9 +241,9 @@ def ask_or_error(store: Store, request: Request) -> Answer | Exception:
 class SupportsBatch(Protocol):
     """A store that answers several requests in one round trip. Optional."""
 
-    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+    def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         """
-        Decide each of *requests* by itself, one after the other, as `Store.ask` does. An error of one request
+        Decide each of *requests* by itself, one after the other, as `Store.decide` does. An error of one request
         replaces its answer.
 
         Raises:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from throttlekit._core.answer import Answer, Asker
+from throttlekit._core.answer import Answer, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.access import StoreAccess
-from throttlekit.stores.base import Request, Store, SupportsCommands, ask_or_error
+from throttlekit.stores.base import Request, Store, SupportsCommands, decide_or_error
 
 __all__ = ["CircuitBreaker"]
 
@@ -38,7 +38,7 @@ class _Outage:
     error: StoreUnavailable
     since: float
     name: str  # one of those that failed
-    ask_at: float = math.inf
+    probe_at: float = math.inf
     took: float = 0.0  # the last question
     logged: bool = False
 
@@ -63,29 +63,29 @@ class CircuitBreaker(StoreAccess):
         renew_lock_after_fork(self, "_lock")
         self._begin, self._fault = Every(clock=clock), Every(clock=clock)
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         if self._outages:
             self._turn_away([claim.bucket for claim in claims])
         began = self._clock()
         try:
-            answer = self._store.ask(claims, asker, now_us, attempt=attempt)
+            answer = self._store.decide(claims, requester, now_us, attempt=attempt)
         except StoreUnavailable as error:
-            self._failed([claim.bucket for claim in claims], error, self._clock() - began)
+            self._record_failure([claim.bucket for claim in claims], error, self._clock() - began)
             raise
         if self._outages:
-            self._answered([claim.bucket for claim in claims])
+            self._record_answer([claim.bucket for claim in claims])
         return answer
 
-    def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+    def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
         """
         Decide each of *requests*, in one round trip if the store supports it. An error replaces its answer. A request
         to a part that is known to be unavailable is not sent.
         """
         batched = self._batched
         if batched is None:
-            return [ask_or_error(self, request) for request in requests]
+            return [decide_or_error(self, request) for request in requests]
         answers: dict[int, Answer | Exception] = {}
         for number, request in enumerate(requests) if self._outages else ():
             try:
@@ -95,7 +95,7 @@ class CircuitBreaker(StoreAccess):
         asked = [number for number in range(len(requests)) if number not in answers]
         began = self._clock()
         try:
-            found = batched.ask_all([requests[number] for number in asked]) if asked else ()
+            found = batched.decide_all([requests[number] for number in asked]) if asked else ()
             answers.update(zip(asked, found, strict=True))
         except StoreUnavailable as error:
             answers.update(dict.fromkeys(asked, error))
@@ -103,9 +103,9 @@ class CircuitBreaker(StoreAccess):
         for number in asked:
             answer = answers[number]
             if isinstance(answer, StoreUnavailable):
-                self._failed(_names(requests[number]), answer, took)
+                self._record_failure(_names(requests[number]), answer, took)
             elif self._outages and not isinstance(answer, Exception):
-                self._answered(_names(requests[number]))
+                self._record_answer(_names(requests[number]))
         return [answers[number] for number in range(len(requests))]
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
@@ -124,13 +124,13 @@ class CircuitBreaker(StoreAccess):
         outages = [self._outages.get(part) for part in self._parts(names)] if self._outages else []
         for outage in outages:
             # A process that decides nothing hears of the fleet all the same, once the store is back.
-            if outage is not None and outage.ask_at > began:
+            if outage is not None and outage.probe_at > began:
                 raise _copy(outage.error, 1.0, called=True) from outage.error.__cause__
         try:
             return store.commands(commands)
         except StoreUnavailable as error:
             if error.part is not None:
-                self._failed(names, error, self._clock() - began)
+                self._record_failure(names, error, self._clock() - began)
             raise
 
     def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
@@ -140,10 +140,10 @@ class CircuitBreaker(StoreAccess):
         try:
             answer = question()
         except StoreUnavailable as error:
-            self._failed(names, error, self._clock() - began)
+            self._record_failure(names, error, self._clock() - began)
             raise
         if self._outages:
-            self._answered(names)
+            self._record_answer(names)
         return answer
 
     def _turn_away(self, names: Iterable[str]) -> None:
@@ -151,31 +151,33 @@ class CircuitBreaker(StoreAccess):
         parts, now = self._parts(names), self._clock()
         with self._lock:
             outages = [self._outages[part] for part in parts if part in self._outages]
-            last = max(outages, key=lambda outage: outage.ask_at, default=None)
-            if last is None or last.ask_at <= now:
+            last = max(outages, key=lambda outage: outage.probe_at, default=None)
+            if last is None or last.probe_at <= now:
                 for outage in outages:
                     # Not a flag: if the caller never returns, or the process forks, other callers take over.
                     # A request to several Sentinels or nodes may take longer than a second; another one is sent.
-                    outage.ask_at = now + min(max(_PROBE_INTERVAL, outage.took + _PAUSE_AFTER_FAILURE), _LONGEST_PROBE)
+                    outage.probe_at = now + min(
+                        max(_PROBE_INTERVAL, outage.took + _PAUSE_AFTER_FAILURE), _LONGEST_PROBE
+                    )
                 return
-            error, rest = last.error, min(last.ask_at - now, _PROBE_INTERVAL)
+            error, rest = last.error, min(last.probe_at - now, _PROBE_INTERVAL)
         raise _copy(error, rest, called=False) from error.__cause__
 
-    def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
+    def _record_failure(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
         error.retry_after = _PAUSE_AFTER_FAILURE
         if error.part is None:
             if self._fault.due():
                 _log.warning("%s%s. Other calls are not affected.", error, _at(error))
             if self._outages:
-                self._answered(names)  # the store has answered: such a call must not use up the one call a second
+                self._record_answer(names)  # the store has answered: such a call must not use up the one call a second
             return
         parts, now = self._parts(names), self._clock()
         with self._lock:
             for part in [error.part] if error.part in parts else parts:
                 outage = self._outages.setdefault(part, _Outage(error, now, parts.get(part, "")))
                 next_at = now + _PAUSE_AFTER_FAILURE
-                outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at
-                outage.error, outage.took, error.retry_after = error, took, min(outage.ask_at - now, _PROBE_INTERVAL)
+                outage.probe_at = min(outage.probe_at, next_at) if outage.probe_at > now else next_at
+                outage.error, outage.took, error.retry_after = error, took, min(outage.probe_at - now, _PROBE_INTERVAL)
                 if outage.logged or not self._begin.due():
                     continue
                 outage.logged = True
@@ -184,7 +186,7 @@ class CircuitBreaker(StoreAccess):
                     "but for limits whose on_store_failure= says otherwise.", error, _at(error),
                 )  # fmt: skip
 
-    def _answered(self, names: Iterable[str]) -> None:
+    def _record_answer(self, names: Iterable[str]) -> None:
         parts, now = self._parts(names), self._clock()
         with self._lock:
             # After a fail-over another node serves what the dead one did: no call goes to the dead one any more.

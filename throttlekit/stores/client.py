@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from throttlekit._core.answer import Asker
+from throttlekit._core.answer import Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores.redis import RedisStore
@@ -57,8 +57,8 @@ class ClientStore(RedisStore):
     def _close_idle(self) -> None:
         self._client.connection_pool.disconnect(inuse_connections=False)
 
-    def _decide(self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str) -> Any:
-        return self._run(*self._question(claims, asker, now_us, attempt))
+    def _decide(self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, attempt: str) -> Any:
+        return self._run(*self._question(claims, requester, now_us, attempt))
 
     def _command(self, *arguments: Any) -> Any:
         return self._client.execute_command(*arguments)

@@ -11,15 +11,15 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import RedisClusterException
 
-from throttlekit._core.answer import Answer, Asker
+from throttlekit._core.answer import Answer, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.wait_control import Charge, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, Slowing, ask_or_error
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, decide_or_error
 from throttlekit.stores.bells import NodeListeners, client_of_its_own
-from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.redis_server import renew_pool_lock_after_fork
 
@@ -35,7 +35,7 @@ class RedisClusterStore(RedisStore):
 
     All keys of one limit and key share one hash slot. Claims that share a hash slot are decided in one
     call; a job whose claims lie in several is decided hash slot by hash slot, and a denial gives back what
-    was charged before it (`ask_in_parts`): one round trip for each hash slot, and on a denial one more for
+    was charged before it (`decide_in_parts`): one round trip for each hash slot, and on a denial one more for
     each that was charged. The bound of each limit holds all the same.
 
     Args:
@@ -58,18 +58,18 @@ class RedisClusterStore(RedisStore):
         self._listeners = NodeListeners(self._client_of)
         renew_lock_after_fork(self, "_connect_lock")
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         numbers = {id(claim): number for number, claim in enumerate(claims)}
         groups = by_hash_slot(claims)
         if len(groups) == 1:
-            return super().ask(claims, asker, now_us, attempt=attempt)
+            return super().decide(claims, requester, now_us, attempt=attempt)
         parts = [Part(self, [numbers[id(claim)] for claim in group]) for group in groups]
-        return ask_in_parts(parts, claims, asker, now_us, attempt=attempt)
+        return decide_in_parts(parts, claims, requester, now_us, attempt=attempt)
 
-    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
-        return [ask_or_error(self, request) for request in requests]
+    def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+        return [decide_or_error(self, request) for request in requests]
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         answers: dict[int, bool] = {}
@@ -108,8 +108,8 @@ class RedisClusterStore(RedisStore):
                 pool.disconnect()
             self._cluster.close()
 
-    def _decide(self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str) -> Any:
-        return self._run(*self._question(claims, asker, now_us, attempt))
+    def _decide(self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, attempt: str) -> Any:
+        return self._run(*self._question(claims, requester, now_us, attempt))
 
     def _command(self, *arguments: Any) -> Any:
         # With target_nodes redis-py sends the command once. Without, it would send it again after a time-out.

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from throttlekit._core.answer import Answer, Asker, Look
+from throttlekit._core.answer import Answer, Look, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.pattern import matches
 from throttlekit._core.wait_control import Charge, Waiting, Where
@@ -25,9 +25,9 @@ from throttlekit.stores.base import (
     SupportsForget,
     SupportsParts,
     SupportsScan,
-    ask_or_error,
+    decide_or_error,
 )
-from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.waitlists import binding_where
 
 __all__ = ["GroupedStore", "grouped"]
@@ -68,12 +68,12 @@ class _Group:
     def part_of(self, name: str) -> str:
         return f"{self.label} {self.store.part_of(name) if isinstance(self.store, SupportsParts) else ''}"
 
-    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+    def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         if not isinstance(self.store, SupportsBatch):
-            return [ask_or_error(self, request) for request in requests]  # type: ignore[arg-type]
+            return [decide_or_error(self, request) for request in requests]  # type: ignore[arg-type]
         batched = self.store
         try:
-            answers = self.call(lambda _: batched.ask_all(requests))
+            answers = self.call(lambda _: batched.decide_all(requests))
         except StoreUnavailable as error:
             return [error] * len(requests)
         for answer in {id(each): each for each in answers}.values():
@@ -83,11 +83,13 @@ class _Group:
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self.call(lambda store: store.settle(corrections, now_us))
 
-    def ask(self, claims: Sequence[StoreClaim], asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-        return self.call(lambda store: store.ask(claims, asker, now_us, attempt=attempt))
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Any, now_us: int | None = None, *, attempt: str = ""
+    ) -> Any:
+        return self.call(lambda store: store.decide(claims, requester, now_us, attempt=attempt))
 
-    def return_units(self, charges: Sequence[Any], asker: Any, now_us: int | None = None) -> None:
-        self.call(lambda store: store.return_units(charges, asker, now_us))
+    def return_units(self, charges: Sequence[Any], requester: Any, now_us: int | None = None) -> None:
+        self.call(lambda store: store.return_units(charges, requester, now_us))
 
 
 class GroupedStore:
@@ -96,7 +98,7 @@ class GroupedStore:
     fleet keeps of all limits together, in the default one.
 
     A job with limits in several stores is decided store by store, and a denial gives back what was charged before it
-    (`ask_in_parts`), as on a cluster. The bound of each limit holds all the same.
+    (`decide_in_parts`), as on a cluster. The bound of each limit holds all the same.
 
     Args:
         default: The store of all other limits.
@@ -109,18 +111,18 @@ class GroupedStore:
         self._groups = [(pattern, _Group(f"group {pattern}", store)) for pattern, store in groups]
         self._known: dict[str, _Group] = {}
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         numbers: dict[Any, list[int]] = {}
         for number, claim in enumerate(claims):
             numbers.setdefault(self._of(claim.bucket), []).append(number)
         if len(numbers) == 1:
-            return next(iter(numbers)).ask(claims, asker, now_us, attempt=attempt)  # type: ignore[no-any-return]
+            return next(iter(numbers)).decide(claims, requester, now_us, attempt=attempt)  # type: ignore[no-any-return]
         parts = [Part(group, those, group.failed) for group, those in numbers.items()]
-        return ask_in_parts(parts, claims, asker, now_us, attempt=attempt)
+        return decide_in_parts(parts, claims, requester, now_us, attempt=attempt)
 
-    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+    def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         answers: dict[int, Answer | Exception] = {}
         together: dict[_Group, list[int]] = {}
         for number, request in enumerate(requests):
@@ -128,12 +130,12 @@ class GroupedStore:
             if len(groups) == 1:
                 together.setdefault(groups.pop(), []).append(number)
         for group, numbers in together.items():
-            answers.update(zip(numbers, group.ask_all([requests[number] for number in numbers]), strict=True))
-        return [answers.get(number) or ask_or_error(self, request) for number, request in enumerate(requests)]
+            answers.update(zip(numbers, group.decide_all([requests[number] for number in numbers]), strict=True))
+        return [answers.get(number) or decide_or_error(self, request) for number, request in enumerate(requests)]
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         self._each(
-            charges, lambda store, those: store.return_units(those, asker, now_us), lambda each: each.claim.bucket
+            charges, lambda store, those: store.return_units(those, requester, now_us), lambda each: each.claim.bucket
         )
 
     def look(

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from throttlekit._core.algorithm import Algorithm, stored_until_us
-from throttlekit._core.answer import Answer, Asker, Caller, Look, Reason
+from throttlekit._core.answer import Answer, Caller, Look, Reason, Requester
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decide import Bell, Stored, ask, forget, look
+from throttlekit._core.decide import Bell, Stored, decide, forget, look
 from throttlekit._core.storage_keys import granted_name, wait_names
 from throttlekit._core.wait_control import (
     Charge,
@@ -65,28 +65,31 @@ class MemoryStore:
         self._writes_until_sweep = _WRITES_PER_SWEEP
         self._listeners: dict[str, Callable[[str, Sequence[Wake]], None]] = {}
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             states = [self._stored(claim, now_us) for claim in claims]
             names = [claim.bucket for claim in claims]
             lists = [state.waitlist for state in states if state.waitlist is not None]
-            waited = any(asker.job in waitlist.entries for waitlist in lists)
+            waited = any(requester.job in waitlist.entries for waitlist in lists)
             repeats = attempt and not waited and not any(each.pause.at(now_us).until_us > now_us for each in lists)
-            granted = self._get(granted_name(claims[0].bucket, asker.job), now_us) if repeats else None
-            if isinstance(granted, tuple) and granted[0] == f"{asker.owner} {attempt}":
+            granted = self._get(granted_name(claims[0].bucket, requester.job), now_us) if repeats else None
+            if isinstance(granted, tuple) and granted[0] == f"{requester.owner} {attempt}":
                 return granted[1]  # type: ignore[no-any-return]
-            answer, changed = ask(
-                claims, states, now_us, asker, lambda owner, i, wake: bell(owner, names[i], wake), self._epoch()
+            answer, changed = decide(
+                claims, states, now_us, requester, lambda owner, i, wake: bell(owner, names[i], wake), self._epoch()
             )
             for claim, before, after in zip(claims, states, changed, strict=True):
                 self._put_stored(claim, before, after, now_us)
-            if answer.reason is Reason.ALLOWED and waited and attempt and asker.caller is not Caller.PEEK:
+            if answer.reason is Reason.ALLOWED and waited and attempt and requester.caller is not Caller.PEEK:
                 again = answer._replace(wakes=(), looks=())
                 self._put(
-                    granted_name(claims[0].bucket, asker.job), (f"{asker.owner} {attempt}", again), now_us, now_us
+                    granted_name(claims[0].bucket, requester.job),
+                    (f"{requester.owner} {attempt}", again),
+                    now_us,
+                    now_us,
                 )
             return answer
 
@@ -118,11 +121,11 @@ class MemoryStore:
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
         self.forget(claims, (), now_us=now_us)
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
+    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
         epoch = self._epoch()
 
         def returned(number: int, state: Stored, now_us: int, bell: Bell) -> Stored:
-            return return_units(charges[number], number, state, now_us, asker, bell, epoch)
+            return return_units(charges[number], number, state, now_us, requester, bell, epoch)
 
         self._change_lists([each.claim for each in charges], returned, now_us)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Use
-from throttlekit._core.answer import Answer, Asker, Caller, Kept, Position, Reason, Waited
+from throttlekit._core.answer import Answer, Caller, Kept, Position, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import bears_early, scarcity
 from throttlekit._core.late import EARLY_US, LATE_EARLY_US
@@ -15,17 +15,17 @@ from throttlekit._core.wait_control import Charge
 from throttlekit._core.waitlist import TURN_US
 from throttlekit.errors import StoreUnavailable
 
-__all__ = ["Part", "ask_in_parts"]
+__all__ = ["Part", "decide_in_parts"]
 
 
 class _Decider(Protocol):
     """The verbs of a store that a part needs."""
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer: ...
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None: ...
+    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None: ...
 
 
 class Part(NamedTuple):
@@ -46,10 +46,10 @@ class _Answered(NamedTuple):
     answer: Answer
 
 
-def ask_in_parts(
+def decide_in_parts(
     parts: Sequence[Part],
     claims: Sequence[StoreClaim],
-    asker: Asker,
+    requester: Requester,
     now_us: int | None = None,
     *,
     attempt: str = "",
@@ -80,31 +80,31 @@ def ask_in_parts(
             be held.
     """
     answered: list[_Answered] = []
-    asker = asker._replace(most_early_us=min(asker.most_early_us, _most_early_us(parts, claims)))
+    requester = requester._replace(most_early_us=min(requester.most_early_us, _most_early_us(parts, claims)))
     ordered = list(parts)
     if not in_order:
         ordered.sort(key=lambda part: (not part.failed, *min(scarcity(claims[i]) for i in part.claims)))
     try:
         for part in ordered:
-            answer = part.store.ask([claims[number] for number in part.claims], asker, now_us, attempt=attempt)
+            answer = part.store.decide([claims[number] for number in part.claims], requester, now_us, attempt=attempt)
             answered.append(_Answered(part, answer))
-            asker = _with_waited(asker, answer)
-            if answer.reason is not Reason.ALLOWED and asker.caller is not Caller.PEEK:
+            requester = _with_waited(requester, answer)
+            if answer.reason is not Reason.ALLOWED and requester.caller is not Caller.PEEK:
                 break
     except BaseException:  # also an interrupt, such as a job's time limit
-        _return_all(answered, claims, asker, None, now_us)
+        _return_all(answered, claims, requester, None, now_us)
         raise
     denials = [each for each in answered if each.answer.reason is not Reason.ALLOWED]
     if not denials:
         return _merge(answered, answered[-1], len(claims), returned=())
-    if asker.caller is Caller.PEEK:
+    if requester.caller is Caller.PEEK:
         return _merge(answered, max(denials, key=_weight), len(claims), returned=())
     (denied,), charged = denials, answered[:-1]
-    failure = _return_all(charged, claims, asker, denied, now_us)
-    if asker.job and denied.answer.reason is not Reason.FULL:
+    failure = _return_all(charged, claims, requester, denied, now_us)
+    if requester.job and denied.answer.reason is not Reason.FULL:
         for part in ordered[len(answered) :]:
             with suppress(StoreUnavailable):  # then it gets a position there with its next request
-                part.store.return_units([Charge(claims[number]) for number in part.claims], asker, now_us)
+                part.store.return_units([Charge(claims[number]) for number in part.claims], requester, now_us)
     if failure is not None:
         raise failure
     return _merge(answered, denied, len(claims), returned=charged)
@@ -122,14 +122,14 @@ def _is_rate(claim: StoreClaim) -> bool:
     return claim.algorithm.size > 0 and not claim.algorithm.estimates
 
 
-def _with_waited(asker: Asker, answer: Answer) -> Asker:
+def _with_waited(requester: Requester, answer: Answer) -> Requester:
     """
-    *asker*, and how the job has waited as far as a part knows. A grant that the part repeats may be older.
+    *requester*, and how the job has waited as far as a part knows. A grant that the part repeats may be older.
     """
     if answer.waited is None:
-        return asker
-    for_us, denials = max(asker.waited_us, answer.waited.for_us), max(asker.denials, answer.waited.denials)
-    return asker._replace(waited_us=for_us, denials=denials)
+        return requester
+    for_us, denials = max(requester.waited_us, answer.waited.for_us), max(requester.denials, answer.waited.denials)
+    return requester._replace(waited_us=for_us, denials=denials)
 
 
 def _weight(each: _Answered) -> tuple[bool, int]:
@@ -189,7 +189,7 @@ def _merge_waited(binding: _Answered, answered: Sequence[_Answered]) -> Waited |
 def _return_all(
     charged: Sequence[_Answered],
     claims: Sequence[StoreClaim],
-    asker: Asker,
+    requester: Requester,
     denied: _Answered | None,
     now_us: int | None,
 ) -> StoreUnavailable | None:
@@ -204,8 +204,8 @@ def _return_all(
     """
     failure: StoreUnavailable | None = None
     if denied is not None and denied.answer.reason is Reason.FULL:
-        asker = asker._replace(job="")  # it is refused, and waits nowhere
-    if asker.caller is Caller.PEEK:
+        requester = requester._replace(job="")  # it is refused, and waits nowhere
+    if requester.caller is Caller.PEEK:
         return None
     for part, answer in charged:
         charges = [
@@ -216,7 +216,7 @@ def _return_all(
         if not charges:
             continue
         try:
-            part.store.return_units(charges, asker, now_us)
+            part.store.return_units(charges, requester, now_us)
         except StoreUnavailable as error:
             if any(each.claim.algorithm.holder for each in charges):
                 failure = failure or error

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from redis import exceptions
 
-from throttlekit._core.answer import Answer, Asker, Look
+from throttlekit._core.answer import Answer, Look, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import bucket_of, granted_name, is_waitlist, wait_names
 from throttlekit._core.wait_control import Charge, Waiting, Where
 from throttlekit._core.waitlist import Wake
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, Slowing, ask_or_error
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, decide_or_error
 from throttlekit.stores.bells import Listener, client_of_its_own
 from throttlekit.stores.errors import STORE_ERRORS
 from throttlekit.stores.redis_server import RedisServer
@@ -23,12 +23,12 @@ from throttlekit.stores.waitlists import MOST_LISTED, batches, binding_where, un
 from throttlekit.stores.wire import (
     Script,
     answer_of,
-    ask_frame,
-    asker_arguments,
     charge_arguments,
     claims_arguments,
+    decide_frame,
     encoded,
     look_of,
+    requester_arguments,
     script_for,
     slowing_arguments,
     wait_keys,
@@ -56,26 +56,26 @@ class RedisStore(RedisServer):
 
     # Questions
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         try:
-            return answer_of(self._decide(claims, asker, now_us, attempt))
+            return answer_of(self._decide(claims, requester, now_us, attempt))
         except STORE_ERRORS as error:
             raise self._failed(claims[0].bucket, error) from error
 
-    def ask_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
-        questions = [self._question(each.claims, each.asker, None, each.attempt) for each in requests]
+    def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+        questions = [self._question(each.claims, each.requester, None, each.attempt) for each in requests]
         commands = [("EVALSHA", script.sha, *arguments) for script, arguments in questions]
         try:
             replies = self._call(requests[0].claims[0].bucket, lambda: self._send_all(commands))
         except ConfigurationError:  # a text of one request cannot be encoded, and nothing was sent
-            return [ask_or_error(self, request) for request in requests]
+            return [decide_or_error(self, request) for request in requests]
         return [self._answer_of_reply(*each) for each in zip(requests, questions, replies, strict=True)]
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None:
-        who = [asker.caller.value, encoded(asker.job), encoded(asker.owner)]
-        waited = [asker.waited_us, asker.denials]
+    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
+        who = [requester.caller.value, encoded(requester.job), encoded(requester.owner)]
+        waited = [requester.waited_us, requester.denials]
 
         def return_units(those: Sequence[Charge]) -> None:
             head = [_or_empty(now_us), len(those), *who, self._epoch(), *waited]
@@ -167,20 +167,20 @@ class RedisStore(RedisServer):
 
     # How
 
-    def _decide(self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str) -> Any:
-        epoch = self._epoch() if asker.job else "0"
+    def _decide(self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, attempt: str) -> Any:
+        epoch = self._epoch() if requester.job else "0"
         try:
-            return self._pool.execute(ask_frame(claims, asker, _or_empty(now_us), epoch, attempt))
+            return self._pool.execute(decide_frame(claims, requester, _or_empty(now_us), epoch, attempt))
         except exceptions.NoScriptError:  # the server ran nothing, so this cannot charge twice
-            script, arguments = self._question(claims, asker, now_us, attempt)
+            script, arguments = self._question(claims, requester, now_us, attempt)
             return self._command("EVAL", script.text, *arguments)
 
     def _question(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None, attempt: str
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, attempt: str
     ) -> tuple[Script, list[Any]]:
-        keys = wait_keys(claims) + ([granted_name(claims[0].bucket, asker.job)] if attempt else [])
-        head = asker_arguments(claims, asker, _or_empty(now_us), self._epoch(), attempt)
-        return self._script("ask", claims), [len(keys), *keys, *head, *claims_arguments(claims)]
+        keys = wait_keys(claims) + ([granted_name(claims[0].bucket, requester.job)] if attempt else [])
+        head = requester_arguments(claims, requester, _or_empty(now_us), self._epoch(), attempt)
+        return self._script("decide", claims), [len(keys), *keys, *head, *claims_arguments(claims)]
 
     def _answer_of_reply(self, request: Request, question: tuple[Script, list[Any]], reply: Any) -> Answer | Exception:
         try:

@@ -146,7 +146,7 @@ def slots_of(request: Request) -> list[Correction]:
     What gives back the slots that *request* may have been granted; nothing for a peek, nor of a workflow's slot, which
     other jobs of it may hold.
     """
-    if request.asker.caller is Caller.PEEK:
+    if request.requester.caller is Caller.PEEK:
         return []
     return [
         Correction(claim.bucket, claim.algorithm, 0, -claim.algorithm.size)

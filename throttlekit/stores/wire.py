@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import throttlekit_lua
 from throttlekit._core.algorithm import Algorithm, Use
-from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Kept, Look, Position, Reason, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Answer, Kept, Look, Position, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import early_us_of
 from throttlekit._core.latency import Drop
@@ -20,14 +20,28 @@ from throttlekit._core.waitlist import Place, State, Wake
 from throttlekit.stores.base import Slowing
 
 __all__ = [
-    "Script", "UnusableReply", "answer_of", "ask_frame", "asker_arguments", "bell_of",
-    "charge_arguments", "claims_arguments", "command", "encode", "encoded", "look_of", "script_for",
-    "slowing_arguments", "wait_keys", "waiting_of", "where_of",
+    "Script",
+    "UnusableReply",
+    "answer_of",
+    "bell_of",
+    "charge_arguments",
+    "claims_arguments",
+    "command",
+    "decide_frame",
+    "encode",
+    "encoded",
+    "look_of",
+    "requester_arguments",
+    "script_for",
+    "slowing_arguments",
+    "wait_keys",
+    "waiting_of",
+    "where_of",
 ]  # fmt: skip
 
 _CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.FULL, Reason.PAUSED)
-"""Reasons by the numbers that ask.lua returns."""
+"""Reasons by the numbers that decide.lua returns."""
 _PLACE = 30
 _ENDS = [name.encode() for name in wait_names("")]
 _STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
@@ -85,14 +99,17 @@ def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
     return [name for claim in claims for name in (claim.bucket, *wait_names(claim.bucket))]
 
 
-def asker_arguments(claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str) -> list[Any]:
-    """The arguments of ask.lua that describe the caller. *now*: "" for the server's time."""
-    if asker is WITHOUT_JOB and not attempt:
+def requester_arguments(
+    claims: Sequence[StoreClaim], requester: Requester, now: int | str, epoch: str, attempt: str
+) -> list[Any]:
+    """The arguments of decide.lua that describe the caller. *now*: "" for the server's time."""
+    if requester is WITHOUT_JOB and not attempt:
         return [] if now == "" else [now]
-    wait = "" if asker.max_wait_us is None else asker.max_wait_us
-    who = f"{asker.denials} {asker.caller.value} {asker.owner} {asker.free} {wait} {epoch} {asker.waited_us}"
-    rest = encoded(f"{who} {early_us_of(claims, asker)} {attempt}"), encoded(asker.job)
-    return list(rest) if now == "" else [now, *rest]
+    wait = "" if requester.max_wait_us is None else requester.max_wait_us
+    who = f"{requester.denials} {requester.caller.value} {requester.owner} {requester.free} {wait} {epoch}"
+    rest = f"{who} {requester.waited_us} {early_us_of(claims, requester)} {attempt}"
+    head = encoded(rest), encoded(requester.job)
+    return list(head) if now == "" else [now, *head]
 
 
 def encoded(text: str) -> bytes:
@@ -100,13 +117,13 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def ask_frame(claims: Sequence[StoreClaim], asker: Asker, now: int | str, epoch: str, attempt: str) -> bytes:
+def decide_frame(claims: Sequence[StoreClaim], requester: Requester, now: int | str, epoch: str, attempt: str) -> bytes:
     """The whole command of a question, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
     keys, terms = _encode_claims(*claims)
     codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
-    who = asker_arguments(claims, asker, now, epoch, attempt)
+    who = requester_arguments(claims, requester, now, epoch, attempt)
     if attempt:
-        keys += encode((granted_name(claims[0].bucket, asker.job),))
+        keys += encode((granted_name(claims[0].bucket, requester.job),))
     return b"".join((_head(codes, bool(attempt), len(who)), keys, encode(who), terms))
 
 
@@ -128,14 +145,14 @@ def _encode_names(bucket: bytes) -> bytes:
 
 
 @lru_cache
-def _head(codes: str, has_attempt: bool, asker: int) -> bytes:
-    script, keys = script_for("ask", frozenset(codes)), 5 * len(codes) + has_attempt
-    return b"*%d\r\n" % (3 + keys + asker + 3 * len(codes)) + encode(("EVALSHA", script.sha, keys))
+def _head(codes: str, has_attempt: bool, requester: int) -> bytes:
+    script, keys = script_for("decide", frozenset(codes)), 5 * len(codes) + has_attempt
+    return b"*%d\r\n" % (3 + keys + requester + 3 * len(codes)) + encode(("EVALSHA", script.sha, keys))
 
 
 def answer_of(reply: Any) -> Answer:
     """
-    Parse the reply of ask.lua.
+    Parse the reply of decide.lua.
 
     Raises:
         UnusableReply: The script cannot have sent this.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from throttlekit._core.algorithm import Use
-from throttlekit._core.answer import Answer, Asker, Reason
+from throttlekit._core.answer import Answer, Reason, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.wait_control import Charge
 from throttlekit._wiring import wiring_of
@@ -156,8 +156,8 @@ class _FixedStore(MemoryStore):
         super().__init__()
         self._delay = delay
 
-    def ask(
-        self, claims: Sequence[StoreClaim], asker: Asker, now_us: int | None = None, *, attempt: str = ""
+    def decide(
+        self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         now_us = time.time_ns() // 1000 if now_us is None else now_us
         uses = tuple(Use(0, now_us) for _ in claims)
@@ -165,7 +165,7 @@ class _FixedStore(MemoryStore):
             return Answer(Reason.ALLOWED, 0, now_us, now_us, uses)
         return Answer(Reason.EXHAUSTED, 0, now_us, now_us + round(self._delay * 1_000_000), uses)
 
-    def return_units(self, charges: Sequence[Charge], asker: Asker, now_us: int | None = None) -> None: ...
+    def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None: ...
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         return [True] * len(leases)

@@ -17,7 +17,7 @@ from throttlekit._core.algorithms.fixed_window import FixedWindow
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
 from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
-from throttlekit._core.answer import WITHOUT_JOB, Answer, Asker, Caller, Look
+from throttlekit._core.answer import WITHOUT_JOB, Answer, Caller, Look, Requester
 from throttlekit._core.claim import UNIT, StoreClaim
 from throttlekit._core.latency import Drop
 from throttlekit._core.limit.base import Limit
@@ -92,7 +92,7 @@ class StoreConformance:
 
             def ask() -> None:
                 for _ in range(25):
-                    passed.append(store.ask([_claim(limit, "")], WITHOUT_JOB, _NOW_US).allowed)
+                    passed.append(store.decide([_claim(limit, "")], WITHOUT_JOB, _NOW_US).allowed)
 
             threads = [threading.Thread(target=ask) for _ in range(8)]
             for each in threads:
@@ -109,7 +109,7 @@ class StoreConformance:
     def test_store_owns_the_clock(self) -> None:
         """Without a time given, an answer has the store's own time, which never decreases."""
         with self._store() as store:
-            times = [store.ask([_claim(_BUCKETS[0], "")], WITHOUT_JOB).now_us for _ in range(3)]
+            times = [store.decide([_claim(_BUCKETS[0], "")], WITHOUT_JOB).now_us for _ in range(3)]
         assert times[0] > 0
         assert times == sorted(times)
 
@@ -119,17 +119,17 @@ class StoreConformance:
         with self._store() as store:
             for allowed in (True, False):
                 for key in (*keys, "x" * 10_000):
-                    assert store.ask([_claim(_BUCKETS[1], key)], WITHOUT_JOB, _NOW_US).allowed is allowed, key[:20]
+                    assert store.decide([_claim(_BUCKETS[1], key)], WITHOUT_JOB, _NOW_US).allowed is allowed, key[:20]
 
     def test_works_again_after_close(self) -> None:
         """And what was stored outside of this process is still there; so is what `reset` leaves: nothing."""
         claim = _claim(_BUCKETS[1], "")
         with self._store() as store:
-            assert store.ask([claim], WITHOUT_JOB, _NOW_US).allowed
+            assert store.decide([claim], WITHOUT_JOB, _NOW_US).allowed
             store.close()
-            store.ask([claim], WITHOUT_JOB, _NOW_US)
+            store.decide([claim], WITHOUT_JOB, _NOW_US)
             store.reset([claim.bucket])
-            assert store.ask([claim], WITHOUT_JOB, _NOW_US).allowed
+            assert store.decide([claim], WITHOUT_JOB, _NOW_US).allowed
 
     @contextmanager
     def _store(self) -> Generator[Store, None, None]:
@@ -179,7 +179,7 @@ class _History:
             for key in (
                 _KEYS if isinstance(limit, Concurrency) else ()
             ):  # one is held all the time: nothing is forgotten
-                self._both("ask", [_claim(limit, key, holder="first#0", now_us=self.now_us)], WITHOUT_JOB)
+                self._both("decide", [_claim(limit, key, holder="first#0", now_us=self.now_us)], WITHOUT_JOB)
         steps = {
             self._ask: 8, self._ask_again: 8, self._end: 4, self._look: 3, self._wake: 1, self._forget: 0.5,
             self._settle: 1, self._pause: 0.3, self._slow: 0.3, self._where: 1, self._list: 0.5,
@@ -209,13 +209,15 @@ class _History:
         return [*{each.bucket: each for each in claims}.values()]
 
     def _put(self, job: _Job, caller: Caller) -> None:
-        asker = Asker(caller, job.id, job.owner, self.rnd.choice([0, 1, 8]), self.rnd.choice([None, 60 * _SECOND_US]))
-        answer = self._both("ask", job.claims, asker)
+        requester = Requester(
+            caller, job.id, job.owner, self.rnd.choice([0, 1, 8]), self.rnd.choice([None, 60 * _SECOND_US])
+        )
+        answer = self._both("decide", job.claims, requester)
         if answer.allowed and caller is not Caller.PEEK:
             if self.rnd.random() < 0.15:  # as if another store had denied it
                 instants = [use.full_us for use in answer.uses]
                 charges = [Charge(each, self.now_us, at) for each, at in zip(job.claims, instants, strict=True)]
-                self._both("return_units", charges, asker)
+                self._both("return_units", charges, requester)
                 return
             job.granted_us = self.now_us
             self.running.append(job)
@@ -307,8 +309,8 @@ def _listen(store: Store, owner: str) -> Callable[[], None]:
     first, second = (_claim(limit, "listen", holder=f"{name}#0") for name in ("first", "second"))
     for _ in range(_TRIES):
         store.reset([first.bucket])
-        assert store.ask([first], WITHOUT_JOB, _NOW_US).allowed
-        assert not store.ask([second], Asker(Caller.JOB, "job", owner, 1), _NOW_US).allowed
+        assert store.decide([first], WITHOUT_JOB, _NOW_US).allowed
+        assert not store.decide([second], Requester(Caller.JOB, "job", owner, 1), _NOW_US).allowed
         store.release([Lease(first.bucket, first.algorithm, _NOW_US)], _NOW_US)
         if woken.wait(1):
             store.reset([first.bucket])

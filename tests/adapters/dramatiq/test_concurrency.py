@@ -237,10 +237,10 @@ def test_a_message_that_is_woken_in_vain_waits_on_and_the_broker_hears_nothing(
         wait_until(lambda: held(worker, site) == 1, description="it waits")
         before = operations.enqueued, operations.acked
         for _ in range(20):
-            denials = waker.waited(id_).denials
+            denials = waker.waited_of(id_).denials
             waker.on_wakes(bucket, [Wake(id_, 0)])
             wait_until(
-                lambda: waker.waited(id_).denials > denials and held(worker, site) == 1,  # noqa: B023
+                lambda: waker.waited_of(id_).denials > denials and held(worker, site) == 1,  # noqa: B023
                 description="it was denied once more, and waits again",
             )
         assert (operations.enqueued, operations.acked) == before

@@ -120,7 +120,7 @@ def test_max_age_is_no_expiry_without_an_age_limit_before_us(stub: Site) -> None
     job.send_with_options(max_age=1)
     with stub.working():
         stub.until_ran(1)
-    assert {request.asker.max_wait_us for request, _ in store.asked} == {None}
+    assert {request.requester.max_wait_us for request, _ in store.asked} == {None}
 
 
 @pytest.fixture

@@ -124,11 +124,11 @@ class _Store(MemoryStore):
 
     away = False
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-        request = Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+        request = Request(claims, requester, attempt)
         if self.away:
             raise StoreUnavailable("away")
-        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
 def test_a_task_object_that_is_enqueued_twice_waits_twice_for_a_store(redis_url: str) -> None:

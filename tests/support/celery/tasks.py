@@ -42,9 +42,9 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
     class Store(DenyBefore):
         """It counts its answers, for all processes."""
 
-        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-            request = Request(claims, asker, attempt)
-            verdict = super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+            request = Request(claims, requester, attempt)
+            verdict = super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
             record.incr(f"{prefix}:store:{'granted' if verdict.allowed else 'denied'}")
             self.asked.clear()
             return verdict

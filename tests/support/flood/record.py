@@ -71,18 +71,20 @@ class RecordingStore(Passing):
         self._record = record
         self._count = count
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-        request = Request(claims, asker, attempt)
-        return self._noted(request, self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt))
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+        request = Request(claims, requester, attempt)
+        return self._noted(
+            request, self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
+        )
 
-    def ask_all(self, requests: Sequence[Request]) -> list[Any]:
+    def decide_all(self, requests: Sequence[Request]) -> list[Any]:
         """What event loops ask together."""
         inner: Any = self.inner
-        answers = zip(requests, inner.ask_all(requests), strict=True)
+        answers = zip(requests, inner.decide_all(requests), strict=True)
         return [each if isinstance(each, Exception) else self._noted(request, each) for request, each in answers]
 
     def _noted(self, request: Request, verdict: Any) -> Any:
-        if request.asker.caller is Caller.PEEK:
+        if request.requester.caller is Caller.PEEK:
             return verdict
         self._count(f"store: {verdict.reason.value}")
         if verdict.allowed:

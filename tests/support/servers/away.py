@@ -6,7 +6,7 @@ from typing import Any
 
 from support.servers.stores import Passing
 from throttlekit import StoreUnavailable
-from throttlekit._core.answer import Answer, Asker
+from throttlekit._core.answer import Answer, Requester
 from throttlekit.stores import MemoryStore, Store
 
 __all__ = ["Away"]
@@ -25,8 +25,8 @@ class Away(Passing):
         self.inner = MemoryStore() if inner is None else inner
         self.is_away, self.asked = True, 0
 
-    def ask(self, claims: Any, asker: Asker, now_us: int | None = None, *, attempt: str = "") -> Answer:
+    def decide(self, claims: Any, requester: Requester, now_us: int | None = None, *, attempt: str = "") -> Answer:
         self.asked += 1
         if self.is_away:
             raise StoreUnavailable("the store gave no usable answer: TimeoutError", part="")
-        return super().ask(claims, asker, now_us, attempt=attempt)
+        return super().decide(claims, requester, now_us, attempt=attempt)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from throttlekit._core.algorithm import Use
-from throttlekit._core.answer import Answer, Asker, Reason
+from throttlekit._core.answer import Answer, Reason, Requester
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.stores.redis import RedisStore
 
@@ -20,7 +20,7 @@ _OF_WAITLISTS = {"forget", "list_waiting", "listen", "look", "return_units", "wa
 
 def ask(store: Store, request: Request, now_us: int | None = None) -> Answer:
     """What *store* answers to *request*."""
-    return store.ask(request.claims, request.asker, now_us, attempt=request.attempt)
+    return store.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
 class Passing:
@@ -28,8 +28,8 @@ class Passing:
 
     inner: Store
 
-    def ask(self, claims: Any, asker: Asker, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        return self.inner.ask(claims, asker, now_us, attempt=attempt)
+    def decide(self, claims: Any, requester: Requester, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        return self.inner.decide(claims, requester, now_us, attempt=attempt)
 
     def settle(self, corrections: Any, now_us: int | None = None) -> None:
         self.inner.settle(corrections, now_us)
@@ -69,8 +69,8 @@ class Recording(Passing):
         self._lock = threading.Lock()
         self.asked: list[tuple[Request, Answer]] = []
 
-    def ask(self, claims: Any, asker: Asker, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Requester, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
         answer = self._decide(request, now_us)
         with self._lock:
             self.asked.append((request, answer))
@@ -95,7 +95,7 @@ class Recording(Passing):
             return {claim.bucket for request, _ in self.asked for claim in request.claims}
 
     def _decide(self, request: Request, now_us: int | None) -> Answer:
-        return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
 class EventDispatcher(Recording):
@@ -136,7 +136,7 @@ class DenyBefore(Recording):
     def _decide(self, request: Request, now_us: int | None) -> Answer:
         now_us = time.time_ns() // 1000
         uses = tuple(Use(0, now_us) for _ in request.claims)
-        job = request.asker.job
+        job = request.requester.job
         with self._counting:
             self._asked_by[job] += 1
             grant = self._asked_by[job] % (self._denials + 1) == 0
@@ -149,5 +149,5 @@ class DenyBefore(Recording):
 class Listed(RedisStore):
     """A Redis store whose decisions go the way of every other command: all that is sent passes through `_run`."""
 
-    def _decide(self, claims: Any, asker: Asker, now_us: int | None, attempt: str) -> Any:
-        return self._run(*self._question(claims, asker, now_us, attempt))
+    def _decide(self, claims: Any, requester: Requester, now_us: int | None, attempt: str) -> Any:
+        return self._run(*self._question(claims, requester, now_us, attempt))

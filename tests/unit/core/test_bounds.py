@@ -73,7 +73,7 @@ class Key:
         charge = self.bind(cost)
         return charge.ready_us(charge.sanitize(self.state, now_us), now_us)
 
-    def ask(self, now_us: int, cost: int = 1, true_us: int | None = None) -> bool:
+    def decide(self, now_us: int, cost: int = 1, true_us: int | None = None) -> bool:
         charge = self.bind(cost)
         state = charge.sanitize(self.state, now_us)
         if state is not self.state:
@@ -94,7 +94,7 @@ class Key:
     def drain(self, now_us: int) -> int:
         """Ask for single units until none is left."""
         count = 0
-        while self.ask(now_us):
+        while self.decide(now_us):
             count += 1
         return count
 
@@ -145,7 +145,7 @@ def test_no_window_passes_more_than_its_bound(limit: Limit, seed: int, length: i
     for _ in range(length):
         cost = key.draw_cost(rnd)
         now_us = key.next_us(rnd, now_us, cost)
-        key.ask(now_us, cost)
+        key.decide(now_us, cost)
     assert_bound(limit, key.passed)
 
 
@@ -163,7 +163,7 @@ def test_promised_instant_is_the_first_that_passes(limit: Limit, seed: int, leng
         if ready_us > now_us:
             assert key.ready_us(ready_us - 1, cost) > ready_us - 1
         now_us = key.next_us(rnd, now_us, cost)
-        key.ask(now_us, cost)
+        key.decide(now_us, cost)
 
 
 @quick
@@ -172,7 +172,7 @@ def test_cost_of_zero_only_looks(limit: Limit) -> None:
     charge = Key(limit).bind(0)
     assert charge.sanitize(None, START_US) is None
     exhausted = Key(limit)
-    assert exhausted.ask(START_US, limit.capacity)
+    assert exhausted.decide(START_US, limit.capacity)
     for state in (None, exhausted.state):
         assert charge.ready_us(state, START_US) == START_US
         assert charge.admit(state, START_US) is state
@@ -196,7 +196,7 @@ def test_clock_that_steps_back_admits_nothing_extra(limit: Limit, seed: int, len
         true_us = key.next_us(rnd, true_us - behind_us, cost) + behind_us
         if rnd.random() < 0.1:
             behind_us += rnd.randint(0, rnd.choice(back_us))
-        key.ask(true_us - behind_us, cost, true_us)
+        key.decide(true_us - behind_us, cost, true_us)
 
     def extra(first_us: int, last_us: int) -> int:
         more = limit.amount if isinstance(limit, FixedWindow) else int(isinstance(limit, SlidingWindow))
@@ -226,7 +226,7 @@ def _work(limit: Limit, seed: int, length: int) -> tuple[list[Job], list[tuple[i
             running.remove(job)
             key.settle(now_us, job.granted_us, job.cost, job.actual)
             given_back.append((now_us, job))
-        if key.ask(now_us, cost) and cost:
+        if key.decide(now_us, cost) and cost:
             ends_us = now_us + rnd.choice([0, 1, rnd.randint(0, limit.period_us), rnd.randint(0, 3 * limit.period_us)])
             jobs.append(job := Job(now_us, cost, rnd.choice([0, cost, rnd.randint(0, cost)]), ends_us))
             running.append(job)
@@ -265,9 +265,9 @@ def test_what_is_given_back_at_once_can_pass_again(limit: Limit, seed: int) -> N
     """A cost that is given back while it all counts leaves the limit as if it had not been charged."""
     rnd, key = random.Random(seed), Key(limit)
     before = rnd.randint(0, limit.capacity - 1)
-    key.ask(START_US, before)
+    key.decide(START_US, before)
     cost = rnd.randint(1, limit.capacity - before)
-    if not key.ask(START_US, cost):
+    if not key.decide(START_US, cost):
         assert limit.name == "token-uneven"  # charges are rounded up one by one: the last unit may be 1 µs off
         return
     key.settle(START_US, START_US, cost, 0)
@@ -282,7 +282,7 @@ def test_what_is_given_back_at_once_can_pass_again(limit: Limit, seed: int) -> N
 def test_a_debt_is_made_up_for_before_anything_passes(limit: Limit, units: int) -> None:
     """A cost that turns out dearer keeps others out for as long as the limit needs for it, and never below the rate."""
     key, capacity = Key(limit), limit.capacity
-    assert key.ask(START_US, capacity)
+    assert key.decide(START_US, capacity)
     key.settle(START_US, START_US, capacity, capacity + units)
     ready_us = key.ready_us(START_US, 1)
     if isinstance(limit, BUCKETS):
@@ -293,7 +293,7 @@ def test_a_debt_is_made_up_for_before_anything_passes(limit: Limit, units: int) 
         assert ready_us - next_us >= units * limit.period_us // (capacity + units)
     else:
         assert ready_us - START_US >= limit.period_us
-    assert not Key(limit, state=key.state).ask(ready_us - 1)
+    assert not Key(limit, state=key.state).decide(ready_us - 1)
     assert key.ready_us(START_US, 0) == START_US, "a cost of 0 only looks"
 
 
@@ -306,8 +306,8 @@ def test_bucket_reaches_its_bound(limit: Limit) -> None:
     key, interval_us = Key(limit), -(-limit.period_us // limit.amount)
     assert key.drain(START_US) == limit.capacity
     for number in range(1, 200):
-        assert not key.ask(START_US + number * interval_us - 1)
-        assert key.ask(START_US + number * interval_us)
+        assert not key.decide(START_US + number * interval_us - 1)
+        assert key.decide(START_US + number * interval_us)
         assert len(key.passed) == limit.capacity + number
 
 
@@ -331,7 +331,7 @@ def test_sliding_window_reaches_its_bound(amount: int) -> None:
     assert key.drain(now_us) == amount
     while now_us < START_US - 1 + 2 * limit.period_us:
         now_us = key.ready_us(now_us, 1)
-        assert key.ask(now_us)
+        assert key.decide(now_us)
     within = [at_us for at_us, _ in key.passed if at_us < START_US - 1 + limit.period_us]
     assert len(within) == 2 * amount
     # And where each of them passes, it is the most that fits.
@@ -346,7 +346,7 @@ def test_sliding_window_gives_lasting_traffic_its_amount(amount: int, phase: flo
     key, now_us, periods = Key(SlidingWindow("sliding", (amount, 0.05))), START_US + round(50 * MS * phase), 200
     while now_us < START_US + periods * 50 * MS:
         now_us = key.ready_us(now_us, 1)
-        assert key.ask(now_us)
+        assert key.decide(now_us)
     assert (periods - 1) * amount <= len(key.passed) <= (periods + 1) * amount
 
 
@@ -358,7 +358,7 @@ def test_sliding_log_reaches_its_bound(amount: int) -> None:
         now_us = START_US + 7 * MS + number * 50 * MS
         assert key.drain(now_us - 1) == 0 if number else True
         assert key.drain(now_us) == amount
-        assert not key.ask(now_us + 50 * MS - 1)
+        assert not key.decide(now_us + 50 * MS - 1)
 
 
 # Zones
@@ -379,7 +379,7 @@ def test_zone_s_windows_pass_their_amount(zone: Zone, period_us: int, seed: int,
         if ready_us > now_us:
             assert key.ready_us(ready_us - 1, cost) > ready_us - 1
         now_us = key.next_us(rnd, now_us, cost)
-        key.ask(now_us, cost)
+        key.decide(now_us, cost)
     # A window that has begun when the clocks go back to before it, begins a second time.
     again = zone is ZONES[-1] and period_us == DAY_US
     used: dict[tuple[int, bool], int] = {}
@@ -427,7 +427,7 @@ def test_no_load_leaves_what_a_double_holds(amount: int, period_us: int) -> None
 def test_no_debt_leaves_what_a_double_holds(limit: Limit) -> None:
     """A cost that turns out absurd is owed, but no number of it leaves 2**53."""
     key = Key(limit)
-    key.ask(START_US)
+    key.decide(START_US)
     for _ in range(3):
         key.settle(START_US, START_US, 1, 10**30)
     use = key.bind(1).use(key.state, START_US)

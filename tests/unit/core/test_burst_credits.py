@@ -26,7 +26,7 @@ class Pair:
         self.limiter = Limiter(MemoryStore(clock_us=self.clock))
         self.passed: list[tuple[int, int]] = []
 
-    def ask(self, cost: int = 1, job: Job | None = None) -> bool:
+    def decide(self, cost: int = 1, job: Job | None = None) -> bool:
         decision = self.limiter.acquire(CREDITS, PEAK, cost=cost, job=job)
         if decision.allowed:
             self.passed.append((self.clock(), cost))
@@ -36,7 +36,7 @@ class Pair:
         """Take every unit that is there, as soon as it is there; returns how many."""
         units, end_us = 0, self.clock() + for_us
         while True:
-            while self.ask():
+            while self.decide():
                 units += 1
             wait_us = round(self.limiter.peek(CREDITS, PEAK).retry_after * 1_000_000)
             if self.clock() + wait_us > end_us:
@@ -56,7 +56,7 @@ def test_no_window_passes_more_than_the_lesser_of_both_bounds(seed: int, length:
     rnd, pair = random.Random(seed), Pair()
     for number in range(length):
         pair.clock.advance(rnd.choice([0, 0, 0.1, 0.2, 0.6, rnd.uniform(0, 1), rnd.uniform(0, 40)]))
-        pair.ask(rnd.choice([1, 1, 1, rnd.randint(1, 5)]), Job(str(number), "work") if rnd.random() < 0.1 else None)
+        pair.decide(rnd.choice([1, 1, 1, rnd.randint(1, 5)]), Job(str(number), "work") if rnd.random() < 0.1 else None)
     for first, (first_us, _) in enumerate(pair.passed):
         units = 0
         for last_us, cost in pair.passed[first:]:

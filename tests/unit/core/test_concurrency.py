@@ -161,7 +161,7 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
             charge = Concurrency("x", amount, lease=lease_us / 1e6).bind(cost, 0, f"job#{number}")
             name = charge.holder
             costs[name] = cost
-            verdict, (state,) = decide.ask([claim_of(charge)], [state], now_us, WITHOUT_JOB, _deaf, "e")
+            verdict, (state,) = decide.decide([claim_of(charge)], [state], now_us, WITHOUT_JOB, _deaf, "e")
             assert verdict.allowed == (held + cost <= amount)
             if verdict.allowed:
                 model[name] = now_us + lease_us
@@ -208,7 +208,9 @@ def test_none_leaks_when_another_denies() -> None:
             charges = [rate.bind(1), slots.bind(1, 0, holder), account.bind(1)]
             names = ["rate", "slots", key]
             before = [states[name] for name in names]
-            verdict, after = decide.ask([claim_of(each) for each in charges], before, now_us, WITHOUT_JOB, _deaf, "e")
+            verdict, after = decide.decide(
+                [claim_of(each) for each in charges], before, now_us, WITHOUT_JOB, _deaf, "e"
+            )
             left = {
                 name: (min(burst, units[name][0] + (now_us - units[name][1]) / interval_us), now_us)
                 for name, burst, interval_us in (("rate", 3.0, 500_000), (key, 2.0, 200_000))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Share, SlidingLog, TokenBucket
-from throttlekit._core.answer import Answer, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import Answer, Caller, Reason, Requester, Waited
 from throttlekit._core.claim import CLASS, StoreClaim
 from throttlekit._core.late import EARLY_US, PLAIN_OWNER, late_owner
 from throttlekit._core.limit.base import Limit, altered
@@ -47,15 +47,15 @@ class Lists:
         bucket = bucket_name(limit.name, key, limit.fingerprint)
         return StoreClaim(bucket, limit.bind(cost, 0, holder), cost, limit.max_queue, **more)
 
-    def ask(
+    def decide(
         self, job: str, *limits: Limit | StoreClaim, owner: str = "a", free: int = 3, attempt: str = "", **more: Any
     ) -> Answer:
         asks = {name: more.pop(name) for name in ("caller", "max_wait_us", "waited_us", "denials") if name in more}
         claims = [
             each if isinstance(each, StoreClaim) else self.claim(each, job=job, **more) for each in limits or [LIMIT]
         ]
-        asker = Asker(asks.pop("caller", Caller.JOB), job, owner, free, **asks)
-        return self.store.ask(claims, asker, attempt=attempt)
+        requester = Requester(asks.pop("caller", Caller.JOB), job, owner, free, **asks)
+        return self.store.decide(claims, requester, attempt=attempt)
 
     def look(self, owner: str = "a", ids: Sequence[str] = (), *, limit: Limit = LIMIT, **more: Any) -> Any:
         return self.store.look(self.claim(limit), owner, more.pop("free", 3), ids, **more)
@@ -81,18 +81,18 @@ def lists() -> Lists:
 
 def test_a_job_passes_while_there_are_units_and_waits_when_there_are_none(lists: Lists) -> None:
     """A denial charges nothing, and names the list on which the job waits."""
-    assert lists.ask("one").reason is Reason.ALLOWED
-    denied = lists.ask("two")
+    assert lists.decide("one").reason is Reason.ALLOWED
+    denied = lists.decide("two")
     assert (denied.reason, denied.kept is not None) == (Reason.EXHAUSTED, True)
     assert denied.retry_us == lists.now + SECOND
     lists.now += SECOND
-    assert lists.ask("three", owner="b").reason is Reason.IN_LINE, "the second waits before it"
+    assert lists.decide("three", owner="b").reason is Reason.IN_LINE, "the second waits before it"
 
 
 def test_the_first_job_is_woken_shortly_before_its_unit_comes(lists: Lists) -> None:
     """Its owner hears of it by a bell, if another process looks; by the answer, if it looks itself."""
     for job, owner in (("one", "a"), ("two", "a"), ("three", "b")):
-        lists.ask(job, owner=owner)
+        lists.decide(job, owner=owner)
     lists.now += SECOND - LEAD_US - 1
     assert (lists.look("b").wakes, lists.woken()) == ((), [])
     lists.now += 1
@@ -103,29 +103,29 @@ def test_the_first_job_is_woken_shortly_before_its_unit_comes(lists: Lists) -> N
 
 def test_a_woken_job_is_granted_shortly_before_its_unit_for_that_instant(lists: Lists) -> None:
     """The bound holds by the instant at which the body may begin, and the next unit comes one interval later."""
-    lists.ask("one")
-    lists.ask("two")
+    lists.decide("one")
+    lists.decide("two")
     lists.now += SECOND - LEAD_US
     lists.look()
     lists.now += LEAD_US - EARLY_US - 1
-    assert lists.ask("two").reason is Reason.EXHAUSTED, "too early"
+    assert lists.decide("two").reason is Reason.EXHAUSTED, "too early"
     lists.now += 1
     lists.look()
-    granted = lists.ask("two")
+    granted = lists.decide("two")
     assert (granted.reason, granted.retry_us - lists.now) == (Reason.ALLOWED, EARLY_US)
-    assert lists.ask("three").retry_us == lists.now + EARLY_US + SECOND
-    assert lists.ask("four", SlidingLog("log", "1/s")).retry_us == lists.now, "who was not woken is not early"
+    assert lists.decide("three").retry_us == lists.now + EARLY_US + SECOND
+    assert lists.decide("four", SlidingLog("log", "1/s")).retry_us == lists.now, "who was not woken is not early"
 
 
 def test_a_job_of_a_window_or_a_log_is_not_granted_early(lists: Lists) -> None:
     """They charge it now, and would count it out before its body began as long ago as their period."""
     log = SlidingLog("log", "100/s")
-    lists.ask("one", LIMIT, log)
-    lists.ask("two", LIMIT, log)
+    lists.decide("one", LIMIT, log)
+    lists.decide("two", LIMIT, log)
     lists.now += SECOND - LEAD_US
     lists.look()
     lists.now += LEAD_US - EARLY_US
-    assert lists.ask("two", LIMIT, log).reason is Reason.EXHAUSTED
+    assert lists.decide("two", LIMIT, log).reason is Reason.EXHAUSTED
 
 
 def test_a_change_of_the_rate_forgives_nothing_of_an_early_grant() -> None:
@@ -142,11 +142,11 @@ def test_a_change_of_the_rate_forgives_nothing_of_an_early_grant() -> None:
 def test_a_new_job_passes_if_nobody_who_waits_can_be_woken() -> None:
     """The process of the one that waits is dead: nobody listens on its channel."""
     lists = Lists("b")
-    lists.ask("one")
-    lists.ask("two", owner="b")
+    lists.decide("one")
+    lists.decide("two", owner="b")
     lists.now += SECOND
     assert lists.look("a").wakes == ()
-    assert lists.ask("three").reason is Reason.ALLOWED
+    assert lists.decide("three").reason is Reason.ALLOWED
 
 
 def test_the_others_wait_for_an_owner_that_has_its_wakes_to_answer_first(lists: Lists) -> None:
@@ -154,12 +154,12 @@ def test_the_others_wait_for_an_owner_that_has_its_wakes_to_answer_first(lists: 
     limit = TokenBucket("slow", "1/s", burst=9)
     lists.store.pause([lists.claim(limit)], 10 * SECOND)
     for number, owner in enumerate("aabab"):
-        lists.ask(f"old{number}", limit, owner=owner)
+        lists.decide(f"old{number}", limit, owner=owner)
     lists.now += 10 * SECOND
     look = lists.look("c", limit=limit)
     assert (lists.woken(), look.look_in_us) == (["old0"], PATIENCE_US)
-    assert lists.ask("new", limit, owner="c").reason is Reason.IN_LINE
-    assert lists.ask("old0", limit).reason is Reason.ALLOWED
+    assert lists.decide("new", limit, owner="c").reason is Reason.IN_LINE
+    assert lists.decide("old0", limit).reason is Reason.ALLOWED
     assert [wake.id for wake in lists.look(limit=limit).wakes] == ["old1"]
     assert lists.woken() == ["old2"]
     lists.now += PATIENCE_US
@@ -167,17 +167,17 @@ def test_the_others_wait_for_an_owner_that_has_its_wakes_to_answer_first(lists: 
     lists.look("a", limit=limit, free=0)
     lists.look("b", limit=limit, free=0)
     lists.forget("new", limit=limit)
-    assert lists.ask("newest", limit, owner="c").reason is Reason.ALLOWED
+    assert lists.decide("newest", limit, owner="c").reason is Reason.ALLOWED
 
 
 def test_an_owner_has_no_more_wakes_than_free_threads(lists: Lists) -> None:
     """Jobs of another owner come before those of one whose threads all run something."""
     limit = TokenBucket("wide", "10/s", burst=10)
     for number in range(10):
-        lists.ask(f"first{number}", limit)
+        lists.decide(f"first{number}", limit)
     for number in range(4):
-        lists.ask(f"full{number}", limit, owner="b", free=0)
-    lists.ask("other", limit, owner="c", free=5)
+        lists.decide(f"full{number}", limit, owner="b", free=0)
+    lists.decide("other", limit, owner="c", free=5)
     lists.now += SECOND
     lists.look("a", limit=limit)
     assert lists.woken() == ["full0", "other"], "the thread that asked is free once its job waits"
@@ -186,9 +186,9 @@ def test_an_owner_has_no_more_wakes_than_free_threads(lists: Lists) -> None:
 
 def test_a_wake_that_is_not_answered_gives_its_unit_to_the_next(lists: Lists) -> None:
     """After a quarter of a second; the position of the first is kept, and it passes if it asks all the same."""
-    lists.ask("one")
-    lists.ask("two", owner="b")
-    lists.ask("three", owner="c")
+    lists.decide("one")
+    lists.decide("two", owner="b")
+    lists.decide("three", owner="c")
     lists.now += SECOND
     lists.look()
     lists.now += PATIENCE_US - 1
@@ -197,14 +197,14 @@ def test_a_wake_that_is_not_answered_gives_its_unit_to_the_next(lists: Lists) ->
     lists.now += 1
     lists.look()
     assert lists.woken() == ["three"]
-    assert lists.ask("two", owner="b").reason is Reason.ALLOWED
+    assert lists.decide("two", owner="b").reason is Reason.ALLOWED
 
 
 def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
     """Where all that was woken is lost, as after a purge, the next of its jobs is woken once a second."""
-    lists.ask("one")
+    lists.decide("one")
     for number in range(4):
-        lists.ask(f"lost{number}", owner="b", free=0)
+        lists.decide(f"lost{number}", owner="b", free=0)
     lists.now += SECOND
     for _ in range(8):
         lists.look("a")
@@ -215,9 +215,9 @@ def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
 def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> None:
     """It gets no wakes, so it is checked once a second whether it listens. Its jobs then fill no queue."""
     limit = TokenBucket("short", "1/minute", burst=1, queue=2)
-    lists.ask("one", limit)
+    lists.decide("one", limit)
     for number in range(2):
-        lists.ask(f"lost{number}", limit, owner="b")
+        lists.decide(f"lost{number}", limit, owner="b")
     lists.look("b", limit=limit, free=0)
     lists.now += TRIAL_US
     lists.look("c", limit=limit)
@@ -227,108 +227,110 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
         lists.look("c", limit=limit)
     assert (lists.on_wakes, lists.woken()) == (["b"], []), "b is told of no wake, and listens"
     lists.store.listen("b", lambda *_: None)()
-    lists.ask("other", limit)
+    lists.decide("other", limit)
     lists.now += TRIAL_US
-    assert lists.ask("four", limit).reason is Reason.FULL
+    assert lists.decide("four", limit).reason is Reason.FULL
     lists.now += 1
     lists.look("c", limit=limit)
-    assert lists.ask("four", limit).reason is not Reason.FULL
+    assert lists.decide("four", limit).reason is not Reason.FULL
 
 
 def test_a_job_that_begins_to_wait_checks_no_owner_while_no_unit_is_near(lists: Lists) -> None:
     """The look that it requests comes in time for the unit. A look checks in any case."""
     limit = TokenBucket("slow", "1/minute", burst=1)
-    lists.ask("one", limit)
-    lists.ask("two", limit, owner="b")
+    lists.decide("one", limit)
+    lists.decide("two", limit, owner="b")
     lists.look("b", limit=limit, free=0)
     lists.now += TRIAL_US + 1
-    denied = lists.ask("three", limit)
+    denied = lists.decide("three", limit)
     assert (lists.on_wakes, denied.looks) == ([], ((0, 60 * SECOND - LEAD_US - TRIAL_US - 1),))
     lists.look("c", limit=limit)
     assert lists.on_wakes == ["b"]
     lists.now += denied.looks[0][1]
-    lists.ask("four", limit, owner="c")
+    lists.decide("four", limit, owner="c")
     assert lists.woken() == ["three"], "b has no free thread"
 
 
 def test_a_job_keeps_its_position_on_the_list_of_each_limit(lists: Lists) -> None:
     """It waits where it is held back longest. Once it passes, or leaves, it is on no list any more."""
     slow, fast = TokenBucket("slow", "1/minute", burst=1), TokenBucket("fast", "1/s", burst=1)
-    lists.ask("one", slow, fast)
-    denied = lists.ask("two", slow, fast)
+    lists.decide("one", slow, fast)
+    denied = lists.decide("two", slow, fast)
     assert denied.kept is not None
     assert denied.claim == denied.kept.claim == 0
-    lists.ask("three", fast, owner="b")
+    lists.decide("three", fast, owner="b")
     lists.now += SECOND
     lists.look("a", limit=fast)
     assert lists.woken() == ["three"], "the job that waits for the slow limit stops nobody"
     lists.now += 60 * SECOND
     assert [wake.id for wake in lists.look("a", limit=slow).wakes] == ["two"]
-    assert lists.ask("two", slow, fast).reason is Reason.ALLOWED
+    assert lists.decide("two", slow, fast).reason is Reason.ALLOWED
 
 
 def test_a_job_that_was_woken_keeps_its_turn_while_another_limit_holds_it_back(lists: Lists) -> None:
     """The unit of the scarcer limit is kept for it for a second: another job of that limit waits."""
     scarce, wide = TokenBucket("scarce", "1/s", burst=1), TokenBucket("wide", "10/s", burst=1)
-    lists.ask("one", scarce, wide)
-    lists.ask("two", scarce, wide)
+    lists.decide("one", scarce, wide)
+    lists.decide("two", scarce, wide)
     lists.now += SECOND - LEAD_US
     lists.look("a", limit=scarce)
     lists.now += LEAD_US
-    lists.ask("fast", wide)
-    denied = lists.ask("two", scarce, wide)
+    lists.decide("fast", wide)
+    denied = lists.decide("two", scarce, wide)
     assert (denied.reason, denied.claim) == (Reason.EXHAUSTED, 1)
-    assert lists.ask("three", scarce, owner="b").reason is Reason.EXHAUSTED or lists.ask("three").claim == 0
+    assert lists.decide("three", scarce, owner="b").reason is Reason.EXHAUSTED or lists.decide("three").claim == 0
     lists.now += SECOND // 10
     lists.look("a", limit=wide)
-    assert lists.ask("two", scarce, wide).reason is Reason.ALLOWED
+    assert lists.decide("two", scarce, wide).reason is Reason.ALLOWED
 
 
 def test_a_full_queue_refuses_new_jobs_only(lists: Lists) -> None:
     """A job that waits is never refused; jobs of processes that are gone do not count."""
     limit = TokenBucket("short", "1/s", burst=1, queue=2)
-    lists.ask("one", limit)
-    lists.ask("two", limit)
-    lists.ask("three", limit)
-    assert lists.ask("four", limit).reason is Reason.FULL
-    assert lists.ask("three", limit).reason is Reason.EXHAUSTED
-    assert lists.ask("four", limit, denials=1).reason is Reason.EXHAUSTED, "it waited before the store lost its state"
+    lists.decide("one", limit)
+    lists.decide("two", limit)
+    lists.decide("three", limit)
+    assert lists.decide("four", limit).reason is Reason.FULL
+    assert lists.decide("three", limit).reason is Reason.EXHAUSTED
+    assert lists.decide("four", limit, denials=1).reason is Reason.EXHAUSTED, (
+        "it waited before the store lost its state"
+    )
     lists.forget("four", limit=limit)
     lists.now += SECOND
     lists.store.listen("a", lambda *_: None)()
     lists.look("b", limit=limit)
-    assert lists.ask("five", limit, owner="b").reason is Reason.ALLOWED, "the process of all that wait is gone"
-    assert lists.ask("six", limit, owner="b").reason is Reason.EXHAUSTED
+    assert lists.decide("five", limit, owner="b").reason is Reason.ALLOWED, "the process of all that wait is gone"
+    assert lists.decide("six", limit, owner="b").reason is Reason.EXHAUSTED
 
 
 def test_a_pause_lets_nobody_pass_and_everybody_waits_on_its_list(lists: Lists) -> None:
     """After a 429 the limit counts as used up once the pause is over; the end of a pause wakes."""
     claim = lists.claim(LIMIT)
     lists.store.pause([claim], 10 * SECOND, emptied=True)
-    denied = lists.ask("one")
+    denied = lists.decide("one")
     assert (denied.reason, denied.retry_us - lists.now) == (Reason.PAUSED, 11 * SECOND)
     assert denied.looks == ((0, 10 * SECOND),)
     lists.now += 11 * SECOND - LEAD_US
     assert [wake.id for wake in lists.look().wakes] == ["one"]
     lists.now += LEAD_US
-    assert lists.ask("one").reason is Reason.ALLOWED
-    assert lists.ask("two").retry_us == lists.now + SECOND, "a grant ends a pause"
+    assert lists.decide("one").reason is Reason.ALLOWED
+    assert lists.decide("two").retry_us == lists.now + SECOND, "a grant ends a pause"
 
 
 def test_the_end_of_a_pause_wakes(lists: Lists) -> None:
     """An operator ends it before its time: the first job does not wait for the next look."""
     claim = lists.claim(LIMIT)
     lists.store.pause([claim], 3600 * SECOND)
-    lists.ask("one", owner="b")
+    lists.decide("one", owner="b")
     lists.store.pause([claim], None)
     assert lists.woken() == ["one"]
 
 
 def test_a_job_that_ran_before_goes_in_front(lists: Lists) -> None:
     """A body that met a 429 waits once more, before those that have not run."""
-    lists.ask("one")
-    lists.ask("two")
-    lists.ask("ran", caller=Caller.AGAIN)
+    lists.decide("one")
+    lists.decide("two")
+    lists.decide("ran", caller=Caller.AGAIN)
     lists.now += SECOND
     assert [wake.id for wake in lists.look().wakes] == ["ran"]
 
@@ -337,17 +339,17 @@ def test_tenants_share_a_limit(lists: Lists) -> None:
     """A light tenant's job comes before a heavy one's backlog, and weights count."""
     limit = TokenBucket("shared", "1/s", burst=1, share=Share("{tenant}"))
     heavy = {"tenant": "heavy", "step": SECOND}
-    lists.ask("first", limit, **heavy)
+    lists.decide("first", limit, **heavy)
     for number in range(5):
-        lists.ask(f"heavy{number}", limit, **heavy)
-    lists.ask("light", limit, tenant="light", step=SECOND)
+        lists.decide(f"heavy{number}", limit, **heavy)
+    lists.decide("light", limit, tenant="light", step=SECOND)
     order: list[str] = []
     for _ in range(6):
         lists.now += SECOND
         (wake,) = lists.look(limit=limit).wakes
         order.append(wake.id)
         tenant = "light" if wake.id == "light" else "heavy"
-        assert lists.ask(wake.id, limit, tenant=tenant, step=SECOND).reason is Reason.ALLOWED
+        assert lists.decide(wake.id, limit, tenant=tenant, step=SECOND).reason is Reason.ALLOWED
     assert order.index("light") <= 1
     assert [each for each in order if each != "light"] == [f"heavy{number}" for number in range(5)]
 
@@ -356,46 +358,46 @@ def test_tenants_share_a_limit(lists: Lists) -> None:
 def test_jobs_that_leave_do_not_use_up_the_share_of_their_tenant(lists: Lists, expire: bool) -> None:
     """Whether they expire or are removed: the next job of their tenant is as near as if they had never waited."""
     limit = TokenBucket("shared", "1/s", burst=1, share=Share("{tenant}"))
-    lists.ask("first", limit, tenant="patient", step=SECOND)
+    lists.decide("first", limit, tenant="patient", step=SECOND)
     for number in range(5):
-        lists.ask(f"left{number}", limit, tenant="brief", step=SECOND, max_wait_us=SECOND // 2 if expire else None)
-        lists.ask(f"patient{number}", limit, tenant="patient", step=SECOND)
+        lists.decide(f"left{number}", limit, tenant="brief", step=SECOND, max_wait_us=SECOND // 2 if expire else None)
+        lists.decide(f"patient{number}", limit, tenant="patient", step=SECOND)
     if not expire:
         lists.forget(*(f"left{number}" for number in range(5)), limit=limit)
     lists.now += SECOND
     assert [wake.id for wake in lists.look(limit=limit).wakes] == ["patient0"]
-    assert lists.ask("patient0", limit, tenant="patient", step=SECOND).reason is Reason.ALLOWED
-    lists.ask("next", limit, tenant="brief", step=SECOND)
+    assert lists.decide("patient0", limit, tenant="patient", step=SECOND).reason is Reason.ALLOWED
+    lists.decide("next", limit, tenant="brief", step=SECOND)
     lists.now += SECOND
     (wake,) = lists.look(limit=limit).wakes
-    assert lists.ask(wake.id, limit, tenant="patient", step=SECOND).reason is Reason.ALLOWED
+    assert lists.decide(wake.id, limit, tenant="patient", step=SECOND).reason is Reason.ALLOWED
     lists.now += SECOND
     assert {wake.id, *(each.id for each in lists.look(limit=limit).wakes)} == {"patient1", "next"}
 
 
 def test_a_class_of_priority_comes_before_the_next(lists: Lists) -> None:
     """Whatever its jobs have had before."""
-    lists.ask("one", step=1, tenant="1")
-    lists.ask("low", step=1, tenant="0")
-    lists.ask("high", step=1, tenant="1", lead=CLASS)
+    lists.decide("one", step=1, tenant="1")
+    lists.decide("low", step=1, tenant="0")
+    lists.decide("high", step=1, tenant="1", lead=CLASS)
     lists.now += SECOND
     assert [wake.id for wake in lists.look().wakes] == ["high"]
 
 
 def test_a_job_that_no_longer_wants_to_wait_stops_nobody(lists: Lists) -> None:
     """It is removed once its time is over."""
-    lists.ask("one")
-    lists.ask("two", max_wait_us=500 * MS)
-    lists.ask("three")
+    lists.decide("one")
+    lists.decide("two", max_wait_us=500 * MS)
+    lists.decide("three")
     lists.now += SECOND
     assert [wake.id for wake in lists.look().wakes] == ["three"]
 
 
 def test_a_job_that_leaves_makes_room_for_the_next(lists: Lists) -> None:
     """Also if it was woken: its unit goes to the next at once."""
-    lists.ask("one")
-    lists.ask("two", owner="b")
-    lists.ask("three", owner="c")
+    lists.decide("one")
+    lists.decide("two", owner="b")
+    lists.decide("three", owner="c")
     lists.now += SECOND
     lists.look()
     assert lists.woken() == ["two"]
@@ -406,9 +408,9 @@ def test_a_job_that_leaves_makes_room_for_the_next(lists: Lists) -> None:
 def test_an_owner_removes_no_job_that_another_one_has(lists: Lists) -> None:
     """A message came to another process, and its first owner is woken late, and does not know the job any more."""
     other = TokenBucket("other", "1/s", burst=1)
-    lists.ask("one", LIMIT, other)
-    lists.ask("two", LIMIT, other, owner="a")
-    lists.ask("two", LIMIT, other, owner="b")
+    lists.decide("one", LIMIT, other)
+    lists.decide("two", LIMIT, other, owner="a")
+    lists.decide("two", LIMIT, other, owner="b")
     for limit in (LIMIT, other):
         lists.forget("two", limit=limit, owner="a")
     lists.now += SECOND
@@ -422,30 +424,30 @@ def test_an_owner_removes_no_job_that_another_one_has(lists: Lists) -> None:
 
 def test_a_look_finds_jobs_that_the_store_does_not_know(lists: Lists) -> None:
     """Those that it lost, and those that another process has by now: they ask anew."""
-    lists.ask("one")
-    lists.ask("mine")
-    lists.ask("moved")
-    lists.ask("moved", owner="b")
+    lists.decide("one")
+    lists.decide("mine")
+    lists.decide("moved")
+    lists.decide("moved", owner="b")
     epoch = lists.look().epoch
     assert lists.look("a", ["mine", "moved", "lost"]).again == ("moved", "lost")
     lists.store.reset(list(lists.store._values))
-    lists.ask("one")
-    lists.ask("other", owner="b")
+    lists.decide("one")
+    lists.decide("other", owner="b")
     assert lists.look("a", ["mine"]).again == ("mine",)
     assert lists.look("a").epoch not in ("", epoch)
 
 
 def test_a_grant_is_repeated_to_the_same_question_only(lists: Lists) -> None:
     """If the answer was lost, the process asks again with the same attempt, and is not charged twice."""
-    lists.ask("one")
-    lists.ask("two", attempt="1")
+    lists.decide("one")
+    lists.decide("two", attempt="1")
     lists.now += SECOND
     lists.look()
-    assert lists.ask("two", attempt="2").reason is Reason.ALLOWED
-    assert lists.ask("two", attempt="2").reason is Reason.ALLOWED, "the same question"
-    assert lists.ask("two", attempt="2", owner="b").reason is Reason.EXHAUSTED, "another process has a copy"
+    assert lists.decide("two", attempt="2").reason is Reason.ALLOWED
+    assert lists.decide("two", attempt="2").reason is Reason.ALLOWED, "the same question"
+    assert lists.decide("two", attempt="2", owner="b").reason is Reason.EXHAUSTED, "another process has a copy"
     lists.now += SECOND
-    assert lists.ask("three", attempt="1").reason is not Reason.FULL
+    assert lists.decide("three", attempt="1").reason is not Reason.FULL
 
 
 def test_entries_say_since_when_a_job_waits_and_how_often_it_was_denied(lists: Lists) -> None:
@@ -453,50 +455,52 @@ def test_entries_say_since_when_a_job_waits_and_how_often_it_was_denied(lists: L
     other = TokenBucket("other", "1/s", burst=1)
     limits = (LIMIT, other)
     first_us = lists.now
-    assert lists.ask("one", *limits).waited is None, "it was never denied"
-    assert lists.ask("two", *limits).waited == Waited(0, 1, 0)
+    assert lists.decide("one", *limits).waited is None, "it was never denied"
+    assert lists.decide("two", *limits).waited == Waited(0, 1, 0)
     lists.now += 300 * MS
-    assert lists.ask("two", *limits).waited == Waited(300 * MS, 2, 0)
+    assert lists.decide("two", *limits).waited == Waited(300 * MS, 2, 0)
     lists.store.pause([lists.claim(other)], 3 * SECOND)
     lists.now += 100 * MS
-    assert lists.ask("two", *limits).waited == Waited(400 * MS, 3, 1), "it waits for the end of the pause from now on"
+    assert lists.decide("two", *limits).waited == Waited(400 * MS, 3, 1), (
+        "it waits for the end of the pause from now on"
+    )
     assert [(e.since_us, e.denials) for e in lists.entries("two", *limits)] == [(first_us, 3)] * 2
-    assert lists.ask("two", *limits, caller=Caller.PEEK).waited is None, "a peek is no denial"
+    assert lists.decide("two", *limits, caller=Caller.PEEK).waited is None, "a peek is no denial"
     lists.now += 4 * SECOND
     for limit in limits:
         lists.look(limit=limit)
-    granted = lists.ask("two", *limits)
+    granted = lists.decide("two", *limits)
     assert (granted.reason, granted.waited) == (Reason.ALLOWED, Waited(4_400 * MS, 3, 1))
-    assert lists.ask("two", *limits).waited == Waited(0, 1, 0), "the next run of the job waits from now on"
+    assert lists.decide("two", *limits).waited == Waited(0, 1, 0), "the next run of the job waits from now on"
 
 
 @pytest.mark.parametrize("lost", [True, False])
 def test_the_process_knows_how_a_job_has_waited_if_the_store_does_not(lists: Lists, *, lost: bool) -> None:
     """What the process says replaces what the store has lost; a process that knows less learns it from the store."""
-    lists.ask("one")
-    lists.ask("two")
+    lists.decide("one")
+    lists.decide("two")
     lists.now += 200 * MS
     if lost:
         lists.store.reset([lists.claim(LIMIT).bucket])
-        lists.ask("one")
-    denied = lists.ask("two", waited_us=90 * SECOND, denials=7)
+        lists.decide("one")
+    denied = lists.decide("two", waited_us=90 * SECOND, denials=7)
     assert denied.waited == Waited(90 * SECOND, 8, 0)
     (entry,) = lists.entries("two")
     assert (entry.since_us, entry.denials) == (lists.now - 90 * SECOND, 8)
     lists.now += SECOND
     lists.look()
-    assert lists.ask("two").waited == Waited(91 * SECOND, 8, 0)
+    assert lists.decide("two").waited == Waited(91 * SECOND, 8, 0)
 
 
 def test_a_job_that_no_list_knows_has_waited_for_as_long_as_its_process_says(lists: Lists) -> None:
     """No list is named: the store that had it has lost its state, and nobody waits."""
-    assert lists.ask("one", waited_us=SECOND, denials=2).waited == Waited(SECOND, 2, None)
+    assert lists.decide("one", waited_us=SECOND, denials=2).waited == Waited(SECOND, 2, None)
 
 
 def test_an_owner_that_a_clock_woke_which_was_set_back_holds_nobody_up(lists: Lists) -> None:
     """It hangs, and its wake would be overdue in an hour only: the others go on at once."""
     for job, owner in (("one", "a"), ("two", "a"), ("three", "a"), ("four", "b")):
-        lists.ask(job, owner=owner)
+        lists.decide(job, owner=owner)
     lists.now += SECOND
     lists.look("b")
     assert lists.woken() == ["two"]
@@ -509,7 +513,7 @@ def test_an_owner_that_a_clock_woke_which_was_set_back_holds_nobody_up(lists: Li
 def test_a_job_that_a_clock_woke_which_was_set_back_asks_at_the_next_look(lists: Lists) -> None:
     """Its bell was lost, and its wake is for an instant in an hour."""
     for job in ("one", "two"):
-        lists.ask(job)
+        lists.decide(job)
     lists.now += 3_600 * SECOND
     lists.look("b")
     assert lists.woken() == ["two"]
@@ -519,26 +523,26 @@ def test_a_job_that_a_clock_woke_which_was_set_back_asks_at_the_next_look(lists:
 
 def test_a_wait_of_more_than_the_clock_shows_began_at_its_first_instant(lists: Lists) -> None:
     """No process can claim a longer wait."""
-    lists.ask("one")
-    lists.ask("two", waited_us=2 * lists.now, denials=1)
+    lists.decide("one")
+    lists.decide("two", waited_us=2 * lists.now, denials=1)
     assert [entry.since_us for entry in lists.entries("two")] == [0]
 
 
 def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
     """It passes if nobody waits, and is told when it might pass otherwise. A peek changes nothing at all."""
-    assert lists.ask("", caller=Caller.PEEK).reason is Reason.ALLOWED
-    assert lists.ask("", caller=Caller.WITHOUT_JOB).reason is Reason.ALLOWED
-    denied = lists.ask("", caller=Caller.WITHOUT_JOB)
+    assert lists.decide("", caller=Caller.PEEK).reason is Reason.ALLOWED
+    assert lists.decide("", caller=Caller.WITHOUT_JOB).reason is Reason.ALLOWED
+    denied = lists.decide("", caller=Caller.WITHOUT_JOB)
     assert (denied.reason, denied.kept, denied.retry_us - lists.now) == (Reason.EXHAUSTED, None, SECOND)
-    lists.ask("job")
-    assert lists.ask("", caller=Caller.PEEK).retry_us - lists.now == 2 * SECOND
+    lists.decide("job")
+    assert lists.decide("", caller=Caller.PEEK).retry_us - lists.now == 2 * SECOND
 
 
 def test_slots_are_given_to_the_first_as_they_come_back(lists: Lists) -> None:
     """A release wakes; nobody needs to look for the instant at which a slot may come."""
     limit = Concurrency("slots", 1, lease=30)
-    lists.ask("one", limit)
-    lists.ask("two", limit, owner="b")
+    lists.decide("one", limit)
+    lists.decide("two", limit, owner="b")
     assert lists.look(limit=limit).look_in_us is None
     (claim,) = [lists.claim(limit, job="one")]
     lists.store.settle([])
@@ -547,34 +551,34 @@ def test_slots_are_given_to_the_first_as_they_come_back(lists: Lists) -> None:
     lists.store.release([Lease(claim.bucket, claim.algorithm, lists.now)])
     lists.store.wake([lists.claim(limit)])
     assert lists.woken() == ["two"]
-    assert lists.ask("two", limit, owner="b").reason is Reason.ALLOWED
+    assert lists.decide("two", limit, owner="b").reason is Reason.ALLOWED
 
 
 def test_windows_are_used_from_their_first_instant(lists: Lists) -> None:
     """All units of a fixed window come at once: as many jobs are woken."""
     limit = FixedWindow("window", "3/minute")
     for number in range(3):
-        lists.ask(f"first{number}", limit)
-    waits = [lists.ask(f"next{number}", limit, free=9) for number in range(4)]
+        lists.decide(f"first{number}", limit)
+    waits = [lists.decide(f"next{number}", limit, free=9) for number in range(4)]
     lists.now = waits[0].retry_us
     assert [wake.id for wake in lists.look(limit=limit, free=9).wakes] == ["next0"], "a quarter of a second of the rate"
     for number in range(3):
-        assert lists.ask(f"next{number}", limit, free=9).reason is Reason.ALLOWED
-    assert lists.ask("next3", limit, free=9).reason is Reason.EXHAUSTED
+        assert lists.decide(f"next{number}", limit, free=9).reason is Reason.ALLOWED
+    assert lists.decide("next3", limit, free=9).reason is Reason.EXHAUSTED
 
 
 def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) -> None:
     """They take no slot, and none of them waits for those of other workflows."""
     limit = Concurrency("flows", 1, lease=60, held_by="{workflow}")
     a, b = workflow_name("a"), workflow_name("b")
-    lists.ask("a1", limit, workflow=b)
+    lists.decide("a1", limit, workflow=b)
     for job, workflow, owner in (("b1", a, "b"), ("b2", b, "c"), ("b3", a, "c")):
-        lists.ask(job, limit, workflow=workflow, owner=owner)
-    assert lists.ask("b2", limit, workflow=b, owner="c").reason is Reason.ALLOWED
+        lists.decide(job, limit, workflow=workflow, owner=owner)
+    assert lists.decide("b2", limit, workflow=b, owner="c").reason is Reason.ALLOWED
     lists.now += 61 * SECOND
     lists.look(limit=limit)
     assert lists.woken() == ["b1"]
-    assert lists.ask("b1", limit, workflow=a, owner="b").reason is Reason.ALLOWED
+    assert lists.decide("b1", limit, workflow=a, owner="b").reason is Reason.ALLOWED
     assert lists.woken() == ["b3"]
 
 
@@ -583,19 +587,19 @@ def test_a_job_whose_workflow_has_the_slot_passes_after_a_pause_before_all_other
     limit = Concurrency("flows", 1, lease=60, held_by="{workflow}", share=Share("{tenant}"))
     a, b = workflow_name("a"), workflow_name("b")
     claim = lists.claim(limit, workflow=a, tenant="x", step=10)
-    lists.ask("a1", claim)
-    lists.ask("b1", limit, workflow=b, owner="b")
+    lists.decide("a1", claim)
+    lists.decide("b1", limit, workflow=b, owner="b")
     lists.store.pause([claim], 10 * SECOND)
     for job in ("a2", "a3", "a4"):
-        denied = lists.ask(job, claim)
+        denied = lists.decide(job, claim)
         assert (denied.reason, denied.retry_us) == (Reason.PAUSED, lists.now + 10 * SECOND)
     lists.now += 10 * SECOND
     assert [wake.id for wake in lists.look(limit=limit).wakes] == ["a2"], "one at a time may be unanswered"
-    answer = lists.ask("a2", claim)
+    answer = lists.decide("a2", claim)
     assert (answer.reason, [wake.id for _, wake in answer.wakes]) == (Reason.ALLOWED, ["a3", "a4"])
     lists.store.release([Lease(claim.bucket, replace(claim.algorithm, lease_us=0), 0)])
-    assert lists.ask("b1", limit, workflow=b, owner="b").reason is Reason.ALLOWED
-    assert lists.ask("a3", claim).reason is Reason.EXHAUSTED
+    assert lists.decide("b1", limit, workflow=b, owner="b").reason is Reason.ALLOWED
+    assert lists.decide("a3", claim).reason is Reason.EXHAUSTED
     assert lists.look(limit=limit).wakes == (Wake("a4", 0),)
     (entry,) = lists.entries("a3", limit)
     assert (entry.state, entry.cost, entry.place.rank > 0) == (State.WAITING, 1, True)
@@ -607,34 +611,34 @@ def test_a_raised_rate_spreads_callers_anew(lists: Lists) -> None:
         slow = TokenBucket(f"api {granted}", "1/30s", burst=1)
         fast = altered(slow, "100/s")
         for _ in range(4):
-            answer = lists.ask("", slow, caller=Caller.WITHOUT_JOB)
+            answer = lists.decide("", slow, caller=Caller.WITHOUT_JOB)
         assert answer.retry_us == lists.now + 90 * SECOND
         if granted:
             lists.now += 30 * SECOND
-            assert lists.ask("one", fast).reason is Reason.ALLOWED
-        assert lists.ask("", fast, caller=Caller.WITHOUT_JOB).retry_us <= lists.now + 10 * MS
+            assert lists.decide("one", fast).reason is Reason.ALLOWED
+        assert lists.decide("", fast, caller=Caller.WITHOUT_JOB).retry_us <= lists.now + 10 * MS
 
 
 @pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])
 def test_jobs_that_come_back_by_a_delay_count_until_they_should_have_come(lists: Lists, owner: str) -> None:
     """Who asks behind them passes after them, and they are part of a full queue."""
     limit = TokenBucket("fleet", "1/s", burst=6, queue=3)
-    lists.ask("zero", limit, cost=6)
+    lists.decide("zero", limit, cost=6)
     for job in ("one", "two", "three"):
-        lists.ask(job, limit, owner=owner)
+        lists.decide(job, limit, owner=owner)
     lists.now += SECOND
-    assert lists.ask("four", limit, owner=owner).reason is Reason.FULL, "one was woken, and is not there yet"
-    fourth = lists.ask("four", limit, owner=owner, denials=1)
+    assert lists.decide("four", limit, owner=owner).reason is Reason.FULL, "one was woken, and is not there yet"
+    fourth = lists.decide("four", limit, owner=owner, denials=1)
     assert (fourth.reason, fourth.retry_us) == (Reason.IN_LINE, lists.now + 3 * SECOND)
-    assert lists.ask("one", limit, owner=owner).reason is Reason.ALLOWED
+    assert lists.decide("one", limit, owner=owner).reason is Reason.ALLOWED
 
 
 def test_the_estimated_wait_counts_the_units_of_the_jobs_before(lists: Lists) -> None:
     """Behind two jobs of ten units each, a job of ten units passes after 30 units, not after 12."""
     limit = TokenBucket("tokens", "1/s", burst=10)
-    lists.ask("zero", limit, cost=10)
+    lists.decide("zero", limit, cost=10)
     for number, job in enumerate(("one", "two", "three"), 1):
-        answer = lists.ask(job, limit, cost=10)
+        answer = lists.decide(job, limit, cost=10)
         assert answer.retry_us - lists.now == 10 * number * SECOND
     found = lists.store.where([lists.claim(limit, cost=10)], "three", lists.now)
     assert found is not None
@@ -644,13 +648,13 @@ def test_the_estimated_wait_counts_the_units_of_the_jobs_before(lists: Lists) ->
 def test_a_job_that_something_else_holds_back_keeps_its_position_and_stops_nobody(lists: Lists) -> None:
     """It is woken no more, and the next one is; when it asks again it is first."""
     for job in ("zero", "one", "two", "three"):
-        lists.ask(job)
+        lists.decide(job)
     lists.store.forget([lists.claim(LIMIT)], ["one"], "a", keep=True)
     assert [entry.state for entry in lists.entries("one")] == [State.KEPT]
     lists.now += SECOND
     assert [wake.id for wake in lists.look().wakes] == ["two"]
-    assert lists.ask("two").reason is Reason.ALLOWED
-    lists.ask("one")
+    assert lists.decide("two").reason is Reason.ALLOWED
+    lists.decide("one")
     lists.now += SECOND
     assert [wake.id for wake in lists.look().wakes] == ["one"]
 
@@ -658,12 +662,12 @@ def test_a_job_that_something_else_holds_back_keeps_its_position_and_stops_nobod
 def test_jobs_that_never_come_back_stop_nobody_for_long(lists: Lists) -> None:
     """At burst 1 no unit can be kept for them: they are passed at the limit's pace, some with each question."""
     for number in range(100):
-        lists.ask(f"lost{number}", owner=PLAIN_OWNER)
+        lists.decide(f"lost{number}", owner=PLAIN_OWNER)
     lists.now += 200 * SECOND
-    lists.ask("new", owner=PLAIN_OWNER)
+    lists.decide("new", owner=PLAIN_OWNER)
     lists.now += 200 * SECOND
     asks = 0
-    while lists.ask("new", owner=PLAIN_OWNER).reason is not Reason.ALLOWED:
+    while lists.decide("new", owner=PLAIN_OWNER).reason is not Reason.ALLOWED:
         asks += 1
         lists.now += SECOND
     assert asks <= 8
@@ -673,10 +677,10 @@ def test_jobs_that_do_not_come_back_in_time_fill_no_queue(lists: Lists) -> None:
     """They count until they should have come: new jobs are refused no longer."""
     short = LeakyBucket("even", "1/s", queue=2)
     for job in ("one", "two", "three"):
-        lists.ask(job, short, owner=PLAIN_OWNER)
-    assert lists.ask("four", short, owner=PLAIN_OWNER).reason is Reason.FULL
+        lists.decide(job, short, owner=PLAIN_OWNER)
+    assert lists.decide("four", short, owner=PLAIN_OWNER).reason is Reason.FULL
     for _ in range(4):
         lists.now += 2 * SECOND
         lists.store.wake([lists.claim(short)])
-    lists.ask("five", short, owner=PLAIN_OWNER)
-    assert lists.ask("six", short, owner=PLAIN_OWNER).reason is not Reason.FULL
+    lists.decide("five", short, owner=PLAIN_OWNER)
+    assert lists.decide("six", short, owner=PLAIN_OWNER).reason is not Reason.FULL

@@ -418,7 +418,7 @@ def test_set_and_scaled_amounts_bound_the_floor() -> None:
 def test_lease_tells_the_store_how_long_it_was_held(store: MemoryStore, clock: FakeClock) -> None:
     algorithm = LLM.bind(1, 0, "a#1")
     claim = StoreClaim("tk1:{llm:}:0", algorithm)
-    assert store.ask([claim], WITHOUT_JOB).allowed
+    assert store.decide([claim], WITHOUT_JOB).allowed
     at_us = clock()
     clock.advance(0.25)
     store.release([Lease(claim.bucket, algorithm, at_us)])

@@ -58,15 +58,15 @@ class Fleet:
                 allowed, remaining = self.decide(now_us, cost, ahead)
                 now_us = yield self.delay_us()
                 if ahead:
-                    quota.ended()
+                    quota.end_request()
                 if ahead and allowed:
-                    quota.took(ahead, cost, local_us, now_us + offset_us, remaining)
+                    quota.record_lease(ahead, cost, local_us, now_us + offset_us, remaining)
                     self.asked_us[id(quota)] = asked_us
                     self.most_left = max(self.most_left, quota.left)
                 elif ahead:
-                    quota.refused(local_us)
+                    quota.record_refusal(local_us)
                 else:
-                    quota.asked_plainly(cost, allowed, local_us, remaining)
+                    quota.record_request(cost, allowed, local_us, remaining)
             now_us = yield self.gap_us(gap_us)
 
     def decide(self, now_us: int, cost: int, ahead: int) -> tuple[bool, int]:
@@ -137,7 +137,7 @@ def test_the_bound_is_reached() -> None:
     for quota in prefetcher[:3]:
         assert limit.bind_ahead(25).ready_us(tat, START_US) == START_US
         tat = limit.bind_ahead(25).admit(tat, START_US)
-        quota.took(25, 1, START_US, START_US, 0)
+        quota.record_lease(25, 1, START_US, START_US, 0)
     assert limit.bind_ahead(25).ready_us(tat, START_US) > START_US  # 25 are left, for those who ask for themselves
     now_us = START_US + 250 * MS
     assert tat is not None
@@ -153,7 +153,7 @@ def test_the_bound_is_reached() -> None:
 def filled(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
     """A wallet just filled with so many units, of which one job had its *cost*."""
     quota = LocalQuota(LEASE)
-    quota.took(units, cost, at_us, at_us, PLENTY)
+    quota.record_lease(units, cost, at_us, at_us, PLENTY)
     return quota
 
 
@@ -178,18 +178,18 @@ def test_first_question_is_for_the_job_alone() -> None:
     quota = LocalQuota(LEASE)
     assert quota.worth_taking(1, START_US) == 0
     for second in range(5):
-        quota.asked_plainly(1, True, START_US + second * 1000 * MS, PLENTY)
+        quota.record_request(1, True, START_US + second * 1000 * MS, PLENTY)
     assert quota.worth_taking(1, START_US + 5000 * MS) == 0
 
 
 def test_what_is_taken_doubles_up_to_the_most() -> None:
     """A process that goes on asking takes 2, 4, 8 … units, and `prefetch` soon."""
     quota, now_us, sizes = LocalQuota(LEASE), START_US, list[int]()
-    quota.asked_plainly(1, True, now_us, PLENTY)
+    quota.record_request(1, True, now_us, PLENTY)
     for _ in range(8):
         now_us += 100
         sizes.append(quota.worth_taking(1, now_us))
-        quota.took(sizes[-1], 1, now_us, now_us, PLENTY)
+        quota.record_lease(sizes[-1], 1, now_us, now_us, PLENTY)
         while quota.spend(1, now_us):
             now_us += 100
     assert sizes == [2, 4, 8, 16, 32, 50, 50, 50]
@@ -205,9 +205,9 @@ def steady(gap_us: int) -> Callable[[], int]:
             now_us += gap_us
             if not quota.spend(1, now_us):
                 if units := quota.worth_taking(1, now_us):
-                    quota.took(units, 1, now_us, now_us, PLENTY)
+                    quota.record_lease(units, 1, now_us, now_us, PLENTY)
                     return units
-                quota.asked_plainly(1, True, now_us, PLENTY)
+                quota.record_request(1, True, now_us, PLENTY)
 
     return next_take
 
@@ -221,7 +221,7 @@ def test_a_process_takes_what_it_spends_in_half_a_lease() -> None:
 def test_never_more_than_half_of_what_is_left() -> None:
     """What others may need is left to them: the bucket's last answer says how much there is."""
     quota = LocalQuota(LEASE)
-    quota.took(40, 1, START_US, START_US, 31)
+    quota.record_lease(40, 1, START_US, START_US, 31)
     while quota.spend(1, START_US + 100):
         pass
     assert quota.worth_taking(1, START_US + 200) == 15
@@ -247,13 +247,13 @@ def test_small_processes_find_what_they_need(large: int) -> None:
             ahead = quota.worth_taking(1, now_us)
             allowed, remaining = fleet.decide(now_us, 1, ahead)
             if ahead and allowed:
-                quota.took(ahead, 1, now_us, now_us, remaining)
+                quota.record_lease(ahead, 1, now_us, now_us, remaining)
                 continue
             if ahead:
-                quota.refused(now_us)
+                quota.record_refusal(now_us)
                 allowed, remaining = fleet.decide(now_us, 1, 0)
             assert allowed
-            quota.asked_plainly(1, allowed, now_us, remaining)
+            quota.record_request(1, allowed, now_us, remaining)
     assert fleet.asked < wanted / 8
     assert fleet.charged < wanted * 1.02
 
@@ -261,11 +261,11 @@ def test_small_processes_find_what_they_need(large: int) -> None:
 def test_denial_is_followed_by_plain_questions() -> None:
     """While others wait, or nothing is left, a job costs one question: nothing is taken ahead for a lease's length."""
     quota = filled(1)
-    quota.asked_plainly(1, False, START_US, PLENTY)
-    quota.asked_plainly(1, True, START_US + 100, PLENTY)
+    quota.record_request(1, False, START_US, PLENTY)
+    quota.record_request(1, True, START_US + 100, PLENTY)
     assert quota.worth_taking(1, START_US + 200) == 0
     assert quota.worth_taking(1, START_US + LEASE.for_us - 1) == 0
-    quota.asked_plainly(1, True, START_US + LEASE.for_us, PLENTY)
+    quota.record_request(1, True, START_US + LEASE.for_us, PLENTY)
     assert quota.worth_taking(1, START_US + LEASE.for_us + 100) == 2
 
 
@@ -277,7 +277,7 @@ def test_nobody_takes_ahead_while_somebody_does() -> None:
     assert quota.worth_taking(1, START_US + 100) == 40
     quota.begin(START_US + 100)
     assert quota.worth_taking(1, START_US + 101) == 0
-    quota.ended()
+    quota.end_request()
     assert quota.worth_taking(1, START_US + 101) == 40
     quota.begin(START_US + 100)  # and is never heard of again
     assert quota.worth_taking(1, START_US + 99 + LEASE.for_us) == 0
@@ -304,14 +304,14 @@ def test_a_cost_as_large_as_the_lease_is_asked_for_itself() -> None:
 def test_what_is_left_is_spent_with_the_next_lease() -> None:
     """Costs that do not fit evenly lose nothing: the rest of the last lease goes to the job that takes the next."""
     quota = filled(50, cost=30)
-    quota.took(50, 30, START_US + 100, START_US + 200, PLENTY)
+    quota.record_lease(50, 30, START_US + 100, START_US + 200, PLENTY)
     assert quota.left == 40
 
 
 def test_what_is_left_of_a_lease_that_ended_is_not() -> None:
     """Not even if it ended while the next was on its way."""
     quota = filled(50, cost=30)
-    quota.took(50, 30, START_US + 100, START_US + LEASE.for_us, PLENTY)
+    quota.record_lease(50, 30, START_US + 100, START_US + LEASE.for_us, PLENTY)
     assert quota.left == 20
 
 
@@ -323,7 +323,7 @@ def test_units_go_back_to_their_own_lease() -> None:
     quota.put_back(4, until_us)
     assert quota.left == 9
     assert quota.spend(9, START_US)
-    quota.took(10, 1, START_US + 5, START_US + 5, PLENTY)
+    quota.record_lease(10, 1, START_US + 5, START_US + 5, PLENTY)
     quota.put_back(9, until_us)
     assert quota.left == 9
 
@@ -357,7 +357,7 @@ def test_to_give_back_would_break_the_bound() -> None:
 def _wallet() -> LocalQuota:
     """One that took 10 units as the first job asked, which cost nothing."""
     quota = LocalQuota(LEASE)
-    quota.took(10, 0, START_US, START_US, PLENTY)
+    quota.record_lease(10, 0, START_US, START_US, PLENTY)
     return quota
 
 
@@ -373,25 +373,25 @@ def test_what_was_put_back_was_not_spent() -> None:
 def test_what_others_ask_meanwhile_counts_as_spent() -> None:
     """Jobs that ask for themselves while one takes ahead are part of what the process will need."""
     quota = LocalQuota(LEASE)
-    quota.took(10, 10, START_US, START_US, PLENTY)
+    quota.record_lease(10, 10, START_US, START_US, PLENTY)
     quota.begin(START_US + 1)
-    quota.asked_plainly(9, True, START_US + 2, PLENTY)
-    quota.ended()
+    quota.record_request(9, True, START_US + 2, PLENTY)
+    quota.end_request()
     assert quota.worth_taking(1, START_US + 250 * MS) == 5
 
 
 def test_first_taken_is_at_most_half_of_what_a_plain_answer_left() -> None:
     """Also after a question for the job alone."""
     quota = LocalQuota(LEASE)
-    quota.asked_plainly(10, True, START_US, 8)
+    quota.record_request(10, True, START_US, 8)
     assert quota.worth_taking(1, START_US + 1) == 4
 
 
 def test_who_was_refused_begins_anew() -> None:
     """After a denial, what was taken before says nothing: the next question is for the job alone."""
     quota = LocalQuota(LEASE)
-    quota.asked_plainly(10, True, START_US, PLENTY)
-    quota.refused(START_US - 200 * MS)
+    quota.record_request(10, True, START_US, PLENTY)
+    quota.record_refusal(START_US - 200 * MS)
     assert quota.worth_taking(1, START_US + 50 * MS) == 0
 
 

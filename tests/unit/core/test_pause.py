@@ -27,7 +27,7 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core import decide, wait_control
-from throttlekit._core.answer import Answer, Asker, Caller, Reason
+from throttlekit._core.answer import Answer, Caller, Reason, Requester
 from throttlekit._core.decide import Stored
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.slowdown import Pause
@@ -75,8 +75,8 @@ def ask(
 ) -> tuple[Answer, Stored]:
     """Ask for *job*; *state* stays as it is. All jobs have one owner, with threads for all of them."""
     claim = claim_of(limit.bind(cost, now_us, f"holder-{now_us}-{job}"), cost, limit.max_queue)
-    asker = Asker(caller) if caller is Caller.WITHOUT_JOB else Asker(caller, job, "owner", 99)
-    answer, (after,) = decide.ask([claim], [deepcopy(state)], now_us, asker, hear, "epoch")
+    requester = Requester(caller) if caller is Caller.WITHOUT_JOB else Requester(caller, job, "owner", 99)
+    answer, (after,) = decide.decide([claim], [deepcopy(state)], now_us, requester, hear, "epoch")
     return answer, after
 
 
@@ -279,7 +279,7 @@ def test_denied_by_another_limit_it_stays_used_up() -> None:
     states = [heard_429(paused, Stored(), NOW_US, SECOND_US), Stored(other.bind(1).admit(None, NOW_US))]
     now_us, taken = NOW_US + 3 * SECOND_US, states[0].taken
     claims = [claim_of(charge) for charge in charges]
-    answer, after = decide.ask(claims, states, now_us, Asker(Caller.JOB, "job", "owner"), hear, "epoch")
+    answer, after = decide.decide(claims, states, now_us, Requester(Caller.JOB, "job", "owner"), hear, "epoch")
     assert answer.claim == 1
     assert after[0].taken is taken
     passed, state = 0, after[0]

@@ -38,12 +38,12 @@ class Shared(Passing):
         self.forgotten: list[str] = []
         self.down = False
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
         self.asked.append([claim.bucket for claim in request.claims])
         if self.down:
             raise StoreUnavailable("the store gave no usable answer: TimeoutError")
-        return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     def reset(self, names: Sequence[str]) -> None:
         self.forgotten += names

@@ -10,7 +10,7 @@ import pytest
 
 from support.claims import claim_of
 from throttlekit import ConfigurationError, Job, Share, TokenBucket
-from throttlekit._core.answer import Asker, Caller
+from throttlekit._core.answer import Caller, Requester
 from throttlekit._core.limit.share import GivenShare, TenantShare
 from throttlekit._core.serialize import dump, load
 from throttlekit.stores import MemoryStore
@@ -82,7 +82,7 @@ def test_no_job_passes_before_one_of_a_higher_priority(cost: int) -> None:
         mine = share.tenant_share_of(_job(tenant))
         now_us, id = NOW_US + round(at_s * 1e6), id or f"{tenant} {next(ids)}"
         claim = claim_of(limit.bind(cost, now_us), cost, tenant=mine.tenant, step=mine.step(cost), lead=mine.lead)
-        return id, store.ask([claim], Asker(Caller.JOB, id, owner, 9), now_us).allowed
+        return id, store.decide([claim], Requester(Caller.JOB, id, owner, 9), now_us).allowed
 
     assert ask("low", 0)[1]
     waiting = [*(ask("low", 0)[0] for _ in range(3)), *(ask("high", 0.1)[0] for _ in range(3))]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import Adapt, Concurrency, ConfigurationError, FixedWindow, Limiter, SlidingWindow, TokenBucket
-from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller
+from throttlekit._core.answer import WITHOUT_JOB, Caller, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.late import PLAIN_OWNER
@@ -34,8 +34,8 @@ class Downstream:
         self.claim = StoreClaim("tk1:{x:}:0", limit.bind(1, NOW_US))
 
     def passes(self) -> bool:
-        return self.store.ask([self.claim], Asker(Caller.PEEK), self.now_us).allowed and (
-            self.store.ask([self.claim], WITHOUT_JOB, self.now_us).allowed
+        return self.store.decide([self.claim], Requester(Caller.PEEK), self.now_us).allowed and (
+            self.store.decide([self.claim], WITHOUT_JOB, self.now_us).allowed
         )
 
     def passed_in(self, us: int, step_us: int = 10_000) -> int:
@@ -250,8 +250,8 @@ def test_waiting_jobs_of_a_limit_that_fell_are_due_by_its_end() -> None:
     for _ in range(12):
         downstream.falls(floor=ONE // 100)
     slow = downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us).slow  # type: ignore[attr-defined]
-    askers = [Asker(Caller.JOB, str(number), PLAIN_OWNER) for number in range(100)]
-    due = [downstream.store.ask([downstream.claim], each, downstream.now_us).retry_us for each in askers]
+    askers = [Requester(Caller.JOB, str(number), PLAIN_OWNER) for number in range(100)]
+    due = [downstream.store.decide([downstream.claim], each, downstream.now_us).retry_us for each in askers]
     assert due[-1] < slow.back_us + 15 * S
 
 

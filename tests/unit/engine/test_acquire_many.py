@@ -51,11 +51,11 @@ class Between(Passing):
         self.asked: list[tuple[Caller, int]] = []
         self.after_look: Callable[[], object] = lambda: None
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
-        self.asked.append((request.asker.caller, request.claims[0].cost))
-        verdict = self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
-        if request.asker.caller is Caller.PEEK:
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
+        self.asked.append((request.requester.caller, request.claims[0].cost))
+        verdict = self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
+        if request.requester.caller is Caller.PEEK:
             self.after_look()
         return verdict
 

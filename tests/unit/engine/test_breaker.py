@@ -59,10 +59,10 @@ class Failing(MemoryStore):
         self.cause: Exception = TimeoutError("secret.host:6379")
         self.part: str | None = ""
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
         self._answer()
-        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self._answer()
@@ -258,7 +258,7 @@ def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
     """In a batch: it says nothing of the server."""
 
     class Batched(Failing):
-        def ask_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
+        def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
             return [ConfigurationError("it cannot be sent") for _ in requests]
 
     store = Batched()
@@ -267,10 +267,10 @@ def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
     request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call))
     store.down = True
     with pytest.raises(StoreUnavailable):
-        guard.ask(request.claims, request.asker, attempt=request.attempt)
+        guard.decide(request.claims, request.requester, attempt=request.attempt)
     clock.now += 0.75
-    assert isinstance(guard.ask_all([request])[0], ConfigurationError)
-    assert isinstance(guard.ask_all([request])[0], StoreUnavailable)
+    assert isinstance(guard.decide_all([request])[0], ConfigurationError)
+    assert isinstance(guard.decide_all([request])[0], StoreUnavailable)
 
 
 def test_a_store_in_parts_fails_part_by_part(clock: Seconds) -> None:
@@ -305,10 +305,10 @@ class Nodes(Failing):
     def part_of(self, name: str) -> str:
         return next((node for limit, node in self.serves.items() if limit in name), "")
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
         self._reach(request.claims[0].bucket)
-        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         for each in corrections:
@@ -565,4 +565,4 @@ def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -
     assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["told"]] * 2
     call = Call([CLOSED], JOB)
     request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call))
-    assert guarded.ask(request.claims, request.asker).allowed
+    assert guarded.decide(request.claims, request.requester).allowed

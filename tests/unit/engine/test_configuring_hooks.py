@@ -202,9 +202,9 @@ def test_events_of_the_floor_are_emitted_and_logged(caplog: pytest.LogCaptureFix
     made = limiter(listener, RunLog())
     decision = made.acquire(API, job=JOB)
     with caplog.at_level(logging.DEBUG, "throttlekit"):
-        made.events.started(JOB, decision)
-        made.events.finished(JOB, decision, "succeeded", 1.5)
-        made.events.rate_limited(JOB, API, 30.0)
+        made.events.emit_started(JOB, decision)
+        made.events.emit_finished(JOB, decision, "succeeded", 1.5)
+        made.events.emit_rate_limited(JOB, API, 30.0)
         made.settle(decision, actual=2)
     assert listener.events == [
         Started(JOB, decision),

@@ -135,7 +135,7 @@ def test_scripts_are_not_read_when_first_needed(monkeypatch: pytest.MonkeyPatch)
     """The import system has locks too: a child that was forked while another thread read a script would hang."""
     monkeypatch.delattr(throttlekit_lua, "files")
     throttlekit_lua.read.cache_clear()
-    assert throttlekit_lua.read("ask")
+    assert throttlekit_lua.read("decide")
     assert throttlekit_lua.read("wait_settle")
 
 

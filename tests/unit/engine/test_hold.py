@@ -58,9 +58,9 @@ class Slow(Passing):
         self.answer.set()
         self.error: Exception | None = None
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
-        verdict = self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
+        verdict = self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
         self.asked.set()
         assert self.answer.wait(30)
         if self.error is not None:
@@ -152,12 +152,12 @@ def test_store_that_is_away_is_waited_for() -> None:
         def __init__(self) -> None:
             self.inner, self.fails = MemoryStore(), 1
 
-        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-            request = Request(claims, asker, attempt)
+        def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+            request = Request(claims, requester, attempt)
             self.fails -= 1
             if self.fails >= 0:
                 raise StoreUnavailable("away", part=None)
-            return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
+            return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     store = Away()
     limiter = Limiter(store)

@@ -53,10 +53,10 @@ class Recorder(Passing):
         self.requests: list[Request] = []
         self.forgotten: list[str] = []
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
         self.requests.append(request)
-        return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     def reset(self, names: Sequence[str]) -> None:
         self.forgotten += names
@@ -66,12 +66,12 @@ class Recorder(Passing):
 class Unsettled:
     """A store of an older release: it knows no settling."""
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        Request(claims, requester, attempt)
         raise NotImplementedError
 
-    reset: Any = ask
-    close: Any = ask
+    reset: Any = decide
+    close: Any = decide
 
 
 @pytest.fixture

@@ -46,8 +46,8 @@ class Process:
         self.waker: Waker[str] = Waker(self.store, lambda: 0, lambda id, item: None)
 
     def deny(self, id: str) -> None:
-        self.waker.asks(id, [UNIT.bucket])
-        self.waker.answered(id, id, [UNIT], DENIED)
+        self.waker.begin_request(id, [UNIT.bucket])
+        self.waker.apply_answer(id, id, [UNIT], DENIED)
 
     def wake(self, id: str) -> None:
         self.waker.on_wakes(UNIT.bucket, [Wake(id, 0)])
@@ -91,7 +91,7 @@ def test_a_job_that_comes_back_to_the_same_process_is_not_forgotten(process: Pro
     process.now_us = MINUTE_US
     process.deny("two")
     process.waker.pass_on("two")
-    assert process.waker.waited("one") == Waited(MINUTE_US, 1, 0)
+    assert process.waker.waited_of("one") == Waited(MINUTE_US, 1, 0)
     process.wake("one")
     assert process.store.removed == []
 

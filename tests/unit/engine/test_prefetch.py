@@ -482,5 +482,5 @@ def test_what_passes_from_hand_is_counted(limiter: Limiter, store: Fleet) -> Non
     assert len(store.asked) == asked
     for expected in ([(10, 10)], []):
         for each in wiring_of(limiter).prefetcher.passed():
-            counts.passed(*each)
+            counts.record_prefetched(*each)
         assert [(seen.allowed, seen.units) for seen in counts.take()[0]] == expected

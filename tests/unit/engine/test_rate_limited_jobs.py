@@ -52,10 +52,10 @@ class Fickle(Passing):
         if verb in self.away:
             raise StoreUnavailable("away", part=None)
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
         self._ask("acquire")
-        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     def settle(self, corrections: Any, now_us: int | None = None) -> None:
         self._ask("settle")

@@ -31,7 +31,7 @@ class Two:
         self.waker.begin()
         self.relays: dict[str, Relay] = {}
 
-    def ask(self, id: str, *limits: Any, **delivery: Any) -> Any:
+    def decide(self, id: str, *limits: Any, **delivery: Any) -> Any:
         relay = self.relays[id] = self.there.make_relay(self.waker.owner, 8, self._note)
         wait = Delivery(waits=Waiting(relay, None, id), **delivery)
         return self.there.acquire(*limits, job=Job(id=id), delivery=wait)
@@ -67,12 +67,12 @@ def two(redis_url: str) -> Any:
 def test_a_released_slot_wakes_the_jobs_in_their_order(two: Two, limits: list[Any]) -> None:
     held = two.there.acquire(SLOT)
     for id in "ab":
-        assert not two.ask(id, *limits).allowed
+        assert not two.decide(id, *limits).allowed
         two.keep(id)
     two.there.release(held)
     wait_until(lambda: two.started, description="the first job is started")
     assert two.started == ["a"]
-    granted = two.ask("a", *limits)
+    granted = two.decide("a", *limits)
     assert granted.allowed
     two.there.release(granted)
     wait_until(lambda: len(two.started) > 1, description="the second job is started")
@@ -83,16 +83,16 @@ def test_a_job_that_is_woken_before_its_note_comes_keeps_its_position(two: Two) 
     """The waker does not know it yet, and lets others pass. With the note, the job is before those that came later."""
     held = two.there.acquire(SLOT)
     for id in "ab":
-        assert not two.ask(id, SLOT).allowed
+        assert not two.decide(id, SLOT).allowed
     two.keep("b")
     for n in range(20):  # more than a look names
-        assert not two.ask(f"later {n}", SLOT).allowed
+        assert not two.decide(f"later {n}", SLOT).allowed
         two.keep(f"later {n}")
     two.there.release(held)
     wait_until(lambda: two.started == ["b"], description="the second job is started")
-    granted = two.ask("b", SLOT)
+    granted = two.decide("b", SLOT)
     assert granted.allowed
-    assert not two.ask("c", SLOT).allowed
+    assert not two.decide("c", SLOT).allowed
     two.keep("c")
     two.keep("a")
     wait_until(lambda: two.state_of("a", SLOT) is State.WAITING, description="the first job is in the order again")
@@ -104,7 +104,7 @@ def test_a_job_that_is_woken_before_its_note_comes_keeps_its_position(two: Two) 
 def test_a_job_whose_wait_ends_leaves_its_lists(two: Two) -> None:
     """So that nobody waits for it."""
     two.there.acquire(HOURLY)
-    assert not two.ask("a", HOURLY, max_wait=0.0).allowed
+    assert not two.decide("a", HOURLY, max_wait=0.0).allowed
     assert two.relays["a"].kept is None
     assert two.there.peek(HOURLY).reason == "exhausted"
     assert two.state_of("a", HOURLY) is None
@@ -113,7 +113,7 @@ def test_a_job_whose_wait_ends_leaves_its_lists(two: Two) -> None:
 def test_a_job_that_is_held_elsewhere_is_in_no_note(two: Two) -> None:
     """What is not on a list of the store is brought back by its framework."""
     two.there.acquire(HOURLY)
-    assert not two.ask("a", HOURLY).allowed
+    assert not two.decide("a", HOURLY).allowed
     assert two.relays["a"].kept is not None
     two.relays["a"].hold("a", None, 1000)
     assert two.relays["a"].kept is None
@@ -121,8 +121,8 @@ def test_a_job_that_is_held_elsewhere_is_in_no_note(two: Two) -> None:
 
 def test_it_asks_as_the_job_of_the_waker(two: Two) -> None:
     relay = two.there.make_relay("owner", 3, two.notes.append)
-    asker, attempt = relay.asks("a", ["bucket"], Caller.JOB, lambda _: 5)
-    assert (asker.job, asker.owner, asker.free, asker.max_wait_us) == ("a", "owner", 3, 5)
+    requester, attempt = relay.begin_request("a", ["bucket"], Caller.JOB, lambda _: 5)
+    assert (requester.job, requester.owner, requester.free, requester.max_wait_us) == ("a", "owner", 3, 5)
     assert attempt
 
 

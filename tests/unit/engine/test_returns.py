@@ -15,13 +15,13 @@ from support.waiting import wait_until
 from support.waitlists import ask, held
 from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
-from throttlekit._core.answer import Answer, Asker
+from throttlekit._core.answer import Answer, Requester
 from throttlekit._core.waitlist import Wake
 from throttlekit._engine.call import Call, Delivery
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import Correction, Lease, MemoryStore, Request
-from throttlekit.stores.parts import Part, ask_in_parts
+from throttlekit.stores.parts import Part, decide_in_parts
 from throttlekit.stores.returns import Returns, slots_of
 
 SLOTS = Concurrency("slots", 2, lease=600)
@@ -40,9 +40,9 @@ class Stalled(Passing):
         if self.stands_still:
             raise self.error
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
-        verdict = self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
+        verdict = self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
         self._answer()
         return verdict
 
@@ -50,9 +50,9 @@ class Stalled(Passing):
         self._answer()
         self.inner.release(leases, now_us)
 
-    def return_units(self, charges: Any, asker: Asker, now_us: int | None = None) -> None:
+    def return_units(self, charges: Any, requester: Requester, now_us: int | None = None) -> None:
         self._answer()
-        self.inner.return_units(charges, asker, now_us)
+        self.inner.return_units(charges, requester, now_us)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self._answer()
@@ -136,7 +136,7 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatc
     store, one, job = MemoryStore(), Concurrency("one", 1, lease=600), Job(id="second")
 
     def lost(*args: Any, **options: Any) -> Answer:
-        assert MemoryStore.ask(store, *args, **options).allowed
+        assert MemoryStore.decide(store, *args, **options).allowed
         raise StoreUnavailable("no answer in time", part=None)
 
     with Limiter(store) as limiter:
@@ -144,7 +144,7 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatc
         assert not ask(limiter, waker, one, job=job)
         limiter.release(first)
         with monkeypatch.context() as patched:
-            patched.setattr(store, "ask", lost)
+            patched.setattr(store, "decide", lost)
             assert not ask(limiter, waker, one, job=job)
         wait_until(lambda: Limiter(store).peek(one), description="its slot is given back")
         assert Limiter(store).acquire(one, job=Job(id="third"))
@@ -168,7 +168,7 @@ def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.M
         waker.on_wakes(claim.bucket, [Wake("one", 0)])
         wait_until(lambda: started == ["one"], description="it asks")
         with monkeypatch.context() as patched:
-            patched.setattr(store, "ask", away)
+            patched.setattr(store, "decide", away)
             patched.setattr(store, "forget", away)
             assert ask(limiter, waker, limit, job=Job(id="one"))
         assert store.list_waiting(claim).jobs == 2
@@ -182,7 +182,7 @@ def test_a_lost_grant_is_not_repeated_to_a_later_run(monkeypatch: pytest.MonkeyP
     store, limit, job = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open"), Job(id="one")
 
     def lost(*args: Any, **options: Any) -> Answer:
-        assert MemoryStore.ask(store, *args, **options).allowed
+        assert MemoryStore.decide(store, *args, **options).allowed
         raise StoreUnavailable("no answer in time", part=None)
 
     with Limiter(store) as limiter:
@@ -190,7 +190,7 @@ def test_a_lost_grant_is_not_repeated_to_a_later_run(monkeypatch: pytest.MonkeyP
         assert not ask(limiter, waker, limit, job=job)
         limiter.cancel(first)
         with monkeypatch.context() as patched:
-            patched.setattr(store, "ask", lost)
+            patched.setattr(store, "decide", lost)
             assert ask(limiter, waker, limit, job=job)
         assert not ask(limiter, waker, limit, job=job), "the unit is taken"
         waker.close()
@@ -298,10 +298,10 @@ def _request(*limits: Concurrency | TokenBucket) -> Request:
     class Seeing(Passing):
         inner = MemoryStore()
 
-        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-            request = Request(claims, asker, attempt)
+        def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+            request = Request(claims, requester, attempt)
             seen.append(request)
-            return self.inner.ask(request.claims, request.asker, now_us, attempt=request.attempt)
+            return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     Limiter(Seeing()).acquire(*limits)
     return seen[0]
@@ -314,16 +314,16 @@ def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurre
     """A later part denied, and the earlier one gave no answer when it was to give back: the limiter goes on trying."""
     full, first = TokenBucket("full", "1/h", burst=1), Stalled()
     second, request = MemoryStore(), _request(limit, full)
-    second.ask(request.claims[1:], request.asker)
-    first.ask = first.inner.ask  # type: ignore[method-assign]
+    second.decide(request.claims[1:], request.requester)
+    first.decide = first.inner.decide  # type: ignore[method-assign]
     first.stands_still = True
     parts = [Part(first, [0]), Part(second, [1])]
     if raises:
         with pytest.raises(StoreUnavailable):
-            ask_in_parts(parts, request.claims, request.asker, in_order=True)
+            decide_in_parts(parts, request.claims, request.requester, in_order=True)
         assert [each.bucket for each in slots_of(request)] == [request.claims[0].bucket]
     else:
-        assert not ask_in_parts(parts, request.claims, request.asker, in_order=True).allowed
+        assert not decide_in_parts(parts, request.claims, request.requester, in_order=True).allowed
         assert slots_of(request) == []
 
 

@@ -33,12 +33,12 @@ class Server(MemoryStore):
         self.asked: list[Request] = []
         super().__init__(clock_us=lambda: int(self.at.timestamp() * 1e6))
 
-    def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
-        request = Request(claims, asker, attempt)
+    def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
+        request = Request(claims, requester, attempt)
         if self.down:
             raise StoreUnavailable("down")
         self.asked.append(request)
-        return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
+        return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
 @contextmanager
@@ -103,11 +103,11 @@ def test_store_is_asked_for_the_time_once() -> None:
     limiter = Limiter(server)
     for limit in (TokenBucket("bucket", "1/s"), FixedWindow("utc", "9/d"), FixedWindow("also", "9/d", tz="UTC")):
         limiter.acquire(limit)
-    assert [request.asker.caller for request in server.asked] == [Caller.WITHOUT_JOB] * 3
+    assert [request.requester.caller for request in server.asked] == [Caller.WITHOUT_JOB] * 3
     del server.asked[:]
     for _ in range(3):
         limiter.acquire(DAILY)
-    assert [request.asker.caller for request in server.asked] == [Caller.PEEK, *[Caller.WITHOUT_JOB] * 3]
+    assert [request.requester.caller for request in server.asked] == [Caller.PEEK, *[Caller.WITHOUT_JOB] * 3]
 
 
 def test_store_that_does_not_tell_the_time_is_an_outage() -> None:

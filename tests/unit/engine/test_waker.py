@@ -11,7 +11,7 @@ import pytest
 from support.waiting import wait_until
 from throttlekit import FixedWindow, TokenBucket
 from throttlekit._core.algorithm import Use
-from throttlekit._core.answer import Answer, Asker, Kept, Look, Reason, Waited
+from throttlekit._core.answer import Answer, Kept, Look, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._core.waitlist import Wake
@@ -58,12 +58,12 @@ class Bench:
         )
         self.store.owner = self.waker.owner
 
-    def ask(self, id: str) -> tuple[Asker, str]:
-        return self.waker.asks(id, [UNIT.bucket])
+    def decide(self, id: str) -> tuple[Requester, str]:
+        return self.waker.begin_request(id, [UNIT.bucket])
 
     def wait(self, id: str, item: str = "", ends_in_us: int | None = None) -> None:
-        self.ask(id)
-        self.waker.answered(id, item or id, [UNIT], DENIED, ends_in_us)
+        self.decide(id)
+        self.waker.apply_answer(id, item or id, [UNIT], DENIED, ends_in_us)
 
     def wake(self, *ids: str) -> None:
         self.waker.on_wakes(UNIT.bucket, [Wake(id, 0) for id in ids])
@@ -84,7 +84,7 @@ def test_a_process_looks_where_its_jobs_wait(rate: str, owners: int, seconds: fl
     limit, room = TokenBucket("partner", rate, burst=1), Room[str]()
     unit = StoreClaim(bucket_name(limit.name, "", limit.fingerprint), limit.bind(1))
     room.hold("one", "item", unit, "e", 0)
-    room.looked(unit, Look("e", owners=owners), 0)
+    room.apply_look(unit, Look("e", owners=owners), 0)
     first = room.next_us()
     assert first is not None
     assert [look.ids for look in room.due(first)] == [("one",)]
@@ -97,7 +97,7 @@ def test_the_first_job_of_each_list_asks_after_a_change_of_the_rules() -> None:
     for id in ("one", "two"):
         room.hold(id, id, UNIT, "e", 0)
     assert room.take_ready(1) is None
-    room.ask_first(1, ())
+    room.request_first(1, ())
     ready = room.take_ready(1)
     assert ready is not None
     assert ready[:2] == ("one", "one")
@@ -110,7 +110,7 @@ def test_all_jobs_ask_anew_once_their_list_is_gone(epoch: str) -> None:
     room, ids = Room[str](), [str(number) for number in range(20)]
     for id in ids:
         room.hold(id, id, UNIT, "e", 0)
-    room.looked(UNIT, Look(epoch, again=tuple(ids[:8])), 1)
+    room.apply_look(UNIT, Look(epoch, again=tuple(ids[:8])), 1)
     ready = [room.take_ready(1) for _ in ids]
     assert [None if each is None else each[0] for each in ready] == ids
 
@@ -123,7 +123,7 @@ def test_a_job_is_started_ahead(unit: StoreClaim, ahead_us: int, at_us: int) -> 
     """By as long as it takes until it asks, which differs between frameworks; a window denies it if it is early."""
     room = Room[str](ahead_us)
     room.hold("one", "one", unit, "e", 0)
-    room.woken([Wake("one", 10_000)], 0)
+    room.apply_wakes([Wake("one", 10_000)], 0)
     assert room.take_ready(at_us - 1) is None
     assert room.take_ready(at_us) is not None
 
@@ -156,7 +156,7 @@ def test_a_woken_job_is_started(bench: Bench) -> None:
     wait_until(lambda: bench.store.gone == ["unknown"], description="the unknown one leaves")
     assert bench.started == []
     bench.free = 1
-    bench.waker.freed()
+    bench.waker.report_free()
     wait_until(lambda: bench.started == ["one"], description="it is started")
 
 
@@ -182,7 +182,7 @@ def test_an_error_stops_neither_the_thread_nor_the_job(bench: Bench, caplog: pyt
 
     bench.store.answer = fail
     bench.wait("two")
-    bench.waker.missed()
+    bench.waker.on_missed()
     wait_until(lambda: tries[-1] == "two", description="the next look tells of its wake")
 
 
@@ -202,7 +202,7 @@ def test_a_second_copy_that_waits_nowhere_gives_the_first_one_back(bench: Bench)
     bench.waker.hold("one", "second copy", 1_000)
     assert bench.back == ["first copy"]
     wait_until(lambda: bench.started == ["second copy"], description="it is started")
-    bench.waker.missed()
+    bench.waker.on_missed()
     wait_until(lambda: bench.store.looks[-1:] == [(1, ("other",))], description="it waits on no list")
 
     def start(id: str, item: str) -> None:
@@ -247,8 +247,8 @@ def test_a_job_that_waits_nowhere_is_started_after_its_delay(bench: Bench) -> No
     """Something else than a store holds it back: an operator's pause, or a store that does not answer."""
     bench.waker.hold("one", "one", 1_000, Waited(2_000_000, 3, 0))
     wait_until(lambda: bench.started == ["one"], description="it is started")
-    asker, _ = bench.ask("one")
-    assert (asker.waited_us >= 2_000_000, asker.denials) == (True, 3)
+    requester, _ = bench.decide("one")
+    assert (requester.waited_us >= 2_000_000, requester.denials) == (True, 3)
 
 
 def test_a_job_that_is_to_wait_no_longer_asks_though_it_was_not_woken(bench: Bench) -> None:
@@ -260,11 +260,11 @@ def test_a_job_that_is_to_wait_no_longer_asks_though_it_was_not_woken(bench: Ben
 def test_a_question_that_was_not_answered_is_repeated_as_the_same_attempt(bench: Bench) -> None:
     """The store may have granted it. And the process looks: the answer may have had wakes of its other jobs."""
     bench.wait("other")
-    _, attempt = bench.ask("one")
-    bench.waker.unanswered("one", [UNIT], attempt)
+    _, attempt = bench.decide("one")
+    bench.waker.record_no_answer("one", [UNIT], attempt)
     wait_until(lambda: bench.store.looks == [(1, ("other",))], description="it looks")
-    assert bench.ask("one")[1] == attempt
-    assert bench.ask("one")[1] != attempt, "it was answered"
+    assert bench.decide("one")[1] == attempt
+    assert bench.decide("one")[1] != attempt, "it was answered"
 
 
 def test_a_job_that_waits_no_longer_leaves_the_store(bench: Bench) -> None:

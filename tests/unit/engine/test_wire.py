@@ -6,17 +6,17 @@ import pytest
 from redis.connection import Connection
 
 from throttlekit import Concurrency, FixedWindow, TokenBucket
-from throttlekit._core.answer import WITHOUT_JOB, Asker, Caller, Reason, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Caller, Reason, Requester, Waited
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import granted_name
 from throttlekit._core.waitlist import Wake
 from throttlekit.stores import StoreClaim
 from throttlekit.stores.wire import (
     answer_of,
-    ask_frame,
-    asker_arguments,
     claims_arguments,
     command,
+    decide_frame,
+    requester_arguments,
     script_for,
     wait_keys,
 )
@@ -31,24 +31,26 @@ def _claim(limit: Limit) -> StoreClaim:
 
 @pytest.mark.parametrize("limits", [[BUCKET], [WINDOW], [SLOTS], [BUCKET, SLOTS], [SLOTS, WINDOW, BUCKET, BUCKET]])
 @pytest.mark.parametrize(
-    ("asker", "now", "attempt"),
+    ("requester", "now", "attempt"),
     [
         (WITHOUT_JOB, "", ""),
-        (Asker(Caller.PEEK), 1_800_000_000_000_000, ""),
-        (Asker(Caller.JOB, "id ü", "host:1.2", 3, 9, 5, 1), "", "17"),
-        (Asker(Caller.AGAIN, "\ud800", "~50"), 7, ""),
+        (Requester(Caller.PEEK), 1_800_000_000_000_000, ""),
+        (Requester(Caller.JOB, "id ü", "host:1.2", 3, 9, 5, 1), "", "17"),
+        (Requester(Caller.AGAIN, "\ud800", "~50"), 7, ""),
     ],
 )
-def test_frame_is_what_redis_py_would_send(limits: list[Limit], asker: Asker, now: int | str, attempt: str) -> None:
+def test_frame_is_what_redis_py_would_send(
+    limits: list[Limit], requester: Requester, now: int | str, attempt: str
+) -> None:
     """What is written out once and put together is the very bytes of the command, argument by argument."""
     claims = [_claim(limit) for limit in limits]
-    keys = wait_keys(claims) + ([granted_name(claims[0].bucket, asker.job)] if attempt else [])
-    script = script_for("ask", frozenset(claim.algorithm.code for claim in claims))
-    epoch = "ab12" if asker.job else "0"
-    head = asker_arguments(claims, asker, now, epoch, attempt)
+    keys = wait_keys(claims) + ([granted_name(claims[0].bucket, requester.job)] if attempt else [])
+    script = script_for("decide", frozenset(claim.algorithm.code for claim in claims))
+    epoch = "ab12" if requester.job else "0"
+    head = requester_arguments(claims, requester, now, epoch, attempt)
     whole = ("EVALSHA", script.sha, len(keys), *keys, *head, *claims_arguments(claims))
     for _ in range(2):  # as it is worked out, and as it is remembered
-        frame = ask_frame(claims, asker, now, epoch, attempt)
+        frame = decide_frame(claims, requester, now, epoch, attempt)
         assert frame == b"".join(Connection().pack_command(*whole))
 
 

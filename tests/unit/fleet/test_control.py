@@ -76,14 +76,14 @@ class Fleet:
         self.clock.advance(seconds)
         self.limiter.fleet.follow()
 
-    def ask(self, *limits: Limit, id: str = "1", delivery: Any = None, **arguments: Any) -> Decision:
+    def decide(self, *limits: Limit, id: str = "1", delivery: Any = None, **arguments: Any) -> Decision:
         job = Job(id=id, queue="q", kwargs=arguments)
         return self.limiter.acquire(*limits, job=job, **({"delivery": delivery} if delivery else {}))
 
     def passing(self, limit: Limit, **arguments: Any) -> int:
         """How many pass now."""
         passed = 0
-        while self.ask(limit, id="", **arguments):
+        while self.decide(limit, id="", **arguments):
             passed += 1
         return passed
 
@@ -108,7 +108,7 @@ def test_rate_is_another_and_as_declared_again(fleet: Fleet) -> None:
     fleet.advance(0.03)
     assert fleet.passing(PARTNER) == 3
     fleet.tell()
-    assert not fleet.ask(PARTNER)
+    assert not fleet.decide(PARTNER)
     fleet.limiter.clear_line(PARTNER)
     fleet.advance(0.1)
     assert fleet.passing(PARTNER) == 1
@@ -153,31 +153,31 @@ def test_a_tier_stays_that_tier_and_all_of_them_have_no_rate() -> None:
 
 def test_holders_go_on_counting(fleet: Fleet) -> None:
     """An amount that was lowered admits nobody until as many have ended: not the old ones and the new besides."""
-    held = [fleet.ask(SLOTS) for _ in range(2)]
+    held = [fleet.decide(SLOTS) for _ in range(2)]
     fleet.tell(Rule(what="set", name="slots", rate=1))
     fleet.limiter.release(held[0])
     assert not fleet.limiter.peek(SLOTS)
     fleet.limiter.release(held[1])
     assert fleet.limiter.peek(SLOTS)
     fleet.tell(Rule(what="set", name="slots", rate=5))
-    assert sum(fleet.ask(SLOTS).allowed for _ in range(9)) == 5
+    assert sum(fleet.decide(SLOTS).allowed for _ in range(9)) == 5
 
 
 @pytest.mark.parametrize("rule", [Rule(what="set", name="gpu", rate=4), Rule(what="scale", name="g*", factor=0.5)])
 def test_job_that_needs_more_slots_than_a_rule_leaves_waits(fleet: Fleet, rule: Rule) -> None:
     """Until the rule ends; those that run keep all of theirs, and smaller jobs pass once they have ended."""
     gpu = Concurrency("gpu", 8, cost=lambda job: job.kwargs["gb"])
-    held = fleet.ask(gpu, gb=6)
+    held = fleet.decide(gpu, gb=6)
     fleet.tell(replace(rule, until_us=fleet.clock() + 20_000_000))
     assert fleet.limiter.peek(gpu, cost=0).remaining == 0
-    denied = fleet.ask(gpu, gb=6)
+    denied = fleet.decide(gpu, gb=6)
     assert (denied.reason, round(denied.retry_after), denied.final) == ("paused", 20, False)
     fleet.limiter.release(held)
-    small = fleet.ask(gpu, gb=3)
+    small = fleet.decide(gpu, gb=3)
     assert small
     fleet.limiter.release(small)
     fleet.advance(21)
-    assert fleet.ask(gpu, gb=6)
+    assert fleet.decide(gpu, gb=6)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_a_limit_cannot_take_is_told_and_is_none(
     """It stays as it was declared; one line in the log names the limit, what was said, by whom, and what is wrong."""
     fleet.tell(rule)
     for _ in range(3):
-        fleet.ask(limit)
+        fleet.decide(limit)
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert told in line
     assert "'x'" in line
@@ -210,7 +210,7 @@ def test_limit_that_travels_by_value_follows_too(fleet: Fleet) -> None:
     fleet.tell(Rule(what="set", name="keyed", rate="10/s", burst=2), Rule(what="pause", name="keyed", part="8"))
     travelled = [load(dump(KEYED, Job(queue="q", kwargs={"account": account}))) for account in (7, 8)]
     assert fleet.passing(travelled[0]) == 2
-    assert fleet.ask(travelled[1]).reason == "paused"
+    assert fleet.decide(travelled[1]).reason == "paused"
     assert fleet.passing(KEYED, account=7) == 0, "it is the same budget"
 
 
@@ -218,22 +218,22 @@ def test_cost_that_the_rate_never_admits_waits(fleet: Fleet, caplog: pytest.LogC
     """A job is not failed by what an operator set; one that could never pass as declared either is refused as ever."""
     dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
     fleet.tell(Rule(what="set", name="dear", rate="2/s"))
-    assert fleet.ask(dear, cost=2)
-    denied = fleet.ask(dear, OTHER, cost=5)
+    assert fleet.decide(dear, cost=2)
+    denied = fleet.decide(dear, OTHER, cost=5)
     assert (denied.allowed, denied.reason, denied.limit.name, denied.cost) == (False, "paused", "dear", 5)
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5})).reason == "paused"
     assert "more than 2" in caplog.text
     with pytest.raises(CostExceedsLimit):
-        fleet.ask(dear, cost=11)
+        fleet.decide(dear, cost=11)
     fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="pause", name="dear"))
-    assert fleet.ask(dear, cost=5).reason == "paused"
+    assert fleet.decide(dear, cost=5).reason == "paused"
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5})).reason == "paused"
     fleet.tell()
     fleet.advance(1)
-    denied = fleet.ask(dear, cost=5)
+    denied = fleet.decide(dear, cost=5)
     assert (denied.reason, denied.delay) == ("exhausted", 0.3), "it had filled up to the burst that was set"
     fleet.advance(0.3)
-    assert fleet.ask(dear, cost=5)
+    assert fleet.decide(dear, cost=5)
 
 
 def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
@@ -246,18 +246,18 @@ def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
     for rule in rules:
         while fleet.limiter.acquire(PARTNER):
             pass
-        first, second = fleet.ask(PARTNER, id="first"), fleet.ask(PARTNER, id="second")
+        first, second = fleet.decide(PARTNER, id="first"), fleet.decide(PARTNER, id="second")
         fleet.limiter.pause(PARTNER, 5, refused=True)
         fleet.tell(*rule)
         fleet.advance(4.9)
         assert fleet.limiter.acquire(PARTNER).reason == "paused"
-        first, second = fleet.ask(PARTNER, id="first"), fleet.ask(PARTNER, id="second")
+        first, second = fleet.decide(PARTNER, id="first"), fleet.decide(PARTNER, id="second")
         assert first.delay <= second.delay, "jobs of a small bucket are told to come a little before their units"
         fleet.advance(first.delay)
         assert not fleet.limiter.acquire(PARTNER)
-        assert fleet.ask(PARTNER, id="first")
+        assert fleet.decide(PARTNER, id="first")
         fleet.advance(second.delay - first.delay)
-        assert fleet.ask(PARTNER, id="second")
+        assert fleet.decide(PARTNER, id="second")
 
 
 def test_429_pauses_the_limit_that_is_in_force(fleet: Fleet) -> None:
@@ -268,7 +268,7 @@ def test_429_pauses_the_limit_that_is_in_force(fleet: Fleet) -> None:
         fleet.limiter, error, [PARTNER], job=Job(id="1"), delivery=Delivery(), release=lambda: None
     )  # fmt: skip
     assert denied.delay >= 29
-    assert fleet.ask(PARTNER).reason == "paused"
+    assert fleet.decide(PARTNER).reason == "paused"
     fleet.limiter.reset(PARTNER)
     assert fleet.limiter.peek(PARTNER)
     fleet.limiter.pause(PARTNER, 5)
@@ -276,7 +276,7 @@ def test_429_pauses_the_limit_that_is_in_force(fleet: Fleet) -> None:
     assert fleet.limiter.peek(PARTNER).reason == "paused"
     fleet.limiter.resume(PARTNER)
     fleet.limiter.pause(TIERED, 5)
-    assert fleet.ask(TIERED, plan="pro").reason == "paused"
+    assert fleet.decide(TIERED, plan="pro").reason == "paused"
 
 
 # Paused
@@ -287,7 +287,7 @@ def test_paused_limit_asks_nobody_and_charges_nothing(fleet: Fleet) -> None:
     fleet.tell(Rule(what="pause", name="partner"))
     asked = len(fleet.store.asked)
     for _ in range(5):
-        decision = fleet.ask(OTHER, PARTNER)
+        decision = fleet.decide(OTHER, PARTNER)
         assert (decision.allowed, decision.reason, decision.limit) == (False, "paused", PARTNER)
     assert fleet.limiter.peek(OTHER, PARTNER).reason == "paused"
     assert fleet.limiter.acquire(PARTNER).reason == "paused"
@@ -300,7 +300,7 @@ def test_paused_limit_asks_nobody_and_charges_nothing(fleet: Fleet) -> None:
 def test_pause_of_a_key(fleet: Fleet, part: str | None, paused: list[int]) -> None:
     """All keys, or one: as it is, or as a decision tells it, with the queue that it is counted for."""
     fleet.tell(Rule(what="pause", name="keyed", part=part))
-    denied = [account for account in (7, 8) if fleet.ask(KEYED, account=account).reason == "paused"]
+    denied = [account for account in (7, 8) if fleet.decide(KEYED, account=account).reason == "paused"]
     assert denied == paused
     assert fleet.limiter.acquire(KEYED, job=Job(queue="q"), key=7).allowed is (7 not in paused)
 
@@ -309,16 +309,16 @@ def test_job_keeps_its_place_through_a_pause(fleet: Fleet) -> None:
     """What it waited for before it still has, and is first when the pause is over."""
     fleet.passing(PARTNER)
     for id in ("first", "second"):
-        assert not fleet.ask(PARTNER, id=id)
+        assert not fleet.decide(PARTNER, id=id)
     fleet.tell(Rule(what="pause", name="partner", until_us=fleet.clock() + 10_000_000))
     fleet.advance(5)
     for id in ("new", "second", "first"):
-        assert fleet.ask(PARTNER, id=id).reason == "paused"
+        assert fleet.decide(PARTNER, id=id).reason == "paused"
     fleet.tell()
     fleet.limiter.reset(PARTNER)
     fleet.passing(PARTNER)
     fleet.advance(5.1)
-    assert fleet.ask(PARTNER, id="first")
+    assert fleet.decide(PARTNER, id="first")
 
 
 def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> None:
@@ -327,7 +327,7 @@ def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> 
     fleet.tell(Rule(what="pause", name="partner", until_us=until_us))
     back = []
     for number in range(7):
-        decision = fleet.ask(PARTNER, id=str(number))
+        decision = fleet.decide(PARTNER, id=str(number))
         back.append(fleet.clock() / 1e6 + decision.delay)
         fleet.advance(8)
     assert back[0] == pytest.approx(until_us / 1e6, abs=0.1)
@@ -339,11 +339,11 @@ def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> 
 def test_job_whose_slot_comes_after_the_pause_comes_back_for_it(fleet: Fleet) -> None:
     """Those behind a long line do not all come back when the pause ends, to be told that they are too early."""
     slow = TokenBucket("slow", "1/minute", burst=1)
-    assert fleet.ask(slow)
+    assert fleet.decide(slow)
     for id in "abc":
-        fleet.ask(slow, id=id)
+        fleet.decide(slow, id=id)
     fleet.tell(Rule(what="pause", name="slow", until_us=fleet.clock() + 90_000_000))
-    denied = [fleet.ask(slow, id=id) for id in "abc"]
+    denied = [fleet.decide(slow, id=id) for id in "abc"]
     assert [round(each.retry_after) for each in denied] == [90] * 3
     assert [round(each.delay) for each in denied][1:] == [120, 180]
     assert 90 <= denied[0].delay < 99.1
@@ -354,7 +354,7 @@ def test_pause_without_an_end_is_asked_about_a_few_times(fleet: Fleet) -> None:
     fleet.tell(Rule(what="pause", name="partner"))
     began, asked, delivery = fleet.clock(), 0, Delivery(max_deferrals=1)
     while fleet.clock() - began < 3600 * 1_000_000:
-        decision = fleet.ask(PARTNER, delivery=delivery)
+        decision = fleet.decide(PARTNER, delivery=delivery)
         assert not decision.final, "to be told again is no denial"
         assert 1 <= decision.delay <= 60
         fleet.clock.advance(decision.delay)
@@ -370,10 +370,10 @@ def test_job_that_may_not_wait_so_long_ends_as_it_was_told(
 ) -> None:
     """Its `max_wait` and `max_deferrals` hold in a pause as ever."""
     fleet.tell(Rule(what="pause", name="partner"))
-    decision = fleet.ask(PARTNER, delivery=delivery)
+    decision = fleet.decide(PARTNER, delivery=delivery)
     assert decision.final is (refused_after == 0)
     fleet.advance(31)
-    again = fleet.ask(PARTNER, delivery=delivery)
+    again = fleet.decide(PARTNER, delivery=delivery)
     assert again.final is (refused_after is not None)
 
 
@@ -385,8 +385,8 @@ def test_longest_pause_tells(fleet: Fleet) -> None:
         Rule(what="pause", name="keyed", until_us=soon),
         Rule(what="pause", name="keyed", part="7", until_us=late),
     )
-    assert fleet.ask(PARTNER, KEYED, account=7).retry_after == pytest.approx(50, abs=0.5)
-    assert fleet.ask(PARTNER, KEYED, account=8).retry_after == pytest.approx(5, abs=0.5)
+    assert fleet.decide(PARTNER, KEYED, account=7).retry_after == pytest.approx(50, abs=0.5)
+    assert fleet.decide(PARTNER, KEYED, account=8).retry_after == pytest.approx(5, abs=0.5)
 
 
 def test_tenant_has_another_weight_from_then_on(fleet: Fleet) -> None:
@@ -439,11 +439,11 @@ def test_factor_counts_on_top_of_the_rate_that_is_set(fleet: Fleet) -> None:
     decision = fleet.limiter.acquire(PARTNER)
     assert (decision.limit.amount, decision.limit.capacity) == (20, 7)
     fleet.tell(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="tiered", part="pro", rate="40/s"))
-    assert fleet.ask(TIERED, plan="pro").limit.amount == 20
-    assert fleet.ask(TIERED, plan="free").limit.period_us == 2_000_000
-    assert fleet.ask(SLOTS).limit.amount == 1
+    assert fleet.decide(TIERED, plan="pro").limit.amount == 20
+    assert fleet.decide(TIERED, plan="free").limit.period_us == 2_000_000
+    assert fleet.decide(SLOTS).limit.amount == 1
     fleet.tell(Rule(what="scale", name="*", factor=0.25))
-    assert fleet.ask(TIERED, plan="pro").limit.amount == 5
+    assert fleet.decide(TIERED, plan="pro").limit.amount == 5
 
 
 def test_what_a_limit_cannot_be_scaled_by_is_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -460,7 +460,7 @@ def test_shared_store_keeps_no_position_under_a_limit_of_each_process(fleet: Fle
     """A job that a pause holds back gets a position on the lists of the limits that the fleet shares, and no other."""
     own = TokenBucket("own", "10/s", scope="process")
     fleet.tell(Rule(what="pause", name="partner"))
-    assert fleet.ask(own, PARTNER).reason == "paused"
+    assert fleet.decide(own, PARTNER).reason == "paused"
     claims = [each.claim for each in fleet.limiter.claims(Call([own, PARTNER], Job(id="1")))]
     assert [fleet.store.inner.where([each], "1") is not None for each in claims] == [False, True]
 
@@ -471,13 +471,13 @@ def test_shared_store_keeps_no_position_under_a_limit_of_each_process(fleet: Fle
 def test_limit_in_shadow_mode_denies_no_job_and_counts(fleet: Fleet) -> None:
     """Every job runs; what the limit would have held back is told, and what it lets pass is charged."""
     fleet.tell(Rule(what="shadow", name="partner"))
-    decisions = [fleet.ask(PARTNER) for _ in range(10)]
+    decisions = [fleet.decide(PARTNER) for _ in range(10)]
     assert all(decision.allowed and decision.reason == "allowed" and decision.delay == 0 for decision in decisions)
     assert len(fleet.shadowed) == 7
     assert {event.decision.allowed for event in fleet.shadowed} == {False}
     assert {event.decision.limit for event in fleet.shadowed} == {PARTNER}
     fleet.tell()
-    assert not fleet.ask(PARTNER), "three were charged"
+    assert not fleet.decide(PARTNER), "three were charged"
 
 
 def test_cost_that_the_shadow_rate_never_admits_passes(fleet: Fleet) -> None:
@@ -486,24 +486,24 @@ def test_cost_that_the_shadow_rate_never_admits_passes(fleet: Fleet) -> None:
     fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="shadow", name="dear"))
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5}))
     for limits in ([dear], [OTHER, dear]):
-        decision = fleet.ask(*limits, cost=5)
+        decision = fleet.decide(*limits, cost=5)
         assert (decision.allowed, decision.reason) == (True, "allowed")
         fleet.limiter.settle(decision, actual=7, limit=dear)
     assert [(event.decision.reason, event.decision.cost) for event in fleet.shadowed] == [("paused", 5)] * 2
     with pytest.raises(CostExceedsLimit):
-        fleet.ask(dear, cost=11)
+        fleet.decide(dear, cost=11)
 
 
 def test_slots_in_shadow_mode_are_given_back(fleet: Fleet) -> None:
     """Those that were given are held and released; who got none runs all the same, and has none to release."""
     fleet.tell(Rule(what="shadow", name="slots"))
-    decisions = [fleet.ask(SLOTS, OTHER) for _ in range(3)]
+    decisions = [fleet.decide(SLOTS, OTHER) for _ in range(3)]
     assert [len(decision.leases) for decision in decisions] == [1, 1, 0]
     assert all(decision.allowed for decision in decisions)
     for decision in decisions:
         fleet.limiter.release(decision)
     fleet.tell()
-    assert sum(fleet.ask(SLOTS).allowed for _ in range(3)) == 2
+    assert sum(fleet.decide(SLOTS).allowed for _ in range(3)) == 2
 
 
 @pytest.mark.parametrize("limits", [[OTHER, "tokens"], ["tokens"]])
@@ -512,7 +512,7 @@ def test_settle_is_right_whatever_was_in_shadow_mode(fleet: Fleet, limits: list[
     tokens = TokenBucket("tokens", "10/s", burst=10, cost=lambda job: 8)
     named = [tokens if limit == "tokens" else limit for limit in limits]
     fleet.tell(Rule(what="shadow", name="tokens"))
-    given, not_given = fleet.ask(*named), fleet.ask(*named)
+    given, not_given = fleet.decide(*named), fleet.decide(*named)
     assert len(fleet.shadowed) == 1
     for decision in (not_given, decision_from_receipt(receipt(not_given))):
         for meant in (None, tokens):
@@ -531,14 +531,14 @@ def test_limit_in_shadow_mode_of_a_store_that_is_away_denies_no_job(fleet: Fleet
     class Away(Passing):
         inner = fleet.store.inner
 
-        def ask(self, claims: Any, asker: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-            request = Request(claims, asker, attempt)
+        def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
+            request = Request(claims, requester, attempt)
             if any("partner" in claim.bucket for claim in request.claims):
                 raise StoreUnavailable("away")
-            return super().ask(request.claims, request.asker, now_us, attempt=request.attempt)
+            return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     fleet.store.inner = Away()
-    decision = fleet.ask(*limits)
+    decision = fleet.decide(*limits)
     assert decision.allowed
     assert fleet.limiter.settle(decision, actual=0, limit=PARTNER).allowed
 
@@ -548,7 +548,7 @@ def test_what_it_would_have_held_back_stands_in_the_log(fleet: Fleet, caplog: py
     fleet.tell(Rule(what="shadow", name="partner"))
     with caplog.at_level(logging.INFO, "throttlekit"):
         for _ in range(9):
-            fleet.ask(PARTNER)
+            fleet.decide(PARTNER)
     lines = [record.getMessage() for record in caplog.records if "would have held back" in record.getMessage()]
     assert lines == ["Limit 'partner', in shadow mode, would have held back 1 jobs since the last such line."]
 
@@ -561,7 +561,7 @@ def test_without_rules_nothing_is_asked_more(fleet: Fleet) -> None:
     for rules in ([], [Rule(what="pause", name="somebody's")]):
         fleet.tell(*rules)
         before = len(fleet.store.asked)
-        fleet.ask(PARTNER, OTHER)
+        fleet.decide(PARTNER, OTHER)
         assert len(fleet.store.asked) == before + 1
 
 
@@ -571,7 +571,7 @@ def test_rules_known_last_stay_in_force_while_the_store_is_away(fleet: Fleet) ->
     fleet.store.fault = StoreUnavailable("away")
     with pytest.raises(StoreUnavailable):
         fleet.limiter.fleet.follow()
-    assert fleet.ask(PARTNER).reason == "paused"
+    assert fleet.decide(PARTNER).reason == "paused"
 
 
 @pytest.mark.parametrize(
@@ -597,8 +597,8 @@ def test_what_is_not_ours_is_ignored_with_one_line(
     fleet.store.told.append(told)
     for _ in range(3):
         fleet.limiter.fleet.follow()
-    assert fleet.ask(PARTNER)
-    assert fleet.ask(OTHER).reason == "paused"
+    assert fleet.decide(PARTNER)
+    assert fleet.decide(OTHER).reason == "paused"
     assert caplog.text.count("are not of this release") == 1
 
 
