@@ -106,7 +106,8 @@ class Options:
         # A worker writes each message that it retries or delays, from any sender: an error here would lose it.
         for name, meant in misspelt(options).items():
             _warn_misspelt(message.actor_name, name, meant)
-        self._check_own(options)
+        if not self._own_limits:
+            _check_carries_none(options)
         if options.get(MAX_WAIT) is not None:
             options[MAX_WAIT] = seconds_in(MAX_WAIT, options[MAX_WAIT])
         fresh = read_limits(options[THROTTLE]) if THROTTLE in options and not is_dumped(options[THROTTLE]) else None
@@ -126,7 +127,8 @@ class Options:
             ConfigurationError: It carries options that throttlekit did not write, or that messages must not carry.
         """
         given: dict[str, Any] = message.options
-        self._check_own(given)
+        if not self._own_limits:
+            _check_carries_none(given)
         own = self._of_actor.get(message.actor_name, self._default)
         if THROTTLE in given:
             own = replace(own, limits=load_limits(given[THROTTLE]))
@@ -136,14 +138,6 @@ class Options:
             name: Any = named.get("name")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
             own = replace(own, on_429=name if isinstance(name, str) else None)
         return own
-
-    def _check_own(self, given: Mapping[str, Any]) -> None:
-        carried = [] if self._own_limits else [name for name in (THROTTLE, MAX_WAIT, ON_429) if name in given]
-        if carried:
-            raise ConfigurationError(
-                f"the message carries its own {', '.join(carried)}, and Throttle(own_limits=False) allows only those "
-                "of actors"
-            )
 
     def job(self, message: Any) -> Job:
         """The `Job` that limits read."""
@@ -161,18 +155,24 @@ class Options:
 
     def with_expiry(self, message: Any, delivery: Delivery) -> Delivery:
         """*delivery*, with the time from now until `AgeLimit` ends *message*."""
-        max_age = self._max_age(message)
+        if self.age_limit is None:
+            return delivery
+        actor = self.broker.actors.get(message.actor_name)
+        of_actor: Any = actor.options if actor else {}
+        # In milliseconds, as `AgeLimit` reads it. None or 0: no limit.
+        max_age: Any = message.options.get("max_age") or of_actor.get("max_age", self.age_limit.max_age)
         if not max_age:
             return delivery
         return replace(delivery, expires_in=(message.message_timestamp + max_age - current_millis()) / 1000)
 
-    def _max_age(self, message: Any) -> Any:
-        """The longest age of *message* in ms, as `AgeLimit` reads it; None or 0: no limit."""
-        if self.age_limit is None:
-            return None
-        actor = self.broker.actors.get(message.actor_name)
-        of_actor: Any = actor.options if actor else {}
-        return message.options.get("max_age") or of_actor.get("max_age", self.age_limit.max_age)
+
+def _check_carries_none(given: Mapping[str, Any]) -> None:
+    carried = [name for name in (THROTTLE, MAX_WAIT, ON_429) if name in given]
+    if carried:
+        raise ConfigurationError(
+            f"the message carries its own {', '.join(carried)}, and Throttle(own_limits=False) allows only those of "
+            "actors"
+        )
 
 
 @lru_cache(256)

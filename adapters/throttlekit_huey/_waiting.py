@@ -100,7 +100,7 @@ class WaitingTasks:
         item.woken = True
         if not item.message:
             return True  # `on_stored` continues
-        self.waker.pass_on(id, asks=True)
+        self.waker.pass_on(id, at_once=True)
         try:
             return self._schedule().wake([(item.priority, item.message)]) > 0
         except (ConnectionError, TimeoutError):

@@ -15,4 +15,5 @@ end
 
 -- '%d' takes a third of the time of '%.0f', but cuts off what a long of C with 32 bits cannot hold.
 local instant = format('%d', now)
-local INTEGER = #instant > 11 and '%d' or '%.0f'
+local INTEGER, WIDE = '%.0f', '%016.0f'
+if #instant > 11 then INTEGER, WIDE = '%d', '%016d' end

@@ -32,7 +32,7 @@ local SPACING, VOID, WOKEN, KEPT_WAIT = 10000, 20000, 3600000000, 172800000000
 local MOST, FREE_UNKNOWN, DEAF = 16, 999999, -1
 local RENEWED, TO_LIVE = 3600000000, '172800000'
 
-local function wide(x) return format(INTEGER == '%d' and '%016d' or '%016.0f', x) end
+local function wide(x) return format(WIDE, x) end
 
 -- How late the jobs of an owner return at most; 0 if it is a process, which wakes them.
 local function lateness(name) return sub(name, 1, 1) == '~' and 1000 * (tonumber(sub(name, 2)) or 0) or 0 end
@@ -428,8 +428,7 @@ local function wake(c, waits)
   local one, lead = of_one(c), not c.of.estimates and LEAD
   local look_at = waits and lead and ready_after(one, 0, now) - lead or now
   if look_at > now then return again or look_at end
-  local taken = units_out(list)
-  local o, next_at, tried, kept = nil, nil, 0, list.epoch == '' and 0 or held(list).late
+  local o, next_at, tried, taken, kept = nil, nil, 0, held(list).units, held(list).late
   while true do
     o = head(list)
     if not o or tried == MOST then break end

@@ -46,7 +46,7 @@ class Bench:
 
     def decide(self, claims: Sequence[StoreClaim], job: str, owner: str, *, attempt: str = "", now: Any = "") -> None:
         keys = wait_keys(claims) + ([granted_name(claims[0].bucket, job)] if attempt else [])
-        args = requester_arguments(claims, Requester(Caller.JOB, job, owner, 8), now, "ab", attempt)
+        args = requester_arguments(claims, Requester(Caller.JOB, job, owner, 8), now or None, "ab", attempt)
         self.pipeline.evalsha(self._shas[_ASK], len(keys), *keys, *args, *claims_arguments(claims))
 
     def look(self, claim: StoreClaim, owner: str, ids: Sequence[str] = (), now: Any = "") -> None:

@@ -202,7 +202,7 @@ def test_what_a_spawned_process_is_given() -> None:
     limiter = Limiter()
     decision = limiter.acquire(TokenBucket("a", "10/s"), job=JOB)
     run_of = SimpleNamespace(decision=decision, job=JOB)
-    throttling = SimpleNamespace(waited=lambda id: Waited(5, 1, 0))
+    throttling = SimpleNamespace(waited_of=lambda id: Waited(5, 1, 0))
     grant = SimpleNamespace(run=run_of, expires_ms=None, received=SimpleNamespace(into=5), throttling=throttling)
     setattr(job, _body.GRANT, grant)
     admission = json.loads(_body.write_admission(job))

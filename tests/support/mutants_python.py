@@ -181,8 +181,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_returns.py::test_a_release_that_got_no_answer_is_repeated"],
         ),
         (
-            "        with known.asking:\n            return kept",
-            "        if known.asking:\n            return kept",
+            "        with known.renewing:\n            return kept",
+            "        if known.renewing:\n            return kept",
             ["tests/unit/engine/test_leases.py::test_dropped_lease_is_not_renewed_by_a_round_that_is_under_way"],
         ),
     ],
@@ -294,7 +294,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/adapter/admission.py": [
         (
-            '        if decision.allowed or (decision.final and self.rules.on_waited_too_long == "run"):',
+            '        if decision.allowed or self.rules.on_waited_too_long == "run":',
             "        if decision.allowed:",
             ["tests/unit/engine/test_adapter_floor.py::test_a_job_that_may_not_wait_ends_as_the_rules_say"],
         ),
@@ -357,7 +357,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_breaker.py::test_an_outage_is_one_question_a_second"],
         ),
         (
-            "        if self._outages:\n            self._answered([claim.bucket for claim in claims])\n        return answer",
+            "        if self._outages:\n            self._record_answer([claim.bucket for claim in claims])\n        return answer",
             "        return answer",
             ["tests/unit/engine/test_breaker.py::test_the_first_answer_ends_it"],
         ),
@@ -377,8 +377,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_breaker.py::test_process_that_decides_nothing_hears_of_the_fleet_again"],
         ),
         (
-            "            if self._outages:\n                self._answered(names)  # the store",
-            "            if False:\n                self._answered(names)  # the store",
+            "            if self._outages:\n                self._record_answer(names)  # the store",
+            "            if False:\n                self._record_answer(names)  # the store",
             ["tests/unit/engine/test_breaker.py::test_a_rejected_call_ends_an_outage"],
         ),
     ],

@@ -15,6 +15,8 @@ lua/throttlekit_lua/waitlist.lua mirrors `lateness_us`. Change both, or the pari
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 __all__ = ["EARLY_US", "LATE_EARLY_US", "PLAIN_OWNER", "early_us", "late_owner", "lateness_us"]
 
 EARLY_US = 5_000
@@ -45,6 +47,7 @@ def lateness_us(owner: str) -> int:
     return int(owner[1:]) * 1000 if owner.startswith("~") and owner[1:].isdecimal() else 0
 
 
+@lru_cache
 def early_us(owner: str) -> int:
     """How long before its units are free a job of *owner* may be granted."""
     return max(EARLY_US, min(LATE_EARLY_US, lateness_us(owner)))

@@ -210,10 +210,10 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
     @property
     def question(self) -> tuple[object, ...] | None:
         """
-        A key for the pipeline's memory of this call, valid while its limits exist; None if a job or a cost varies it.
+        A key for the pipeline's memory of a call without a job, valid while its limits exist; None if a cost varies it.
         """
-        limits, job, key, cost, delivery, peek = self
-        if job is not None or cost is not None or peek or delivery.waits or not (key is None or type(key) is str):
+        limits, _, key, cost, delivery, peek = self
+        if cost is not None or peek or delivery.waits or not (key is None or type(key) is str):
             return None
         return (id(limits[0]), key) if len(limits) == 1 else (*map(id, limits), key)
 

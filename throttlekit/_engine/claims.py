@@ -304,8 +304,8 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     Args:
         waited: How the job waited before it ran, if it waits again.
     """
-    asked, delivery, waits = [each.claim for each in claims], call.delivery, call.waits
-    if waits is not None:
+    asked, delivery, waits = [each.claim for each in claims], call.delivery, call.delivery.waits
+    if waits is not None and not call.peek:
         caller = Caller.AGAIN if delivery.again else Caller.JOB
         requester, attempt = waits.waker.begin_request(
             call.id, [each.bucket for each in asked], caller, delivery.ends_in_us
@@ -346,7 +346,7 @@ def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:
         bound.limit,
         bound.key,
         bound.cost,
-        bound.limit.remaining(use, at_us),
+        bound.limit.rule.remaining(use, at_us),
         (answer.retry_us - now_us) / 1_000_000,
         0.0 if reason is Reason.FULL else (answer.retry_us - now_us) / 1_000_000,
         max(0, use.full_us - at_us) / 1_000_000,

@@ -78,7 +78,7 @@ class Pipeline:
             ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
         """
         resolver, began = self.resolver, time.perf_counter() if self.events.decisions else 0.0
-        question = call.question
+        question = call.question if call.job is None else None
         known: Attempt | None = None if question is None else resolver.questions.get(question)
         if known is not None:
             return Attempt(call, known.claims, known.request, began)
@@ -140,12 +140,12 @@ class Pipeline:
         waiting, and emit the events.
         """
         call, decision = attempt.call, decision_from(answer, attempt.claims)
-        job, waits = call.waiting, call.waits
+        job, waits = call.waiting, call.delivery.waits
         waited = NOT_WAITED if job is None else _waited_of(attempt.request.requester.job, waits, answer)
         if self._count is not None:
             self._count(decision, attempt.claims, answer, waited, job)
         if waits is not None:
-            decision = self._conclude_waiting(attempt, waits, answer, decision, waited)
+            decision = self._conclude_waiting(attempt, job, waits, answer, decision, waited)
         elif job is not None:
             decision = self._conclude_coming_back(attempt, job, decision, waited)
         if self.events.decisions:
@@ -153,12 +153,12 @@ class Pipeline:
         return decision
 
     def _conclude_waiting(
-        self, attempt: Attempt, waits: Waiting, answer: Answer, decision: Decision, waited: Waited
+        self, attempt: Attempt, job: Job | None, waits: Waiting, answer: Answer, decision: Decision, waited: Waited
     ) -> Decision:
         """Hand a job to its waker, or end its waiting."""
         call, requester, units = attempt.call, attempt.request.requester, _units_of(attempt)
         id, ends_in_us = requester.job, requester.max_wait_us
-        is_deferral = _is_deferral(call, decision)
+        is_deferral = job is not None and answer.reason not in (Reason.ALLOWED, Reason.FULL)
         if is_deferral and call.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             waits.waker.leave(id, units)
             return _waited_too_long(decision)
@@ -166,15 +166,15 @@ class Pipeline:
         if is_deferral and answer.kept is None:  # the job has no id, so no waitlist has it
             in_us = max(0, answer.retry_us - answer.now_us)
             waits.waker.hold(id, waits.item, in_us, waited, ends_in_us=ends_in_us)
-        if is_deferral and call.job is not None:
-            self.events.emit_deferred(call.job, decision, waited.denials, waited.for_us / 1_000_000)
+        if is_deferral and job is not None:
+            self.events.emit_deferred(job, decision, waited.denials, waited.for_us / 1_000_000)
         return decision
 
     def _conclude_coming_back(self, attempt: Attempt, job: Job, decision: Decision, waited: Waited) -> Decision:
         """Give a denied job its delay, or end its waiting."""
         if decision.allowed:
             self.history.note(job.id, waited)
-        if not _is_deferral(attempt.call, decision):
+        if decision.allowed or decision.final:
             return decision
         return self.defer(attempt.call, job, decision, waited, [each.claim for each in attempt.claims])
 
@@ -280,10 +280,6 @@ def _units_of(attempt: Attempt) -> list[StoreClaim]:
 
 def _peek_decision(answer: Answer, attempt: Attempt) -> Decision:
     return replace(decision_from(answer, attempt.claims), charged=())
-
-
-def _is_deferral(call: Call, decision: Decision) -> bool:
-    return not decision.allowed and call.waiting is not None and not decision.final
 
 
 class History:

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -47,7 +48,7 @@ class _Here(Generic[_T]):
     def __init__(self, ahead_us: int = AHEAD_US) -> None:
         self.owner = os.urandom(6).hex()
         self.room: Room[_T] = Room(ahead_us)
-        self.told_full: set[str] = set()
+        self.reported_full: set[str] = set()
         self.attempts: dict[str, str] = {}
         """The attempts of jobs whose request got no answer: their next request is the same attempt."""
         self.waited: dict[str, tuple[int, Waited]] = {}
@@ -115,9 +116,9 @@ class _Here(Generic[_T]):
         stop = self.stops.get(bucket)
         return 0 if stop is not None and stop.positions else free
 
-    def pass_on(self, id: str, now_us: int, *, asks: bool) -> _T | None:
+    def pass_on(self, id: str, now_us: int, *, at_once: bool) -> _T | None:
         item = self.room.release(id)
-        if asks:
+        if at_once:
             self.room.begin_request(id)
         else:
             self.room.done(id)
@@ -199,8 +200,6 @@ class Waker(Generic[_T]):
         with here.changed:
             return here.room.release_all()
 
-    # Questions and answers
-
     def begin_request(
         self, id: str, buckets: Sequence[str], caller: Caller = Caller.JOB,
         ends_in_us: Callable[[int], int | None] = lambda waited_us: None,
@@ -215,21 +214,21 @@ class Waker(Generic[_T]):
         here, free = self._here, self._free()
         with here.changed:
             here.room.begin_request(id)
-            here.leave_stop(id)
-            for bucket in buckets:
-                here.resume(bucket)
+            if here.stops:
+                here.leave_stop(id)
+                for bucket in buckets:
+                    here.resume(bucket)
             here.passed_on.pop(id, None)
             if not free:
-                here.told_full.update(buckets)
+                here.reported_full.update(buckets)
             attempt = here.attempts.pop(id, "") or os.urandom(4).hex()
             for_us, denials, _ = here.waited_of(id)
         return Requester(caller, id, here.owner, free, ends_in_us(for_us), for_us, denials), attempt
 
     def waited_of(self, id: str) -> Waited:
         """How long a job of this process has waited; zeros if it has not, or if nothing is known."""
-        here = self._here
-        with here.changed:
-            return here.waited_of(id)
+        with self._here.changed:
+            return self._here.waited_of(id)
 
     def apply_answer(
         self, id: str, item: _T, units: Sequence[StoreClaim], answer: Answer, ends_in_us: int | None = None
@@ -317,34 +316,33 @@ class Waker(Generic[_T]):
 
     def done(self, id: str) -> None:
         """Note that a job has ended."""
-        here = self._here
-        with here.changed:
-            here.forget(id)
+        with self._here.changed:
+            self._here.forget(id)
         self.report_free()
 
     def report_free(self) -> None:
         """Note that a thread is free. Call it whenever a body has ended, also that of a job without limits."""
         here = self._here
         with here.changed:
-            for bucket in here.told_full:
+            for bucket in here.reported_full:
                 unit = here.room.unit_of(bucket)
                 if unit is not None and here.room.waits_on(bucket):
                     here.room.look_in(unit, 0, _now_us())
-            here.told_full.clear()
+            here.reported_full.clear()
             here.changed.notify()
 
-    def pass_on(self, id: str, *, asks: bool = False) -> _T | None:
+    def pass_on(self, id: str, *, at_once: bool = False) -> _T | None:
         """
         Note that a waiting job is returned to its framework. It keeps its position: the process that takes its message
         next makes its request, and holds it from then on. If the job is woken before that, other jobs pass meanwhile.
         Returns the item that was held.
 
         Args:
-            asks: The job was woken, and a worker takes it at once: its wake keeps its units until then.
+            at_once: The job was woken, and a worker starts it now: its wake keeps its units until then.
         """
         here = self._here
         with here.changed:
-            return here.pass_on(id, _now_us(), asks=asks)
+            return here.pass_on(id, _now_us(), at_once=at_once)
 
     def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
         """Remove a job that no longer waits, here and from its waitlists. Returns the item that was held."""
@@ -457,7 +455,7 @@ class Waker(Generic[_T]):
             return
         with here.changed:
             if not free and claim.bucket not in here.stops:
-                here.told_full.add(claim.bucket)
+                here.reported_full.add(claim.bucket)
             unknown = here.room.apply_look(claim, found, _now_us())
         self._remove(claim, unknown)
 
@@ -473,7 +471,7 @@ class Waker(Generic[_T]):
                     [Wake(id, 0) for id in ids], _now_us()
                 )  # without those that are here by now
                 for id in ids:
-                    here.pass_on(id, _now_us(), asks=False)
+                    here.pass_on(id, _now_us(), at_once=False)
             passed_on = [id for id in ids if id in here.passed_on]
             gone = [id for id in ids if id not in here.passed_on]
         if gone:
@@ -485,9 +483,8 @@ class Waker(Generic[_T]):
         self, claims: Sequence[StoreClaim], ids: Sequence[str], *, keep: bool = False, any_owner: bool = False
     ) -> None:
         try:
-            self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
-        except StoreUnavailable:
-            pass  # they are removed once they are woken again
+            with suppress(StoreUnavailable):  # then they are removed once they are woken again
+                self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
         except Exception:  # the waker's thread must not end by it
             _LOG.exception("Jobs could not be removed from their waitlists.")
 

@@ -253,11 +253,11 @@ class Throttling(Generic[_M]):
         """The limits to request for *message*; `Run` without limits if it has none."""
         job = _UNKNOWN
         try:
-            options = self._host.options(message)
-            if not self.concerns(options):
+            options, configures = self._host.options(message), self.limiter.events.configures_limits
+            if not options.limits and not configures:
                 return _UNTHROTTLED
             job = self._host.job(message)
-            limits = self.limits(options, job)
+            limits = self.limits(options, job) if configures else options.limits
             if not limits:
                 return _UNTHROTTLED
             delivery = self._host.delivery(message, options.max_wait)
@@ -275,10 +275,10 @@ class Throttling(Generic[_M]):
         return Deferred(_PANIC_DELAY, None)
 
     def _outcome(self, decision: Decision, asked: Run) -> Outcome:
-        if decision.allowed or (decision.final and self.rules.on_waited_too_long == "run"):
-            return Run(asked.job, asked.limits, decision, asked.delivery, asked.on_429)
-        if not decision.final:
+        if not decision.allowed and not decision.final:
             return Deferred(decision.delay, decision)
+        if decision.allowed or self.rules.on_waited_too_long == "run":
+            return Run(asked.job, asked.limits, decision, asked.delivery, asked.on_429)
         if self.rules.on_waited_too_long == "drop":
             return Dropped(_refusal(decision))
         return Failed(WaitedTooLong(_refusal(decision), limit=decision.limit.name, reason=decision.reason), decision)

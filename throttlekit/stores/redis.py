@@ -170,7 +170,7 @@ class RedisStore(RedisServer):
     def _decide(self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, attempt: str) -> Any:
         epoch = self._epoch() if requester.job else "0"
         try:
-            return self._pool.execute(decide_frame(claims, requester, _or_empty(now_us), epoch, attempt))
+            return self._pool.execute(decide_frame(claims, requester, now_us, epoch, attempt))
         except exceptions.NoScriptError:  # the server ran nothing, so this cannot charge twice
             script, arguments = self._question(claims, requester, now_us, attempt)
             return self._command("EVAL", script.text, *arguments)
@@ -179,7 +179,7 @@ class RedisStore(RedisServer):
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, attempt: str
     ) -> tuple[Script, list[Any]]:
         keys = wait_keys(claims) + ([granted_name(claims[0].bucket, requester.job)] if attempt else [])
-        head = requester_arguments(claims, requester, _or_empty(now_us), self._epoch(), attempt)
+        head = map(encoded, requester_arguments(claims, requester, now_us, self._epoch(), attempt))
         return self._script("decide", claims), [len(keys), *keys, *head, *claims_arguments(claims)]
 
     def _answer_of_reply(self, request: Request, question: tuple[Script, list[Any]], reply: Any) -> Answer | Exception:

@@ -79,7 +79,7 @@ def encode(arguments: Iterable[str | bytes | int]) -> bytes:
     """Encode some words of a command."""
     frames = b""
     for each in arguments:
-        text = each if isinstance(each, bytes) else str(each).encode()
+        text = each if isinstance(each, bytes) else str(each).encode("utf-8", "surrogatepass")
         frames += b"$%d\r\n%b\r\n" % (len(text), text)
     return frames
 
@@ -100,16 +100,15 @@ def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
 
 
 def requester_arguments(
-    claims: Sequence[StoreClaim], requester: Requester, now: int | str, epoch: str, attempt: str
-) -> list[Any]:
-    """The arguments of decide.lua that describe the caller. *now*: "" for the server's time."""
+    claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, epoch: str, attempt: str
+) -> list[str]:
+    """The arguments of decide.lua that describe the caller. *now_us*: None for the server's time."""
+    now = [] if now_us is None else [str(now_us)]
     if requester is WITHOUT_JOB and not attempt:
-        return [] if now == "" else [now]
+        return now
     wait = "" if requester.max_wait_us is None else requester.max_wait_us
     who = f"{requester.denials} {requester.caller.value} {requester.owner} {requester.free} {wait} {epoch}"
-    rest = f"{who} {requester.waited_us} {early_us_of(claims, requester)} {attempt}"
-    head = encoded(rest), encoded(requester.job)
-    return list(head) if now == "" else [now, *head]
+    return [*now, f"{who} {requester.waited_us} {early_us_of(claims, requester)} {attempt}", requester.job]
 
 
 def encoded(text: str) -> bytes:
@@ -117,14 +116,17 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def decide_frame(claims: Sequence[StoreClaim], requester: Requester, now: int | str, epoch: str, attempt: str) -> bytes:
+def decide_frame(
+    claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, epoch: str, attempt: str
+) -> bytes:
     """The whole command of a question, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
     keys, terms = _encode_claims(*claims)
     codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
-    who = requester_arguments(claims, requester, now, epoch, attempt)
+    who = requester_arguments(claims, requester, now_us, epoch, attempt)
+    head = _head(codes, bool(attempt), len(who))
     if attempt:
-        keys += encode((granted_name(claims[0].bucket, requester.job),))
-    return b"".join((_head(codes, bool(attempt), len(who)), keys, encode(who), terms))
+        who = [granted_name(claims[0].bucket, requester.job), *who]  # a key, and then the arguments
+    return b"".join((head, keys, encode(who), terms))
 
 
 @lru_cache(_CACHED_CLAIMS)

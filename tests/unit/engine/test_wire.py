@@ -16,6 +16,7 @@ from throttlekit.stores.wire import (
     claims_arguments,
     command,
     decide_frame,
+    encoded,
     requester_arguments,
     script_for,
     wait_keys,
@@ -31,26 +32,26 @@ def _claim(limit: Limit) -> StoreClaim:
 
 @pytest.mark.parametrize("limits", [[BUCKET], [WINDOW], [SLOTS], [BUCKET, SLOTS], [SLOTS, WINDOW, BUCKET, BUCKET]])
 @pytest.mark.parametrize(
-    ("requester", "now", "attempt"),
+    ("requester", "now_us", "attempt"),
     [
-        (WITHOUT_JOB, "", ""),
+        (WITHOUT_JOB, None, ""),
         (Requester(Caller.PEEK), 1_800_000_000_000_000, ""),
-        (Requester(Caller.JOB, "id ü", "host:1.2", 3, 9, 5, 1), "", "17"),
+        (Requester(Caller.JOB, "id ü", "host:1.2", 3, 9, 5, 1), None, "17"),
         (Requester(Caller.AGAIN, "\ud800", "~50"), 7, ""),
     ],
 )
 def test_frame_is_what_redis_py_would_send(
-    limits: list[Limit], requester: Requester, now: int | str, attempt: str
+    limits: list[Limit], requester: Requester, now_us: int | None, attempt: str
 ) -> None:
     """What is written out once and put together is the very bytes of the command, argument by argument."""
     claims = [_claim(limit) for limit in limits]
     keys = wait_keys(claims) + ([granted_name(claims[0].bucket, requester.job)] if attempt else [])
     script = script_for("decide", frozenset(claim.algorithm.code for claim in claims))
     epoch = "ab12" if requester.job else "0"
-    head = requester_arguments(claims, requester, now, epoch, attempt)
+    head = map(encoded, requester_arguments(claims, requester, now_us, epoch, attempt))
     whole = ("EVALSHA", script.sha, len(keys), *keys, *head, *claims_arguments(claims))
     for _ in range(2):  # as it is worked out, and as it is remembered
-        frame = decide_frame(claims, requester, now, epoch, attempt)
+        frame = decide_frame(claims, requester, now_us, epoch, attempt)
         assert frame == b"".join(Connection().pack_command(*whole))
 
 
