@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from support.servers.processes import patient
 from support.waiting import wait_until
+from support.waitlists import ask, held
 from throttlekit import Adapt, Concurrency, Control, FixedWindow, Job, Limit, Limiter, Share, SlidingLog, TokenBucket
 from throttlekit._core.storage_keys import digest_of
 from throttlekit.fleet.activity import reported_rate
@@ -166,6 +167,25 @@ def test_more_arrivals_than_grants_are_shown(redis_url: str, limiter: Limiter) -
         "limit_has_room": False, "text": text,
     }  # fmt: skip
     assert text in run("top", "--url", redis_url, "--once").stdout
+
+
+def test_a_limit_with_room_says_that_the_workers_are_the_bottleneck(redis_url: str, limiter: Limiter) -> None:
+    """Jobs have waited for a minute although units are free: below the limit. `explain` says the same of a job."""
+    roomy = TokenBucket("roomy", "600/minute", burst=1)
+    text = "the limit has room: the workers are the bottleneck, or another limit holds the jobs back"
+    with contextlib.closing(held(limiter)) as waker:
+        limiter.acquire(roomy)
+        for number in range(3):
+            assert not ask(limiter, waker, roomy, job=Job(id=f"job-{number}"), waited_s=90)
+        limiter.fleet.activity.report()  # type: ignore[union-attr]
+        wait_until(
+            lambda: [each["outlook"]["text"] for each in _top(redis_url)["limits"]] == [text],
+            description="top says that the limit has room",
+        )
+        assert text in run("top", "--url", redis_url, "--once").stdout
+        why = run("explain", "job-0", "--url", redis_url).stdout
+        assert "its turn       now: it is next, and is woken as soon as its worker has a free thread" in why
+        assert "the limit now  0 of 1 used" in why
 
 
 def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Limiter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -345,6 +346,27 @@ def test_a_limit_says_whether_its_jobs_get_fewer(limiter: Limiter, report: Calla
     assert (outlook["arrived_jobs"], outlook["granted_jobs"], outlook["trend"]) == (5, 2, "grows")
     assert outlook["clears_in_seconds"] is None
     assert outlook["text"].startswith("grows: ")
+
+
+def test_a_limit_with_room_says_that_the_workers_are_the_bottleneck(
+    limiter: Limiter, report: Callable[[], None], page: _Page
+) -> None:
+    """Jobs have waited for more than a minute, units are free, and no worker has a free thread for these jobs."""
+    roomy = TokenBucket("roomy", "600/minute", burst=1)
+    with contextlib.closing(held(limiter)) as waker:
+        _flood(limiter)
+        limiter.acquire(roomy)
+        for number in range(3):
+            assert not ask(limiter, waker, roomy, job=Job(id=f"job-{number}"), waited_s=90)
+        report()
+        row = wait_until(
+            lambda: [row for row in [_limit(page, "roomy")] if row["outlook"]["limit_has_room"]],
+            description="the page says that the limit has room",
+        )[0]
+        assert (row["waiting_jobs"], row["used"]) == (3, 0)
+        assert "the workers are the bottleneck" in row["outlook"]["text"]
+        assert page(f"/api/limit?id={row['id']}").data["outlook"]["limit_has_room"] is True
+        assert _limit(page, API.name)["outlook"]["limit_has_room"] is False, "all its units are used"
 
 
 @pytest.mark.parametrize(
