@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import json
 import re
@@ -318,15 +319,45 @@ def test_what_is_shown_can_be_chosen(redis_url: str, limiter: Limiter) -> None:
     assert (only["limit"], len(only["keys"]), only["last_minute"]["allowed"]) == ("account", 2, 5)
 
 
-def test_times_are_in_utc_wherever_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`top`, `explain`, `history`, `rules` and confirmations agree with each other, with the log and with the page."""
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The time zone of this process is 9 hours ahead of UTC."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
-    try:
-        assert (format_date(0), format_time(60)) == ("1970-01-01 00:00:00 UTC", "00:01:00 UTC")
-    finally:
-        monkeypatch.undo()
-        time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_times_are_in_utc_wherever_the_terminal_is() -> None:
+    """`top`, `explain`, `history`, `rules` and confirmations agree with each other, with the log and with the page."""
+    assert (format_date(0), format_time(60)) == ("1970-01-01 00:00:00 UTC", "00:01:00 UTC")
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_every_command_prints_the_same_time_for_the_same_event(redis_url: str, limiter: Limiter) -> None:
+    """Each time of day is marked as UTC, and is within two minutes of now in UTC."""
+    for number in range(3):
+        limiter.acquire(API, job=Job(id=f"job-{number}"))
+    limiter.close()
+    commands = (
+        ["pause", "partner-api", "--for", "1m"],
+        ["set", "partner-api", "4/minute", "--for", "1m"],
+        ["top", "--once"],
+        ["explain", "job-2"],
+        ["rules"],
+        ["history"],
+    )
+    for command in commands:
+        shown = run(*command, "--url", redis_url).output
+        times = re.findall(r"(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d:\d\d)( UTC)?", shown)
+        assert times or command[0] in ("pause", "set"), shown
+        for day, clock, zone in times:
+            assert zone, shown
+            today = time.strftime("%Y-%m-%d", time.gmtime())
+            at = calendar.timegm(time.strptime(f"{day or today} {clock}", "%Y-%m-%d %H:%M:%S"))
+            assert abs((at - time.time() + 43_200) % 86_400 - 43_200) < 120, shown
 
 
 def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
