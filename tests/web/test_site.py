@@ -184,6 +184,34 @@ def test_holders_of_a_concurrency_limit_are_shown(
     assert (data["used"], data["capacity"], data["is_concurrency"]) == (2, 2, True)
 
 
+def test_the_first_waiting_jobs_are_shown(
+    limiter: Limiter, report: Callable[[], None], page: _Page, make_site: Callable[..., _Page]
+) -> None:
+    """In their order, with their ids, of each of the keys for which jobs wait; a key as a digest unless it is shown."""
+    _flood(limiter)
+    with contextlib.closing(held(limiter)) as waker:
+        for number in range(30):
+            ask(limiter, waker, TENANTS, job=Job(id=f"a/{number}", kwargs={"tenant": "ann"}), waited_s=10)
+        limiter.acquire(TENANTS, key="bob")
+        report()
+        path = f"/api/limit?id={_limit(page, 'tenants')['id']}"
+        (shown,) = page(path).data["waiting"]
+        assert shown["key"] == digest_of("ann")
+        assert [job["job"] for job in shown["jobs"]] == [f"a/{number}" for number in range(2, 22)]
+        assert {job["deferrals"] for job in shown["jobs"]} == {2}
+        assert all(10 <= job["waits_for_seconds"] < 40 for job in shown["jobs"])
+        assert make_site(show_keys=True)(path).data["waiting"][0]["key"] == "ann"
+    (shown,) = page(f"/api/limit?id={_limit(page, API.name)['id']}").data["waiting"]
+    assert [job["job"] for job in shown["jobs"]] == ["job-2", "job-3", "job-4"]
+
+
+def test_no_waiting_jobs_are_shown_where_none_wait(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """A limit that only grants."""
+    limiter.acquire(API)
+    report()
+    assert page(f"/api/limit?id={_limit(page, API.name)['id']}").data["waiting"] == []
+
+
 def test_workflows_that_hold_slots_are_shown(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
 ) -> None:
