@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import contextlib
 import re
 from collections.abc import Callable
@@ -504,6 +505,25 @@ def test_every_text_stands_out_from_its_ground(page: _Page) -> None:
             for ground in ("back", "card", "fill"):
                 dark, light = sorted((_luminance(theme[text]), _luminance(theme[ground])))
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, theme[text], theme[ground])
+
+
+def test_use_is_blue_and_what_gets_worse_is_orange(page: _Page) -> None:
+    """In each theme: a bar of a limit is blue, however full it is; tags and marks of what gets worse are orange."""
+    style = page("/style.css").body.decode()
+    themes = [
+        dict(re.findall(r"--(\w+): #(\w{6})", block)) for block in re.findall(r"\{([^{}]*--back:[^{}]*)\}", style)
+    ]
+
+    def hue(colour: str) -> float:
+        return 360 * colorsys.rgb_to_hsv(*(int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)))[0]
+
+    assert len(themes) == 3
+    for theme in themes:
+        assert all(200 <= hue(theme[name]) <= 250 for name in ("bar", "calm", "accent"))
+        assert all(20 <= hue(theme[name]) <= 45 for name in ("short", "warm"))
+    rules = dict(re.findall(r"\.([\w-]+) \{ (?:color|fill): var\(--(\w+)\); \}", style))
+    found = {name: rules[name] for name in ("f-bar", "f-calm", "short", "f-short")}
+    assert found == {"f-bar": "bar", "f-calm": "calm", "short": "short", "f-short": "warm"}
 
 
 def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
