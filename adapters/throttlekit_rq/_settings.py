@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -12,10 +13,13 @@ from urllib.parse import quote, urlencode
 
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import OnWaitedTooLong, WaitRules, boolean_in, check_limiter, read_limits, seconds_in
+from throttlekit_rq._waiting import is_first_to_log
 
 __all__ = ["Settings", "configure", "limiter_for", "settings"]
 
 _URL = "THROTTLEKIT_URL"
+_LOG_EVERY = 600
+_log = logging.getLogger("throttlekit.rq")
 _TLS_OPTIONS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 
 
@@ -100,9 +104,16 @@ def limiter_for(connection: Any) -> Limiter:
     """
     if _Process.settings.limiter is not None:
         return _Process.settings.limiter
-    url = os.environ.get(_URL) or _url_of(connection)
+    named = os.environ.get(_URL)
+    url = named or _url_of(connection)
     if url not in _Process.made:
         _Process.made[url] = Limiter(url)
+        if not named and is_first_to_log(connection, "own-store", _LOG_EVERY):
+            _log.info(
+                "Limits are counted in RQ's own Redis, because neither configure(limiter) nor %s names a store. A "
+                "flush of RQ's database forgets all limits.",
+                _URL,
+            )
     return _Process.made[url]
 
 

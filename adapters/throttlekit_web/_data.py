@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from throttlekit.fleet.browse import Holder
+from throttlekit.fleet.browse import Holder, WaitingJob
 from throttlekit.fleet.history import Bar, Range
 from throttlekit.fleet.shares import SharedStep, largest, sum_of
 from throttlekit.fleet.snapshot import Known
@@ -13,7 +13,16 @@ from throttlekit_cli.formatting import format_key
 from throttlekit_cli.state import FleetState, LimitState, TenantState, to_data
 from throttlekit_web._http import Refused
 
-__all__ = ["bars_data", "fleet_data", "heaviest", "holder_data", "limit_row", "require_known", "shares_data"]
+__all__ = [
+    "bars_data",
+    "fleet_data",
+    "heaviest",
+    "holder_data",
+    "limit_row",
+    "require_known",
+    "shares_data",
+    "waiting_data",
+]
 
 _MAX_TENANTS = 30
 _MAX_CHARTED = 6
@@ -71,6 +80,11 @@ def holder_data(holder: Holder, now: float, *, show_keys: bool) -> dict[str, Any
     held = None if holder.since is None else max(0.0, now - holder.since)
     workflow = f"workflow {format_key(holder.workflow, None, clear=show_keys)}" if holder.workflow else ""
     return {"job": workflow or holder.job_id, "slots": holder.slots, "held_for_seconds": held}
+
+
+def waiting_data(job: WaitingJob, now: float) -> dict[str, Any]:
+    waits = max(0.0, now - job.since) if job.since else None
+    return {"job": job.job_id, "waits_for_seconds": waits, "deferrals": job.deferrals}
 
 
 def heaviest(tenants: Sequence[TenantState]) -> tuple[TenantState, ...]:

@@ -15,6 +15,7 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.fleet.browse import (
     browse_keys,
     find_key,
+    first_waiting,
     holders_of,
     pressing_keys,
     tenants_of,
@@ -49,6 +50,7 @@ from throttlekit_web._data import (
     limit_row,
     require_known,
     shares_data,
+    waiting_data,
 )
 from throttlekit_web._http import Refused
 
@@ -61,6 +63,7 @@ _MAX_READINGS = 32
 _MAX_LIMITS = 100
 _PRESSING = 20
 _HOLDERS_OF = 3
+_WAITING_OF = 3
 _MAX_CHANGES = 200
 _MAX_MARKS = 20
 _LATELY = "15m"
@@ -183,6 +186,13 @@ class Reader:
             }
             for key in (keys if row.is_concurrency else ())[:_HOLDERS_OF]
         ]
+        waiting = [
+            {
+                "key": format_key(key.key, key.part, clear=clear),
+                "jobs": [waiting_data(each, now) for each in first_waiting(self._store, key)],
+            }
+            for key in [each for each in keys if each.waiting][:_WAITING_OF]
+        ]
         changes = [change_state(each, clear=self._show_keys) for each in history[:_MAX_MARKS] if each.at > begin]
         return {
             "now": now,
@@ -197,6 +207,7 @@ class Reader:
             },
             "changes": to_data(changes),
             "holders": holders,
+            "waiting": waiting,
         }
 
     def _keys(self, query: dict[str, str]) -> Any:

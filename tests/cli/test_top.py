@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import json
 import re
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from support.servers.processes import patient
 from support.waiting import wait_until
+from support.waitlists import ask, held
 from throttlekit import Adapt, Concurrency, Control, FixedWindow, Job, Limit, Limiter, Share, SlidingLog, TokenBucket
 from throttlekit._core.storage_keys import digest_of
 from throttlekit.fleet.activity import reported_rate
@@ -168,6 +170,25 @@ def test_more_arrivals_than_grants_are_shown(redis_url: str, limiter: Limiter) -
     assert text in run("top", "--url", redis_url, "--once").stdout
 
 
+def test_a_limit_with_room_says_that_the_workers_are_the_bottleneck(redis_url: str, limiter: Limiter) -> None:
+    """Jobs have waited for a minute although units are free: below the limit. `explain` says the same of a job."""
+    roomy = TokenBucket("roomy", "600/minute", burst=1)
+    text = "the limit has room: the workers are the bottleneck, or another limit holds the jobs back"
+    with contextlib.closing(held(limiter)) as waker:
+        limiter.acquire(roomy)
+        for number in range(3):
+            assert not ask(limiter, waker, roomy, job=Job(id=f"job-{number}"), waited_s=90)
+        limiter.fleet.activity.report()  # type: ignore[union-attr]
+        wait_until(
+            lambda: [each["outlook"]["text"] for each in _top(redis_url)["limits"]] == [text],
+            description="top says that the limit has room",
+        )
+        assert text in run("top", "--url", redis_url, "--once").stdout
+        why = run("explain", "job-0", "--url", redis_url).stdout
+        assert "its turn       now: it is next, and is woken as soon as its worker has a free thread" in why
+        assert "the limit now  0 of 1 used" in why
+
+
 def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Limiter) -> None:
     """Why, at which pace, and for how long yet; with the jobs that wait meanwhile. `explain` shows it too."""
     adapting = TokenBucket("adapting", "60/hour", burst=2, adapt=Adapt(floor="6/hour"))
@@ -298,15 +319,45 @@ def test_what_is_shown_can_be_chosen(redis_url: str, limiter: Limiter) -> None:
     assert (only["limit"], len(only["keys"]), only["last_minute"]["allowed"]) == ("account", 2, 5)
 
 
-def test_times_are_in_utc_wherever_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`top`, `explain`, `history`, `rules` and confirmations agree with each other, with the log and with the page."""
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The time zone of this process is 9 hours ahead of UTC."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
-    try:
-        assert (format_date(0), format_time(60)) == ("1970-01-01 00:00:00 UTC", "00:01:00 UTC")
-    finally:
-        monkeypatch.undo()
-        time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_times_are_in_utc_wherever_the_terminal_is() -> None:
+    """`top`, `explain`, `history`, `rules` and confirmations agree with each other, with the log and with the page."""
+    assert (format_date(0), format_time(60)) == ("1970-01-01 00:00:00 UTC", "00:01:00 UTC")
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_every_command_prints_the_same_time_for_the_same_event(redis_url: str, limiter: Limiter) -> None:
+    """Each time of day is marked as UTC, and is within two minutes of now in UTC."""
+    for number in range(3):
+        limiter.acquire(API, job=Job(id=f"job-{number}"))
+    limiter.close()
+    commands = (
+        ["pause", "partner-api", "--for", "1m"],
+        ["set", "partner-api", "4/minute", "--for", "1m"],
+        ["top", "--once"],
+        ["explain", "job-2"],
+        ["rules"],
+        ["history"],
+    )
+    for command in commands:
+        shown = run(*command, "--url", redis_url).output
+        times = re.findall(r"(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d:\d\d)( UTC)?", shown)
+        assert times or command[0] in ("pause", "set"), shown
+        for day, clock, zone in times:
+            assert zone, shown
+            today = time.strftime("%Y-%m-%d", time.gmtime())
+            at = calendar.timegm(time.strptime(f"{day or today} {clock}", "%Y-%m-%d %H:%M:%S"))
+            assert abs((at - time.time() + 43_200) % 86_400 - 43_200) < 120, shown
 
 
 def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:

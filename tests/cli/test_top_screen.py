@@ -120,14 +120,32 @@ def test_jobs_and_units_are_not_confused(busy: str) -> None:
     assert re.search(r"~(9|10) \(3\d\d\d units\)", row(lines_at(busy, 150), "language-model"))
 
 
-def test_full_and_paused_have_colours(busy: str) -> None:
-    """A full limit is yellow, a paused one magenta."""
+def colours_at(url: str) -> str:
+    """What `top` shows once, with the sequences that set colours."""
     console = Console(width=150, force_terminal=True, color_system="standard", highlight=False)
     view = View(order="wait", most=50, name="", show_keys=False)
-    with contextlib.closing(open_store(busy)) as store, console.capture() as captured:
+    with contextlib.closing(open_store(url)) as store, console.capture() as captured:
         console.print(view.screen(view.look(store), 150))
-    assert re.search(r"\x1b\[1;33m *20/20", captured.get())
-    assert re.search(r"\x1b\[1;35mpaused", captured.get())
+    return captured.get()
+
+
+def test_what_gets_worse_and_what_is_paused_have_colours(busy: str) -> None:
+    """A limit whose backlog grows is yellow, with its note; a paused one magenta."""
+    shown = colours_at(busy)
+    assert re.search(r"\x1b\[1;33m *20/20", shown)
+    assert re.search(r"\x1b\[33m *grows: \d+ arrived in the last minute", shown)
+    assert re.search(r"\x1b\[1;35mpaused", shown)
+
+
+def test_a_full_limit_has_no_colour(redis_url: str) -> None:
+    """It does its work: its use is bold while its backlog does not grow."""
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
+        for _ in range(20):
+            limiter.acquire(WAITING)
+        limiter.acquire(WAITING, job=Job(id="waits"))
+    shown = colours_at(redis_url)
+    assert re.search(r"\x1b\[1m *20/20.*full", shown)
+    assert not re.search(r"\x1b\[(1;)?3[1-6]m", shown.partition("limit / key")[2])
 
 
 class Terminal:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -78,6 +80,31 @@ def test_every_job_of_a_flood_is_found_with_its_position(
             assert found.job.place is not None
             assert (found.key.key, found.job.place.before, found.job.state) == (f"a{number}", each - 1, "waiting")
             assert (each - 1) * 3600 < found.job.due - found.now <= each * 3600
+
+
+def test_a_flood_of_ten_thousand_jobs_is_explained_within_a_second(
+    limiter: Limiter, waker: Waker[str], store: RedisStore
+) -> None:
+    """
+    The position, the estimate and the limit that binds of any job: of the first, the last, and those between, although
+    a process reports only 100 jobs a second.
+    """
+    wide, narrow = TokenBucket("wide", "60000/minute", burst=20_000), TokenBucket("narrow", "1/minute", burst=1)
+    limiter.acquire(narrow)
+    for number in range(10_000):
+        ask(limiter, waker, wide, narrow, job=Job(id=f"job-{number}"))
+    limiter.fleet.activity.report()  # type: ignore[union-attr]
+    for number in (0, 99, 2_500, 5_000, 7_499, 9_999):
+        took_s = math.inf
+        for _ in range(3):
+            begin = time.perf_counter()
+            found = look_up(store, f"job-{number}")
+            took_s = min(took_s, time.perf_counter() - begin)
+        job = job_state(f"job-{number}", found, show_keys=False)
+        assert (job.state, job.limit, job.waiting_jobs, job.jobs_before) == ("waiting", "narrow", 10_000, number)
+        assert job.starts_at is not None
+        assert number * 60 < job.starts_at - job.now <= (number + 1) * 60
+        assert took_s < 1
 
 
 def test_the_number_of_round_trips_does_not_grow_with_the_jobs(

@@ -48,6 +48,17 @@ def test_every_command_that_the_text_names_is_there() -> None:
             assert name in cli.commands, page.path
 
 
+def test_the_pages_install_from_a_checkout_only() -> None:
+    """No index has this distribution, and a package named `throttlekit` there belongs to another project."""
+    commands = [
+        (page.path, command)
+        for page in all_pages()
+        for command in re.findall(r"pip install [^`\n]*", page.text)
+        if "throttlekit" in command and page.path != "docs/mistakes.md"  # its commands are those of error messages
+    ]
+    assert commands == []
+
+
 @pytest.mark.parametrize("name", ["", *cli.commands])
 def test_the_help_of_a_command_is_its_manual(name: str) -> None:
     """It says what the command does, its options and exit codes, and gives examples, each of which can be read."""

@@ -360,8 +360,11 @@ def _(site: Site) -> None:
 @case("RQ: workers without `configure`")
 def _(site: Site) -> None:
     with redis_server() as rq:
-        with contextlib.closing(Limiter(f"{rq}/0")) as limiter:
-            limiter.acquire(PARTNER)
+        with contextlib.closing(redis.Redis.from_url(f"{rq}/0")) as connection:
+            ThrottledQueue("work", connection=connection).enqueue(_ran, throttle=[PARTNER])
+            throttlekit_rq.ThrottledSimpleWorker(["work"], connection=connection).work(burst=True)
+            throttlekit_rq._settings.limiter_for(connection).close()
+        assert sum("Limits are counted in RQ's own Redis" in message for message in site.log.messages) == 1
         assert "Workers have counted in RQ's database" in site.doctor("--url", site.url, "--rq", f"{rq}/0")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from throttlekit import Decision, Job, Limit, Limiter
+from throttlekit._core.answer import Waited
 from throttlekit._engine.call import Delivery, Waiting
 from throttlekit._engine.waker import Waker
 
@@ -16,6 +17,15 @@ def held(limiter: Limiter) -> Waker[str]:
     return limiter.make_waker(lambda: 0, lambda id, item: None)
 
 
-def ask(limiter: Limiter, waker: Waker[str], *limits: Limit, job: Job, **delivery: Any) -> Decision:
-    """Decide *job*. If it is denied, it waits on a waitlist, and *waker* holds it."""
+def ask(
+    limiter: Limiter, waker: Waker[str], *limits: Limit, job: Job, waited_s: float = 0.0, **delivery: Any
+) -> Decision:
+    """
+    Decide *job*. If it is denied, it waits on a waitlist, and *waker* holds it.
+
+    Args:
+        waited_s: For how long the job has waited already, as its process knows.
+    """
+    if waited_s:
+        waker.hold(job.id, job.id, 3_600_000_000, Waited(round(waited_s * 1_000_000), 1, None))
     return limiter.acquire(*limits, job=job, delivery=Delivery(waits=Waiting(waker, job.id), **delivery))

@@ -195,11 +195,16 @@ def test_the_page_shows_a_flood_on_two_frameworks(page: Any) -> None:
 
 
 def test_the_page_names_its_store(page: Any, flood: _Flood) -> None:
-    """In the head, in the tab's title, and in each dialog, before and after the change."""
+    """
+    In the head, in the tab's title, and in each dialog, before and after the change. The dialog begins with the
+    present number of slots.
+    """
     assert _texts(page, "#store") == [flood.store]
     _open(page, RENDER.name)
     _click(page, "[data-verb=set]")
     assert _see(page, "dialog p", "Store: ") == f"Store: {flood.store}"
+    assert _texts(page, "#present") == ["Now: concurrency 2 lease 3600"]
+    assert page.execute_script("return document.querySelector('dialog input').value") == "2"
     fill = "[...document.querySelectorAll('dialog input')].forEach((input, at) => { input.value = ['3', 'ann'][at] })"
     page.execute_script(fill)
     _click(page, "dialog [type=submit]")
@@ -255,7 +260,9 @@ def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _F
         )
         assert any(tick in text for text in _texts(page, "figure:first-child .tick:not(.end)"))
         assert len(_texts(page, "figure:first-child .tick.end")) >= 2
-    assert {"admitted", "the rate allows", "not known", "changed by an operator"} <= {*_texts(page, ".key")}
+    legend = {"admitted", "the rate allows", "not known", "changed by an operator", "429 from the partner"}
+    assert legend <= {*_texts(page, ".key")}
+    assert len(_texts(page, "figure:first-child .partner-429")) >= 5
     assert len(_texts(page, "figure:first-child .unknown")) >= 4
     assert len(_texts(page, "figure:first-child svg.chart .mark")) >= 2
     assert "ann: 30/s" in "".join(_texts(page, ".marks li"))
@@ -312,6 +319,16 @@ def test_who_holds_slots_is_shown(page: Any) -> None:
     _open(page, RENDER.name)
     _see(page, "h3", "Holders")
     _see(page, "td", "render-1")
+
+
+def test_the_first_waiting_jobs_lead_to_their_explanation(page: Any) -> None:
+    """In their order, each as a link to the page of the job."""
+    _open(page, EXPORT.name)
+    _see(page, "a.waits", "export-4")
+    assert _texts(page, "a.waits") == ["export-2", "export-3", "export-4"]
+    _click(page, "a.waits")
+    _see(page, "main b", "export-2")
+    _see(page, "main", "waits for")
 
 
 def test_a_limit_that_is_slowed_down_says_so(page: Any, flood: _Flood) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import colorsys
+import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -183,6 +185,34 @@ def test_holders_of_a_concurrency_limit_are_shown(
     assert (data["used"], data["capacity"], data["is_concurrency"]) == (2, 2, True)
 
 
+def test_the_first_waiting_jobs_are_shown(
+    limiter: Limiter, report: Callable[[], None], page: _Page, make_site: Callable[..., _Page]
+) -> None:
+    """In their order, with their ids, of each of the keys for which jobs wait; a key as a digest unless it is shown."""
+    _flood(limiter)
+    with contextlib.closing(held(limiter)) as waker:
+        for number in range(30):
+            ask(limiter, waker, TENANTS, job=Job(id=f"a/{number}", kwargs={"tenant": "ann"}), waited_s=10)
+        limiter.acquire(TENANTS, key="bob")
+        report()
+        path = f"/api/limit?id={_limit(page, 'tenants')['id']}"
+        (shown,) = page(path).data["waiting"]
+        assert shown["key"] == digest_of("ann")
+        assert [job["job"] for job in shown["jobs"]] == [f"a/{number}" for number in range(2, 22)]
+        assert {job["deferrals"] for job in shown["jobs"]} == {2}
+        assert all(10 <= job["waits_for_seconds"] < 40 for job in shown["jobs"])
+        assert make_site(show_keys=True)(path).data["waiting"][0]["key"] == "ann"
+    (shown,) = page(f"/api/limit?id={_limit(page, API.name)['id']}").data["waiting"]
+    assert [job["job"] for job in shown["jobs"]] == ["job-2", "job-3", "job-4"]
+
+
+def test_no_waiting_jobs_are_shown_where_none_wait(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """A limit that only grants."""
+    limiter.acquire(API)
+    report()
+    assert page(f"/api/limit?id={_limit(page, API.name)['id']}").data["waiting"] == []
+
+
 def test_workflows_that_hold_slots_are_shown(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
 ) -> None:
@@ -347,6 +377,27 @@ def test_a_limit_says_whether_its_jobs_get_fewer(limiter: Limiter, report: Calla
     assert outlook["text"].startswith("grows: ")
 
 
+def test_a_limit_with_room_says_that_the_workers_are_the_bottleneck(
+    limiter: Limiter, report: Callable[[], None], page: _Page
+) -> None:
+    """Jobs have waited for more than a minute, units are free, and no worker has a free thread for these jobs."""
+    roomy = TokenBucket("roomy", "600/minute", burst=1)
+    with contextlib.closing(held(limiter)) as waker:
+        _flood(limiter)
+        limiter.acquire(roomy)
+        for number in range(3):
+            assert not ask(limiter, waker, roomy, job=Job(id=f"job-{number}"), waited_s=90)
+        report()
+        row = wait_until(
+            lambda: [row for row in [_limit(page, "roomy")] if row["outlook"]["limit_has_room"]],
+            description="the page says that the limit has room",
+        )[0]
+        assert (row["waiting_jobs"], row["used"]) == (3, 0)
+        assert "the workers are the bottleneck" in row["outlook"]["text"]
+        assert page(f"/api/limit?id={row['id']}").data["outlook"]["limit_has_room"] is True
+        assert _limit(page, API.name)["outlook"]["limit_has_room"] is False, "all its units are used"
+
+
 @pytest.mark.parametrize(
     ("path", "kind"), [("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")]
 )
@@ -454,6 +505,25 @@ def test_every_text_stands_out_from_its_ground(page: _Page) -> None:
             for ground in ("back", "card", "fill"):
                 dark, light = sorted((_luminance(theme[text]), _luminance(theme[ground])))
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, theme[text], theme[ground])
+
+
+def test_use_is_blue_and_what_gets_worse_is_orange(page: _Page) -> None:
+    """In each theme: a bar of a limit is blue, however full it is; tags and marks of what gets worse are orange."""
+    style = page("/style.css").body.decode()
+    themes = [
+        dict(re.findall(r"--(\w+): #(\w{6})", block)) for block in re.findall(r"\{([^{}]*--back:[^{}]*)\}", style)
+    ]
+
+    def hue(colour: str) -> float:
+        return 360 * colorsys.rgb_to_hsv(*(int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)))[0]
+
+    assert len(themes) == 3
+    for theme in themes:
+        assert all(200 <= hue(theme[name]) <= 250 for name in ("bar", "calm", "accent"))
+        assert all(20 <= hue(theme[name]) <= 45 for name in ("short", "warm"))
+    rules = dict(re.findall(r"\.([\w-]+) \{ (?:color|fill): var\(--(\w+)\); \}", style))
+    found = {name: rules[name] for name in ("f-bar", "f-calm", "short", "f-short")}
+    assert found == {"f-bar": "bar", "f-calm": "calm", "short": "short", "f-short": "warm"}
 
 
 def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:

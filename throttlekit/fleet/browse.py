@@ -1,5 +1,5 @@
 """
-What a page shows of the fleet beside `snapshot.look`: the keys, tenants and holders of one limit.
+What a page shows of the fleet beside `snapshot.look`: the keys, tenants, holders and first waiting jobs of one limit.
 
 Bounded for any number of keys: each function sends a few commands of some hundred names, and scans in pages.
 """
@@ -7,12 +7,14 @@ Bounded for any number of keys: each function sends a few commands of some hundr
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import (
     bucket_name,
     held_since,
@@ -24,17 +26,21 @@ from throttlekit._core.storage_keys import (
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import STEP_S
 from throttlekit.fleet.last_minute import READ_STEPS, minutes_of_keys, pressing_names, weight_of
+from throttlekit.fleet.list_now import entries_question, entry_from
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
 from throttlekit.fleet.slots import MOST_HOLDERS
 from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, look_at
 from throttlekit.fleet.tenants import TENANTS
+from throttlekit.stores.base import Store
 
 __all__ = [
     "Holder",
     "Page",
     "Tenant",
+    "WaitingJob",
     "browse_keys",
     "find_key",
+    "first_waiting",
     "holders_of",
     "keys_by_limit",
     "pressing_keys",
@@ -47,6 +53,7 @@ _SCANNED_AT_ONCE = 100
 _SCANS = 20
 _FULL_PAGE = 50
 _MOST_SHOWN = 50
+_FIRST_WAITING = 20
 _TOKEN = re.compile(r"#[0-9a-f]+\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
 
 
@@ -81,6 +88,21 @@ class Holder:
     since: float | None
     slots: int = 1
     workflow: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """
+    A job on a waitlist.
+
+    Attributes:
+        since: When it was first denied, in seconds of the store's clock; 0.0: not known.
+        deferrals: How often it was denied.
+    """
+
+    job_id: str
+    since: float
+    deferrals: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +211,22 @@ def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
         for name in map(text_of, names)
     ]
     return tuple(sorted(holders, key=lambda each: each.since or 0.0)[:_MOST_SHOWN])
+
+
+def first_waiting(store: FleetStore, key: Key) -> tuple[WaitingJob, ...]:
+    """
+    The first jobs that wait for *key*, in their order, at most 20, without those that were woken.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    claim = StoreClaim(key.bucket, key.limit.bind(0, time.time_ns() // 1000))
+    ids = tuple(id for _, id in cast(Store, store).list_waiting(claim, _FIRST_WAITING).first)
+    if not ids:
+        return ()
+    (texts,) = store.commands([entries_question(key.bucket, ids)])
+    entries = zip(ids, map(entry_from, texts), strict=True)
+    return tuple(WaitingJob(id, entry.since, entry.denials) for id, entry in entries if entry is not None)
 
 
 def tenants_of(store: FleetStore) -> dict[str, tuple[Tenant, ...]]:

@@ -15,6 +15,7 @@ _LEAST_CHANGE = 0.05
 """Of the larger of arrivals and grants: a smaller difference is neither growth nor decline."""
 _HAS_ROOM = 0.8
 _PATIENCE_S = 60.0
+_ROOM = "the limit has room: the workers are the bottleneck, or another limit holds the jobs back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Outlook:
         arrived_jobs, granted_jobs: Jobs that asked for the first time, and jobs that were granted, in the last minute.
         trend: Whether fewer or more of them wait than a minute ago.
         clears_in_seconds: In how many seconds none waits; None: not at this rate.
-        limit_has_room: The limit would let more jobs pass than it does: free workers are missing, or another limit
-            holds these jobs back.
+        limit_has_room: The limit would let more jobs pass than it does: the workers are the bottleneck, or another
+            limit holds these jobs back.
         text: What gets worse, in words; "" if nothing does.
     """
 
@@ -56,8 +57,7 @@ def outlook_of(known: Known, keys: Sequence[Key]) -> Outlook | None:
     clears_in = waiting / fewer * 60 if trend == "clears" else None
     has_room = _has_room(known, [key for key in keys if key.waiting])
     grows = f"grows: {arrived} arrived in the last minute, {granted} were granted" if trend == "grows" else ""
-    text = "the limit has room: workers are missing, or another limit holds the jobs back" if has_room else grows
-    return Outlook(arrived, granted, trend, clears_in, has_room, text)
+    return Outlook(arrived, granted, trend, clears_in, has_room, _ROOM if has_room else grows)
 
 
 def _has_room(known: Known, waiting: Sequence[Key]) -> bool:

@@ -128,7 +128,8 @@ _COLUMNS = (
     _Column("definition", 0, lambda row: printable(row.limit.definition if row.limit else ""), left=True),
     _Column("denied", 10, _denied, left=True),
 )
-_STYLES: Mapping[str, str] = {"full": "bold yellow", "paused": "bold magenta", "slow": "bold cyan", "": ""}
+_STYLES: Mapping[str, str] = {"full": "bold", "paused": "bold magenta", "slow": "bold cyan", "": ""}
+_WORSE = "yellow"
 
 
 def screen(
@@ -238,8 +239,8 @@ def _table(
     titles = [(column.title, "bold") for column in columns]
     yield [_line("limit / key", "bold", name_width, titles, columns, widths, _SPARKS_TITLE if with_sparks else "")]
     for row, name, spark in zip(rows, names, sparks, strict=True):
-        state = _state(row)
-        cells = [(column.text(row), _style(column.title, state)) for column in columns]
+        emphasis = _emphasis(row)
+        cells = [(column.text(row), _style(column.title, emphasis)) for column in columns]
         style = "bold" if row.limit else ""
         lines = [_line(name, style, name_width, cells, columns, widths, spark if with_sparks else "")]
         below = [(row.limit.definition, "dim")] if notes and row.limit and not has_definition else []
@@ -250,8 +251,19 @@ def _table(
         yield lines
 
 
-def _style(title: str, state: str) -> str:
-    return "bold red" if title == "429s" else _STYLES[state] if title in ("now", "use", "") else ""
+def _emphasis(row: Row) -> str:
+    """The style of a row's use. A full limit does its work: colour marks what gets worse, and what was changed."""
+    state = _state(row)
+    return f"bold {_WORSE}" if state in ("full", "") and _gets_worse(row) else _STYLES[state]
+
+
+def _gets_worse(row: Row) -> str:
+    """What gets worse, in words; "" if nothing does."""
+    return row.limit.outlook.text if row.limit is not None and row.limit.outlook is not None else ""
+
+
+def _style(title: str, emphasis: str) -> str:
+    return "bold red" if title == "429s" else emphasis if title in ("now", "use", "") else ""
 
 
 def _wrapped(text: str, style: str, width: int, indent: int = 0) -> Iterator[Text]:
@@ -318,10 +330,11 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
     if counts.oldest_hold_seconds is not None:
         notes.append(f"the oldest is held for {format_duration(counts.oldest_hold_seconds)}")
     if limit is not None:
-        notes += [limit.outlook.text] if limit.outlook and limit.outlook.text else []
         notes += (rule.text for rule in limit.rules)
         if limit.tenants:
             yield _of_tenants(limit.tenants), ""
+    if worse := _gets_worse(row):
+        yield worse, _WORSE
     if notes:
         yield "; ".join(notes), "magenta"
 

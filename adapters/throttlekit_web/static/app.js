@@ -254,6 +254,7 @@ function limitView(id) {
       row.has_digests ? h("p", { class: "quiet", id: "digests" }, "Keys and tenants are shown as digests. To see their names, start this server with --show-keys, or mount the page with show_keys=True; or, if the names of this limit are harmless, write show_key=True on it.") : "",
       row.has_keys ? h("div", {}, h("h3", {}, "Most pressing keys"), keyTable(row.keys)) : "",
       data.tenants.length ? h("div", {}, h("h3", {}, "Tenants, last minute"), tenantTable(data.tenants)) : "",
+      ...data.waiting.filter((each) => each.jobs.length).map((each) => h("div", {}, h("h3", {}, "First waiting jobs", each.key && h("span", { class: "data" }, ` of ${each.key}`)), waitingTable(each.jobs))),
       ...data.holders.filter((each) => each.holders.length).map((each) => h("div", {}, h("h3", {}, "Holders", each.key && h("span", { class: "data" }, ` of ${each.key}`)),
         h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Job"), h("th", { scope: "col", class: "n" }, "Slots"), h("th", { scope: "col", class: "n" }, "Held for"))),
           h("tbody", {}, ...each.holders.map((holder) => h("tr", {}, h("td", { class: "data" }, holder.job || "(not a job)"), h("td", { class: "n" }, String(holder.slots)), h("td", { class: "n" }, duration(holder.held_for_seconds))))))))));
@@ -268,6 +269,10 @@ function tenantTable(tenants) {
     h("tbody", {}, ...tenants.map((each) => h("tr", {}, h("td", {}, h("span", { class: "name" }, each.tenant || "(no name)")),
       cell("Weight", { class: "n" }, `${each.weight}`), cell("Units", { class: "n" }, count(each.units)), cell("Share", { class: "n" }, `${Math.round(each.units_ratio * 100)} %`),
       cell("Longest wait", { class: "n" }, duration(each.longest_wait_seconds || null) || "none"))))));
+}
+function waitingTable(jobs) {
+  return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Job"), h("th", { scope: "col", class: "n" }, "Deferrals"), h("th", { scope: "col", class: "n" }, "Waits for"))),
+    h("tbody", {}, ...jobs.map((each) => h("tr", {}, h("td", {}, h("a", { href: `#/job/${encodeURIComponent(each.job)}`, class: "data waits" }, each.job)), h("td", { class: "n" }, count(each.deferrals)), h("td", { class: "n" }, duration(each.waits_for_seconds)))))));
 }
 function keyTable(keys) {
   if (!keys.length) return h("p", { class: "quiet" }, "None.");
@@ -350,14 +355,17 @@ function rulesTable(rules) {
 const VERBS = { pause: "Pause", set: "Change the rate", scale: "Scale the rate", shadow: "Shadow mode", reset: "Reset", end: "End a rule" };
 const LASTS = [["", "until it is ended"], [300, "5 minutes"], [600, "10 minutes"], [1800, "30 minutes"], [3600, "1 hour"], [14400, "4 hours"], [86400, "1 day"]];
 
+/** The rate or the slots in a definition, as the server reads them: "5/10 s" is "5/10s". */
+const rateIn = (definition) => (/^\S+ (\d+(\/[\d.]+ s|\/\w+)?)/.exec(definition)?.[1] ?? "").replace(" ", "");
 /** Show the fields of a change, and then its effect, as the server describes it. The operator confirms that text. */
 function change(verb, row) {
   const fields = {}, field = (name, label, input) => { fields[name] = input; return h("label", {}, label, input); };
   const lasts = () => h("select", {}, ...LASTS.map(([value, text]) => h("option", { value, selected: value === 600 }, text)));
   const title = h("h3", { id: "dialog-title" }, `${VERBS[verb]}: ${row.limit}`), where = h("p", { class: "quiet data" }, `Store: ${about.store ?? UNKNOWN}`), effect = h("p", { class: "effect", hidden: true }), wrong = h("p", { class: "bad", role: "alert" });
   const go = h("button", { type: "submit", class: "strong" }, "Continue"), no = h("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
-  const inputs = h("div", {},
-    verb === "set" && field("rate", row.is_concurrency ? "Slots" : "Rate, like 50/s or 100/minute", h("input", { required: true })),
+  const present = ["set", "scale"].includes(verb) && h("p", { class: "quiet data", id: "present" }, `Now: ${row.definition}`);
+  const inputs = h("div", {}, present,
+    verb === "set" && field("rate", row.is_concurrency ? "Slots" : "Rate, like 50/s or 100/minute", h("input", { required: true, value: rateIn(row.definition) })),
     verb === "set" && row.definition.startsWith("token-bucket") && field("burst", "Burst (as declared, if empty)", h("input", { type: "number", min: 1 })),
     verb === "scale" && field("factor", row.is_concurrency ? "Part of the slots, like 0.5" : "Part of the rate, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
     (verb === "pause" || verb === "reset") && row.has_keys && field("key", "Key (every key, if empty)", h("input", {})),

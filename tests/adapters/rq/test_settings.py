@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from support.rq import jobs
 from support.rq.helpers import QUIET, Site
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_rq import configure
-from throttlekit_rq._settings import _url_of, limiter_for
+from throttlekit_rq._settings import _Process, _url_of, limiter_for
 
 pytestmark = QUIET
 
@@ -39,6 +40,23 @@ def test_the_jobs_own_connection_is_the_last_resort(simple_site: Site, monkeypat
     for other in (limiter, limiter_for(site.connection), Limiter(elsewhere)):
         other.reset(jobs.HOURLY)
         other.close()
+
+
+@pytest.mark.parametrize(("is_named", "lines"), [(False, 1), (True, 0)])
+def test_workers_say_that_no_store_is_named(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_named: bool, lines: int
+) -> None:
+    """Once for the fleet, although each work-horse is a new process; not if $THROTTLEKIT_URL names the same Redis."""
+    monkeypatch.setattr(_Process, "made", {})
+    monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
+    if is_named:
+        monkeypatch.setenv("THROTTLEKIT_URL", redis_url)
+    configure()
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as connection, caplog.at_level("INFO", "throttlekit"):
+        for _ in range(2):
+            limiter_for(connection).close()
+            _Process.made.clear()
+    assert sum("Limits are counted in RQ's own Redis" in message for message in caplog.messages) == lines
 
 
 @pytest.mark.parametrize(
