@@ -85,7 +85,7 @@ Every adapter keeps the same promises, and `throttlekit.testing.AdapterConforman
 `python tests/adapters/contract/table.py docs/promises.md` runs it on these, with real brokers, and writes this page:
 {_short(sites())}.
 
-A promise holds on all of them, except where the last column says which framework cannot be asked for it.
+A promise holds on all of them, except on those in the last column, for the numbered reason.
 
 {table(["promise", "what", "not on"], rows)}
 
