@@ -81,7 +81,7 @@ def page(kept: Mapping[tuple[str, str], str], reasons: Mapping[tuple[str, str], 
     return f"""# Promises and frameworks
 
 Every adapter keeps the same promises, and `throttlekit.testing.AdapterConformance` has a test for each.
-[Write an adapter](write-an-adapter.md#test-it) runs it on another adapter.
+[Write an adapter](write-an-adapter.md#test-it) shows how to run it on another adapter.
 `python tests/adapters/contract/table.py docs/promises.md` runs it on these, with real brokers, and writes this page:
 {_short(sites())}.
 
