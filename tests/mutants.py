@@ -3,7 +3,7 @@ Mutants of the Lua scripts, the engine and the adapters, by hand: each changes o
 notice. Those of the pure core in Python are made by mutmut (see CONTRIBUTING.md).
 
     python tests/mutants.py                 all of them
-    python tests/mutants.py acquire.lua -n 2    those whose file or text has "acquire.lua" in it, two at a time
+    python tests/mutants.py decide.lua -n 2    those whose file or text has "decide.lua" in it, two at a time
     python tests/mutants.py .py                 those in Python
 
 Works on copies of the tree, each with a Redis of its own. The tests that are most likely to notice are run first, the
@@ -43,7 +43,7 @@ LIKELY = {
     "token_bucket": "token-bucket",
 }
 WAITS = "tests/parity/test_waitlists.py"
-OF_WAITLISTS = ("ask", "at_once", "claims", "one_record")
+OF_WAITLISTS = ("decide", "at_once", "claims", "one_record")
 CASES = ["tests/parity/test_numbers.py", "tests/conformance/test_redis_store.py"]
 HISTORY = f"{WAITS}::test_random_histories[{{}}]"
 STORES = [f"tests/conformance/test_stores.py::Test{kind}Store" for kind in ("Memory", "Redis")]

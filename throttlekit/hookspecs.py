@@ -262,7 +262,7 @@ def throttlekit_limits(job: Job) -> Iterable[Limit] | None:
 @hookspec
 def throttlekit_cost(job: Job, limit: Limit) -> int | None:
     """
-    Called when the cost of a job under a limit is worked out, unless the call gives one.
+    Called when the cost of a job under a limit is computed, unless the call has one.
 
     Return a whole number of units from 0 to what the limit can admit at once, or None for the limit's own cost. The
     first number wins; the hooks of plugins that were registered later are called first. Any other result is logged,
@@ -273,7 +273,7 @@ def throttlekit_cost(job: Job, limit: Limit) -> int | None:
 @hookspec
 def throttlekit_key(job: Job, limit: Limit) -> str | int | None:
     """
-    Called when the key of a job under a limit that has a key is worked out, unless the call gives one.
+    Called when the key of a job under a limit with a key is computed, unless the call has one.
 
     Return the key or the tenant, or None for the limit's own key. The first one wins; the hooks of plugins that were
     registered later are called first. Any other result is logged, and the limit's own key counts; so is an exception.
@@ -284,7 +284,7 @@ def throttlekit_key(job: Job, limit: Limit) -> str | int | None:
 @hookspec
 def throttlekit_on_store_failure(event: StoreFailing) -> OnStoreFailure | None:
     """
-    Called when the store gave no usable answer, before the call is decided without it.
+    Called when the store sent no usable reply, before the call is decided without it.
 
     Return "closed", "open" or "local" for this call, in place of the `on_store_failure` of its limits, or None to
     leave it to them. "local" works only if every limit of the event has a share: it was declared with "local". The
@@ -305,7 +305,7 @@ def throttlekit_decided(event: Decided) -> None:
 @hookspec
 def throttlekit_deferred(event: Deferred) -> None:
     """
-    Called after each denial of a job, before the job is handed back to its framework.
+    Called after each denial of a job, before the job returns to its framework.
 
     In the worker's own thread. An exception is logged, every 30 seconds at most; the other plugins are called all
     the same. It cannot be a wrapper.
@@ -365,7 +365,7 @@ def throttlekit_slot_lost(event: SlotLost) -> None:
 @hookspec
 def throttlekit_store_failed(event: StoreFailed) -> None:
     """
-    Called after each decision that was made without the store, because that gave no usable answer.
+    Called after each decision that was made without the store, because it sent no usable reply.
 
     In the caller's own thread. It observes; `throttlekit_on_store_failure` chooses. An exception is logged, every 30
     seconds at most; the other plugins are called all the same. It cannot be a wrapper.

@@ -81,11 +81,11 @@ def page(kept: Mapping[tuple[str, str], str], reasons: Mapping[tuple[str, str], 
     return f"""# Promises and frameworks
 
 Every adapter keeps the same promises, and `throttlekit.testing.AdapterConformance` has a test for each.
-[Write an adapter](write-an-adapter.md#test-it) runs it on another adapter.
+[Write an adapter](write-an-adapter.md#test-it) shows how to use it.
 `python tests/adapters/contract/table.py docs/promises.md` runs it on these, with real brokers, and writes this page:
 {_short(sites())}.
 
-A promise holds on all of them, except where the last column says which framework cannot be asked for it.
+The last column has the exceptions, with numbered reasons.
 
 {table(["promise", "what", "not on"], rows)}
 

@@ -1,9 +1,9 @@
 """
 The waiting jobs of one worker process, and the thread that starts them.
 
-Example: the store denies a job, so `answered` puts it into the `Room`. Later the store wakes it: the wake arrives with
-the answer to another request, or on the channel (`on_wakes`). At its time, when a worker thread is free, the waker's
-thread calls *start*, and the job makes its request again. Wakes can be lost, so the thread also looks periodically.
+Example: the store denies a job, so `apply_answer` puts it into the `Room`. Later the store wakes it: the wake arrives
+with the answer to another request, or on the channel (`on_wakes`). At its time, when a worker thread is free, the
+waker's thread calls *start*, and the job makes its request again. Wakes can be lost, so the thread also polls.
 """
 
 from __future__ import annotations

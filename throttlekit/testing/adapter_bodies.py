@@ -14,14 +14,14 @@ __all__ = ["BodyConformance", "LeaseConformance", "RateLimitedConformance"]
 
 class BodyConformance(OnSite):
     def test_retries_are_charged_again(self) -> None:
-        """Each run of a body calls downstream, and is charged."""
+        """Each run of a body is charged, because each calls the partner."""
         with self.bench() as bench:
             sent = bench.send("retried", "fail", "return")
             assert bench.end(sent) == End("succeeded", sent.name)
             assert bench.remaining(COUNT) == COUNT.burst - 2
 
     def test_settle(self) -> None:
-        """A body that settles its cost gives back what it did not use; the next job can have it."""
+        """A body that settles its cost returns the units that it did not use, and the next job can take them."""
         with self.bench() as bench:
             for left in (90, 80):
                 bench.begun(sent := bench.send("tokens", "settle 10"))
@@ -29,7 +29,7 @@ class BodyConformance(OnSite):
                 assert bench.remaining(TOKENS) == left
 
     def test_plugins_see_the_body(self) -> None:
-        """A plugin sees each body begin and end, how it ended, and each 429: in every framework the same."""
+        """A plugin receives each start, end and outcome of a body, and each 429, in the same way in every framework."""
         seen = ["started", f"429 on {RATE.name}", "rate limited", "started", "failed", "started", "succeeded"]
         with self.bench() as bench:
             sent = bench.send("retried", "429 0.3", "fail", "return")
@@ -41,7 +41,7 @@ class BodyConformance(OnSite):
 
 class LeaseConformance(OnSite):
     def test_leases_are_released(self) -> None:
-        """The slot of a concurrency limit is free when the body has returned, has failed, or has raised 429."""
+        """The slot of a concurrency limit is free when the body has returned, failed or raised `RateLimited`."""
         with self.bench() as bench:
             for step in ("return", "fail", "429 1"):
                 bench.body_ended(sent := bench.send("long_slot", step, "return"))
@@ -49,7 +49,7 @@ class LeaseConformance(OnSite):
                 bench.end(sent)
 
     def test_leases_are_renewed(self) -> None:
-        """The slot stays taken while the body runs, for longer than its lease."""
+        """The slot stays taken while the body runs, even for longer than its lease."""
         with self.bench() as bench:
             sent = bench.send("slot", "wait")
             until = bench.begun(sent).at + 2 * SLOT.lease
@@ -87,7 +87,7 @@ class RateLimitedConformance(OnSite):
             assert bench.begun(angry, 2).at >= until - CLOCKS
 
     def test_a_429_defers_uncharged(self) -> None:
-        """The two runs of a job that hears 429 once are charged, and its wait between them is not."""
+        """A job that gets one 429 is charged for both of its runs, and not for the wait between them."""
         with self.bench() as bench:
             sent = bench.send("counted", "429 0.5", "return")
             bench.body_ended(sent)
@@ -98,14 +98,14 @@ class RateLimitedConformance(OnSite):
             assert (bench.runs(sent), bench.remaining(COUNT)) == (2, COUNT.burst - 2)
 
     def test_a_429_costs_no_retry(self) -> None:
-        """429, a failure, 429 again and success: the failure has used the one retry, the 429s none."""
+        """A job with one retry succeeds after a 429, a failure and another 429: only the failure uses a retry."""
         with self.bench() as bench:
             sent = bench.send("retried", "429 0.2", "fail", "429 0.2", "return")
             assert bench.end(sent) == End("succeeded", sent.name)
             assert (bench.runs(sent), bench.failures(sent)) == (4, 1)
 
     def test_a_429_is_invisible_to_result_readers(self) -> None:
-        """A reader of the result waits on; the framework reports no failure; jobs that follow wait on."""
+        """A program that waits for the result, and jobs that follow, continue to wait, and no failure is reported."""
         with self.bench() as bench:
             sent = bench.send("counted", "429 1", "return")
             assert bench.end(sent) == End("succeeded", sent.name)

@@ -33,7 +33,7 @@ class DeclarationConformance(OnSite):
                 assert _refused(partial(bench.site.declare, **options)), what
 
     def test_limits_by_message(self) -> None:
-        """Limits that travel with a message hold that message."""
+        """Limits that a message carries apply to that message."""
         with self.bench() as bench:
             taken_at = time.time()
             assert bench.site.limiter.acquire(_BY_MESSAGE, key=bench.key).allowed
@@ -48,7 +48,7 @@ class DeclarationConformance(OnSite):
                 assert _refused(partial(bench.send, "free", **options)), options
 
     def test_a_limit_that_cannot_be_worked_out_fails_the_job(self) -> None:
-        """A key that raises fails the job once, with `ConfigurationError`: no body, no retry, no charge."""
+        """If a key raises, the job fails once with `ConfigurationError`, without body, retry or charge."""
         with self.bench() as bench:
             sent = bench.send("faulty")
             assert bench.end(sent).error == "ConfigurationError"

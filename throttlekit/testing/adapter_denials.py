@@ -24,7 +24,7 @@ class DenialConformance(OnSite):
             assert (bench.runs(sent), bench.failures(sent)) == (2, 1)
 
     def test_a_denial_keeps_identity(self) -> None:
-        """The body of a job that was denied sees the id, the arguments and the options that were sent."""
+        """The body of a job that was denied gets the id, the arguments and the options that were sent."""
         with self.bench() as bench:
             free = bench.send("rate")
             as_sent = dict(bench.begun(free).seen)
@@ -35,7 +35,7 @@ class DenialConformance(OnSite):
             assert seen == as_sent
 
     def test_a_denial_keeps_dependents(self) -> None:
-        """A job that follows a denied one runs once, when that has succeeded."""
+        """A job that follows a denied job runs once, after the denied job has succeeded."""
         with self.bench() as bench:
             until = bench.deny(0.5)
             sent, following = bench.send_with_next("rate")
@@ -44,7 +44,7 @@ class DenialConformance(OnSite):
             assert bench.notes.runs() == [sent.name, following]
 
     def test_a_denial_is_invisible_to_result_readers(self) -> None:
-        """A reader of the result waits on, and gets the value that the body returns."""
+        """A program that waits for the result continues to wait, and gets the value that the body returns."""
         with self.bench() as bench:
             until = bench.deny(1.0)
             sent = bench.send("rate")
@@ -53,7 +53,7 @@ class DenialConformance(OnSite):
             assert bench.failures(sent) == 0
 
     def test_a_denial_loses_nothing(self) -> None:
-        """Workers are killed with SIGKILL while jobs wait: other workers run every job."""
+        """If workers are killed with SIGKILL while jobs wait, other workers run every job."""
         with self.bench(Settings(killed=True)) as bench:
             bench.deny(2.0)
             waiting = [bench.send("rate") for _ in range(8)]
@@ -79,7 +79,7 @@ class DenialConformance(OnSite):
             assert len(summaries) <= bench.site.processes, summaries
 
     def test_a_denial_holds_no_worker(self) -> None:
-        """More jobs wait than there are workers, and a job without limits runs meanwhile."""
+        """A job without limits runs while more jobs wait than there are workers."""
         with self.bench() as bench:
             until = bench.deny(2.0)
             waiting = [bench.send("rate") for _ in range(bench.site.slots + 2)]
@@ -101,7 +101,7 @@ class DenialConformance(OnSite):
             assert bench.begun(late).at - min(began) > 1.5
 
     def test_a_tenant_holds_no_other_up(self) -> None:
-        """Behind five waiting jobs of another tenant, the job of a light one runs long before they are through."""
+        """The job of a light tenant runs long before five jobs of another tenant, which wait ahead of it, have run."""
         with self.bench() as bench:
             began = time.monotonic()
             for sent in [bench.send("free") for _ in range(6)]:
@@ -146,7 +146,7 @@ class DenialConformance(OnSite):
 
 class BoundConformance(OnSite):
     def test_max_wait_ends_in_failure(self) -> None:
-        """Past `max_wait` a job fails with `WaitedTooLong`: without its body, or after a body that was always 429."""
+        """After `max_wait` a job fails with `WaitedTooLong`: without its body, or after a body that got only 429s."""
         with self.bench(Settings(WaitRules(max_wait=0.5))) as bench:
             angry = bench.send("rate", "429 0.1", key=f"{bench.key}-angry")
             bench.deny(30)
@@ -164,7 +164,7 @@ class BoundConformance(OnSite):
             assert bench.runs(sent) == 3
 
     def test_a_job_has_a_max_wait_of_its_own(self) -> None:
-        """The option `throttle_max_wait` of a job goes before the adapter's `max_wait`."""
+        """The option `throttle_max_wait` of a job replaces the adapter's `max_wait`."""
         with self.bench() as bench:
             bench.deny(30)
             sent = bench.send("hasty")
@@ -172,7 +172,7 @@ class BoundConformance(OnSite):
             assert (bench.runs(sent), bench.remaining(COUNT)) == (0, COUNT.burst)
 
     def test_when_over_drop(self) -> None:
-        """`on_waited_too_long="drop"` ends a job unrun and not as a failure; after a 429, no further run."""
+        """`on_waited_too_long="drop"` ends a job without a run or a failure; after a 429, without another run."""
         with self.bench(Settings(WaitRules(max_deferrals=0, on_waited_too_long="drop"))) as bench:
             angry = bench.send("counted", "429 0.1", key=f"{bench.key}-angry")
             bench.deny(30)
@@ -192,7 +192,7 @@ class BoundConformance(OnSite):
             assert bench.remaining(COUNT) == COUNT.burst
 
     def test_a_full_queue_ends_in_failure(self) -> None:
-        """With as many jobs waiting as a limit's `queue=` takes, a job fails at once with `WaitedTooLong`, unrun."""
+        """If as many jobs wait as a limit's `queue=` allows, the next job fails at once with `WaitedTooLong`, unrun."""
         with self.bench() as bench:
             bench.deny(30, QUEUED)
             sent = [bench.send("queued") for _ in range(2)]
@@ -208,7 +208,7 @@ class BoundConformance(OnSite):
             assert sorted(bench.runs(each) for each in sent) == [0, 1]
 
     def test_several_limits_are_all_or_nothing(self) -> None:
-        """A job that one of its limits denies is not charged to the others."""
+        """If one limit denies a job, the job's other limits do not charge it."""
         with self.bench(Settings(WaitRules(max_deferrals=0, on_waited_too_long="drop"))) as bench:
             bench.deny(30)
             sent = bench.send("counted")
