@@ -40,26 +40,26 @@ from throttlekit.stores.breaker import CircuitBreaker
 __all__ = ["MOST_RULES", "Control"]
 
 MOST_RULES = 1000
-"""So many may be in force at once."""
+"""The largest number of rules that may be in force at once."""
 _LONGEST_TEXT = 1000
 
 
 class Control:
     """
-    Sets rules for limits, by name, for every process that uses the same store. They follow within 2 seconds; a
-    process that starts, at its first decision. A process that uses another store does not follow. A rule that the
-    definition which the fleet has reported cannot follow is refused. A rule for a name that the fleet has not used
-    lately is stored, for the limit may be deployed later; see `names`.
+    Sets rules for limits, by name, in every process that uses the same store. A running process applies a rule within
+    2 seconds, and a new process at its first decision. A rule is rejected if it does not fit the definition of the
+    limit that the fleet has reported. A rule for a name that the fleet has not used lately is stored, because the limit
+    may be deployed later; see `names`.
 
-    Each verb returns the changes that it made; none if there was nothing to change. Each change is kept, the last
-    1 000 of them: see `history`. Two operators at the same instant: the last one counts.
+    Each verb returns the changes that it made, or none if there was nothing to change. The last 1 000 changes are kept:
+    see `history`. If two operators change the same rule at the same time, the last change wins.
 
     Args:
         store: The limiter's URL, the limiter itself, or its store.
         by: The operator, as the history shows it. Default: user@host.
 
     Raises:
-        ConfigurationError: The store is of this process alone; its limits are paused and resumed by its limiter.
+        ConfigurationError: Only this process uses the store. Call `pause` and `resume` of its limiter instead.
     """
 
     def __init__(self, store: str | Store | Limiter, *, by: str | None = None) -> None:
@@ -70,8 +70,8 @@ class Control:
             self._store = CircuitBreaker(store_from(store, plugin_manager([])))
         if not self._store.shared:
             raise ConfigurationError(
-                "live control needs a store that the whole fleet sees, like redis://localhost:6379/0. The limits of a "
-                "limiter in memory are changed by itself: limiter.pause(limit, 30)"
+                "live control needs a store that the whole fleet sees, like redis://localhost:6379/0. For a limiter "
+                "in memory, call a method of the limiter instead: limiter.pause(limit, 30)"
             )
         self._by = _text("by", this_operator() if by is None else by)
 
@@ -85,20 +85,20 @@ class Control:
         duration: float | timedelta | None = None,
     ) -> Sequence[Change]:
         """
-        Let a limit have another rate; a concurrency limit, another amount.
+        Change the rate of a limit, or the amount of a concurrency limit.
 
-        It counts where the declared rate counts: units that are left stay, at most the new burst, waiting jobs keep
-        their order, and a pause after a 429 lasts. A `SlidingLog`, and a window of another period, cannot: there the
-        rate begins again, with all of its amount and an empty waitlist. An amount counts those who hold a slot already.
+        The limit keeps its state: the remaining units (at most the new burst), the order of waiting jobs, and a pause
+        after a 429. A `SlidingLog`, and a window whose period changes, do not: they start again with their full amount
+        and an empty waitlist. The slots that are held already count against a new amount.
 
-        A limit that cannot take it (another kind, a burst where there is none, tiers and no *tier*, a cost that would
-        never pass) is refused here, if the fleet has used it in the last hour, or is given in place of its name.
-        Otherwise it stays as it is, and its processes log that.
+        A rate that does not fit the limit (another kind, a burst for a limit without one, tiers but no *tier*, a cost
+        that could never be admitted) is rejected, if the fleet has used the limit in the last hour or if *limit* is the
+        limit itself, not its name. Otherwise the limit keeps its rate, and its processes log that.
 
         Args:
             rate: "50/s"; or a whole number, for a concurrency limit.
-            burst: Of a token bucket. Default: as declared, or as the new rate has it if that was the declared rate's.
-            tier: Which tier's. A limit with tiers needs one.
+            burst: The burst of a token bucket. Default: the declared burst; if none was declared, that of the new rate.
+            tier: The tier that changes. A limit with tiers needs one.
             duration: Seconds until the limit is as declared again. Default: until `unset`.
 
         Raises:
@@ -124,7 +124,7 @@ class Control:
 
     def unset(self, limit: Limit | str, *, tier: str | None = None) -> Sequence[Change]:
         """
-        Let a limit have the rate that it was declared with; of all its tiers, if none is named.
+        Restore the declared rate of a limit: of one tier, or of all tiers if none is named.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -135,13 +135,13 @@ class Control:
         self, limit: Limit | str, *, key: str | int | None = None, duration: float | timedelta | None = None
     ) -> Sequence[Change]:
         """
-        Let no job pass a limit. Its jobs are deferred, uncharged, and keep their positions.
+        Admit no job under a limit. Its jobs are deferred, uncharged, and keep their positions.
 
-        What is counted stays, as with `Limiter.pause`: the limit fills meanwhile, and up to one burst follows. Unlike
-        that, it needs no limit at hand, and holds for every key at once.
+        As with `Limiter.pause`, the counts stay: the limit refills during the pause, and up to one burst follows it.
+        Unlike `Limiter.pause`, this needs only the limit's name, and pauses every key at once.
 
         Args:
-            key: Only this one; default: all of them.
+            key: The only key to pause. Default: all keys.
             duration: Seconds until it ends. Default: until `resume`.
 
         Raises:
@@ -155,7 +155,7 @@ class Control:
 
     def resume(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
-        End a pause that `pause` began; of all keys, if none is named. What a 429 has paused stays so: see `reset`.
+        End a pause that `pause` began, for all keys if none is named. A pause after a 429 stays: see `reset`.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -189,13 +189,13 @@ class Control:
         self, limit: Limit | str, tenant: str | int, weight: float | None, *, duration: float | timedelta | None = None
     ) -> Sequence[Change]:
         """
-        Let a tenant of a shared limit have another weight, against the others. It counts for the jobs that come to
-        wait from then on: those that wait already keep their positions, and jobs of one tenant keep their order.
+        Change the weight of one tenant of a shared limit. The new weight applies to jobs that begin to wait from then
+        on: jobs that wait already keep their positions, and jobs of one tenant keep their order.
 
         Args:
-            tenant: As the limit's share gives it.
-            weight: From 0.001 to a million; None: as the share has it.
-            duration: Seconds until the tenant has the share's weight again. Default: until it is ended.
+            tenant: The tenant's name, as the limit's share returns it.
+            weight: From 0.001 to a million. None: restore the weight that the share declares.
+            duration: Seconds until the share's weight is restored. Default: until it is ended.
 
         Raises:
             ConfigurationError: A value that can never work, a limit without a share or with priorities, or 1 000 rules
@@ -213,17 +213,17 @@ class Control:
         self, limit: Limit | str, factor: float | None, *, duration: float | timedelta | None = None
     ) -> Sequence[Change]:
         """
-        Let a limit, or a group of limits, have a part of the rate that is in force: the declared one, or the one that
-        `set` said. Of a concurrency limit, a part of its amount. All tenants and tiers alike; what is counted, the
+        Reduce the rate of a limit, or of a group of limits, to a part of the rate in force: the declared rate, or that
+        of `set`. For a concurrency limit, reduce its amount. The factor applies to all tenants and tiers. Counts, the
         waitlist and pauses stay, as with `set`.
 
-        Never above the declared rate, so every bound holds. A rule for a limit's own name counts before a pattern; of
-        several patterns, the lowest factor. A `SlidingLog` cannot: it stays as it is, and its processes log that.
+        A factor never raises a rate, so every bound still holds. A rule for a limit's own name overrides patterns; of
+        several patterns, the lowest factor applies. A `SlidingLog` keeps its rate, and its processes log that.
 
         Args:
-            limit: Or a pattern for several names, in which each `*` matches any text: "llm-*".
-            factor: From 0.001 to 1, in thousandths; None: end the rule of this name, or of this very pattern.
-            duration: Seconds until the limits have all of their rate again. Default: until it is ended.
+            limit: A limit, its name, or a pattern for several names, in which each `*` matches any text: "llm-*".
+            factor: From 0.001 to 1, in thousandths. None: end the rule for exactly this name or pattern.
+            duration: Seconds until the limits have their full rate again. Default: until it is ended.
 
         Raises:
             ConfigurationError: A value that can never work, a limit that cannot be scaled, or 1 000 rules are in force
@@ -239,22 +239,22 @@ class Control:
 
     def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
-        Forget what was counted under a limit, of a key or of all: full buckets, empty waitlists, no holders, no pause
-        after a 429. What `set`, `pause` and `shadow` said stays. Looks at every name in the store, a thousand at a
-        time: seconds, where there are millions.
+        Delete the state of a limit, for one key or for all: buckets are full again, waitlists are empty, no slot is
+        held, and a pause after a 429 ends. Rules of `set`, `pause` and `shadow` stay. This scans every name in the
+        store, a thousand at a time, which takes seconds if there are millions.
 
         Raises:
-            StoreUnavailable: The store did not answer. Some may be forgotten.
+            StoreUnavailable: The store did not answer. Some state may be deleted.
         """
         return self._forget("reset", limit, key)
 
     def clear_line(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
-        Empty the waitlists of a limit, of a key or of all. What was counted stays, and so do pauses and rules. For
-        after a purge, where the jobs that wait are gone: the next job passes as soon as there is a unit. Looks at every
-        name in the store, as `reset` does.
+        Empty the waitlists of a limit, for one key or for all. Counts, pauses and rules stay. Use it after a queue was
+        purged, when the waiting jobs no longer exist: the next job is admitted as soon as there is a unit. This scans
+        every name in the store, as `reset` does.
 
-        Jobs that ask again have lost their positions, and are decided like new ones.
+        A waiting job that still exists loses its position, and is decided like a new one.
 
         Raises:
             StoreUnavailable: The store did not answer. Some waitlists may be empty.
@@ -263,7 +263,7 @@ class Control:
 
     def rules(self) -> Sequence[Rule]:
         """
-        What is in force now.
+        Return the rules in force now.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -304,7 +304,7 @@ class Control:
         return tuple(change for change in changes if name is None or change.name == name)
 
     def close(self) -> None:
-        """Let go of the store's connections, unless they are a limiter's."""
+        """Close the store's connections, unless they belong to a limiter."""
         if self._own:
             self._store.close()
 
@@ -343,7 +343,7 @@ class Control:
         if others >= MOST_RULES:
             raise ConfigurationError(
                 f"{others} rules are in force already, and every process reads them all once a second: end some first. "
-                "`throttlekit rules` lists them. To hold many keys at once, pause the limit"
+                "`throttlekit rules` lists them. To pause many keys at once, pause the limit"
             )
         before = next((old for kept, old in found if kept == field and old is not None and not old.over(now_us)), None)
         change = Change(
@@ -394,7 +394,7 @@ def _text(what: str, text: object) -> str:
 
 
 def _part(what: str, key: str | int) -> str:
-    """The text of *key* in a rule, which every process reads once a second."""
+    """Return the text of *key* for a rule. It must be short, because every process reads all rules each second."""
     text = key_text(key)
     if len(text) > _LONGEST_TEXT:  # not shown: it may be a secret
         raise ConfigurationError(f"{what} has {len(text)} characters: a rule takes {_LONGEST_TEXT} at most")

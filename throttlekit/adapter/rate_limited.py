@@ -21,7 +21,7 @@ from throttlekit.limiter import Limiter
 __all__ = ["limited", "pause", "wait_again"]
 
 _MOMENT = 0.1
-"""The shortest time, in seconds, after which a job runs again that got a 429, whatever the response says."""
+"""The shortest delay, in seconds, of a job that got a 429, whatever the response says."""
 
 
 def limited(
@@ -62,7 +62,7 @@ def limited(
         return denied
     if stored:
         return replace(denied, delay=max(denied.delay, _MOMENT))
-    # No other process pauses, but the job itself waits for as long as the response says.
+    # The pause is not stored, so other processes do not pause; but this job waits for as long as the response says.
     return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))
 
 
@@ -70,8 +70,8 @@ def pause(
     limiter: Limiter, error: RateLimited, limits: Sequence[Limit], *, job: Job, on_429: Limit | str | None = None
 ) -> tuple[Claim, bool]:
     """
-    Pause what *error* means, which the body of *job* raised. Returns the first limit that is meant, and whether the
-    pause is stored: otherwise no other process learns of it.
+    Pause the limits that *error*, which the body of *job* raised, means. Return the first of them, and whether the
+    pause is stored. If it is not stored, other processes do not pause.
 
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
@@ -95,7 +95,7 @@ def wait_again(
     limiter: Limiter, limits: Sequence[Limit], retry_after: float, *, job: Job, delivery: Delivery, stored: bool
 ) -> Decision:
     """
-    Let a job wait once more with the waker of *delivery*: its body raised `RateLimited`, and what that means is paused.
+    Return a job, whose body raised `RateLimited`, to the waker of *delivery*. The limits are paused already.
 
     Args:
         stored: As returned by `pause`.
@@ -136,7 +136,7 @@ def _held(
 
 
 def _granted_us() -> dict[str, int]:
-    """When the job that runs here was admitted, by bucket."""
+    """When the current job was charged, by bucket."""
     decision = current().decision
     return {} if decision is None else {each.bucket: each.at_us for each in decision.charged}
 
