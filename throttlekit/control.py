@@ -120,7 +120,7 @@ class Control:
             check_rate(name, amount, burst)
         rule = Rule(what="set", name=name, part=None if tier is None else _text("tier", tier), rate=amount, burst=burst)
         check_rule(self._store, rule)
-        return self._tell("set", rule, duration)
+        return self._write_rule("set", rule, duration)
 
     def unset(self, limit: Limit | str, *, tier: str | None = None) -> Sequence[Change]:
         """
@@ -129,7 +129,7 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self._end("unset", "set", _name(limit), tier)
+        return self._end_rules("unset", "set", _name(limit), tier)
 
     def pause(
         self, limit: Limit | str, *, key: str | int | None = None, duration: float | timedelta | None = None
@@ -151,7 +151,7 @@ class Control:
         rule = Rule(what="pause", name=_name(limit), part=None if key is None else _part("the key", key))
         if key is not None:
             check_rule(self._store, rule)
-        return self._tell("pause", rule, duration)
+        return self._write_rule("pause", rule, duration)
 
     def resume(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
@@ -160,7 +160,7 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self._end("resume", "pause", _name(limit), None if key is None else key_text(key))
+        return self._end_rules("resume", "pause", _name(limit), None if key is None else key_text(key))
 
     def shadow(self, limit: Limit | str, *, duration: float | timedelta | None = None) -> Sequence[Change]:
         """
@@ -174,7 +174,7 @@ class Control:
             ConfigurationError: A value that can never work, or 1 000 rules are in force already.
             StoreUnavailable: The store did not answer. It may be set, or not.
         """
-        return self._tell("shadow", Rule(what="shadow", name=_name(limit)), duration)
+        return self._write_rule("shadow", Rule(what="shadow", name=_name(limit)), duration)
 
     def enforce(self, limit: Limit | str) -> Sequence[Change]:
         """
@@ -183,7 +183,7 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self._end("enforce", "shadow", _name(limit), None)
+        return self._end_rules("enforce", "shadow", _name(limit), None)
 
     def weight(
         self, limit: Limit | str, tenant: str | int, weight: float | None, *, duration: float | timedelta | None = None
@@ -204,10 +204,10 @@ class Control:
         """
         name, part = _name(limit), _part("the tenant", tenant)
         if weight is None:
-            return self._end("weight", "weight", name, part)
+            return self._end_rules("weight", "weight", name, part)
         rule = Rule(what="weight", name=name, part=part, weight=checked_weight(weight))
         check_rule(self._store, rule)
-        return self._tell("weight", rule, duration)
+        return self._write_rule("weight", rule, duration)
 
     def scale(
         self, limit: Limit | str, factor: float | None, *, duration: float | timedelta | None = None
@@ -232,10 +232,10 @@ class Control:
         """
         name = _name(limit)
         if factor is None:
-            return self._end("scale", "scale", name, None)
+            return self._end_rules("scale", "scale", name, None)
         rule = Rule(what="scale", name=name, factor=checked_factor(factor))
         check_rule(self._store, rule)
-        return self._tell("scale", rule, duration)
+        return self._write_rule("scale", rule, duration)
 
     def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
@@ -246,7 +246,7 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer. Some state may be deleted.
         """
-        return self._forget("reset", limit, key)
+        return self._delete_state("reset", limit, key)
 
     def clear_line(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
@@ -259,7 +259,7 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer. Some waitlists may be empty.
         """
-        return self._forget("clear-line", limit, key)
+        return self._delete_state("clear-line", limit, key)
 
     def rules(self) -> Sequence[Rule]:
         """
@@ -268,7 +268,7 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        now_us, found = self._known()
+        now_us, found = self._stored_rules()
         rules = [rule for _, rule in found if rule is not None and not rule.over(now_us)]
         return tuple(sorted(rules, key=lambda rule: (rule.name, rule.what, rule.part or "")))
 
@@ -314,13 +314,13 @@ class Control:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _known(self) -> tuple[int, list[tuple[str, Rule | None]]]:
+    def _stored_rules(self) -> tuple[int, list[tuple[str, Rule | None]]]:
         now_us, kept = read_rules(self._store)
         pairs = zip(kept[::2], kept[1::2], strict=True)
         found = [(field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs]
         return now_us, [(field, rule and rule.at(now_us)) for field, rule in found]
 
-    def _forget(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
+    def _delete_state(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
         name, part, waitlists_only = _name(limit), None if key is None else key_text(key), verb == "clear-line"
         forgotten = sum(
             self._store.delete_matching(each, waitlists_only=waitlists_only) for each in patterns_of(name, part)
@@ -332,11 +332,11 @@ class Control:
         self._store.commands(recorded(change))
         return (change,)
 
-    def _tell(self, verb: Verb, rule: Rule, duration: float | timedelta | None) -> Sequence[Change]:
+    def _write_rule(self, verb: Verb, rule: Rule, duration: float | timedelta | None) -> Sequence[Change]:
         duration_us = 0 if duration is None else round(finite_seconds("duration", duration, LONGEST_PAUSE) * 1_000_000)
         if duration is not None and duration_us < 1:
             raise ConfigurationError(f"duration must be more than 0 seconds, not {safe_repr(duration)}")
-        now_us, found = self._known()
+        now_us, found = self._stored_rules()
         rule = replace(rule, since_us=now_us, until_us=now_us + duration_us if duration_us else 0, by=self._by)
         field = field_of(rule.what, rule.name, rule.part)
         others = sum(1 for kept, old in found if kept != field and not (old is not None and old.over(now_us)))
@@ -360,8 +360,8 @@ class Control:
         )
         return (change,)
 
-    def _end(self, verb: Verb, what: What, name: str, part: str | None) -> Sequence[Change]:
-        now_us, found = self._known()
+    def _end_rules(self, verb: Verb, what: What, name: str, part: str | None) -> Sequence[Change]:
+        now_us, found = self._stored_rules()
         ended = [
             rule
             for _, rule in found
