@@ -164,8 +164,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_leases.py::test_lost_lease_is_told_once_and_tried_on"],
         ),
         (
-            "                owed = [_undone(each) for each in leases if done or not is_workflow(each.algorithm.holder)]",
-            "                owed = [_undone(each) for each in leases]",
+            "                owed = [_reversal(each) for each in leases if done or not is_workflow(each.algorithm.holder)]",
+            "                owed = [_reversal(each) for each in leases]",
             [
                 "tests/unit/engine/test_returns.py::test_slot_of_a_workflow_is_not_given_back_for_an_answer_that_was_lost"
             ],
@@ -181,8 +181,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_returns.py::test_a_release_that_got_no_answer_is_repeated"],
         ),
         (
-            "        with known.asking:\n            return kept",
-            "        if known.asking:\n            return kept",
+            "        with known.renewing:\n            return kept",
+            "        if known.renewing:\n            return kept",
             ["tests/unit/engine/test_leases.py::test_dropped_lease_is_not_renewed_by_a_round_that_is_under_way"],
         ),
     ],
@@ -340,7 +340,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/adapter/rate_limited.py": [
         (
-            "    meant = named or _meant(claims, on_429) or _rates(claims)",
+            "    meant = named or _claims_named(claims, on_429) or _rates(claims)",
             "    meant = named or _rates(claims)",
             ["tests/unit/engine/test_rate_limited_jobs.py::test_what_is_paused"],
         ),
@@ -357,7 +357,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_breaker.py::test_an_outage_is_one_question_a_second"],
         ),
         (
-            "        if self._outages:\n            self._answered([claim.bucket for claim in claims])\n        return answer",
+            "        if self._outages:\n            self._record_answer([claim.bucket for claim in claims])\n        return answer",
             "        return answer",
             ["tests/unit/engine/test_breaker.py::test_the_first_answer_ends_it"],
         ),
@@ -377,8 +377,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_breaker.py::test_process_that_decides_nothing_hears_of_the_fleet_again"],
         ),
         (
-            "            if self._outages:\n                self._answered(names)  # the store",
-            "            if False:\n                self._answered(names)  # the store",
+            "            if self._outages:\n                self._record_answer(names)  # the store",
+            "            if False:\n                self._record_answer(names)  # the store",
             ["tests/unit/engine/test_breaker.py::test_a_rejected_call_ends_an_outage"],
         ),
     ],

@@ -159,7 +159,7 @@ class ClaimResolver:
         self.weight_of: Callable[[str, str], float | None] | None = None
         self.made = 0
         self._known: dict[Any, Claim] = {}
-        self._met: set[int] = set()  # hashes of the questions of claims that were worked out, and not kept
+        self._met: set[int] = set()  # hashes of the keys of claims that were built once, and not kept
         self._templates: dict[Any, _ClaimTemplate] = {}
         self.questions: dict[Any, Any] = {}
         registry.let_go = self._forget_claims
@@ -259,7 +259,7 @@ class ClaimResolver:
         return template
 
     def _remember(self, known_as: object, claim: Claim) -> None:
-        """Keep *claim* when it is made the second time: most claims that are made once are never needed again."""
+        """Keep *claim* when it is built a second time: most claims that are built once are never needed again."""
         self.made += 1
         mark = hash(known_as)
         if mark not in self._met:
@@ -273,7 +273,7 @@ class ClaimResolver:
 
 
 class _ClaimTemplate(NamedTuple):
-    """What all claims on one limit for the same number of units have in common, whatever their key."""
+    """The common part of all claims on one limit for the same number of units, with any key."""
 
     limit: Limit
     units: int
@@ -302,7 +302,7 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     Build the request of *call* for *claims*.
 
     Args:
-        waited: How the job waited before it ran, if it waits again.
+        waited: How long the job waited before it ran, if it waits again.
     """
     asked, delivery, waits = [each.claim for each in claims], call.delivery, call.waits
     if waits is not None:

@@ -1,9 +1,9 @@
 """
 The waiting jobs of one worker process, and the thread that starts them.
 
-Example: the store denies a job, so `answered` puts it into the `Room`. Later the store wakes it: the wake arrives with
-the answer to another request, or on the channel (`on_wakes`). At its time, when a worker thread is free, the waker's
-thread calls *start*, and the job makes its request again. Wakes can be lost, so the thread also looks periodically.
+Example: the store denies a job, so `apply_answer` puts it into the `Room`. Later the store wakes it: the wake arrives
+with the answer to another request, or on the channel (`on_wakes`). At its time, when a worker thread is free, the
+waker's thread calls *start*, and the job makes its request again. Wakes may be lost, so it also looks periodically.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RETRY_US = 500_000
 """How long after a failed look, or a failed attempt to listen, the process tries again."""
 
 _LATER_US = 1_000_000
-"""How long after the jobs with positions the jobs without one check whether their list is still stopped."""
+"""On a stopped list, jobs without a position make their next requests this long after those with one."""
 
 _PASSED_ON_US = 60_000_000
 """How long a process remembers a job that it returned to its framework."""
@@ -47,14 +47,14 @@ class _Here(Generic[_T]):
     def __init__(self, ahead_us: int = AHEAD_US) -> None:
         self.owner = os.urandom(6).hex()
         self.room: Room[_T] = Room(ahead_us)
-        self.told_full: set[str] = set()
+        self.full_lists: set[str] = set()
         self.attempts: dict[str, str] = {}
         """The attempts of jobs whose request got no answer: their next request is the same attempt."""
         self.waited: dict[str, tuple[int, Waited]] = {}
         """How long the jobs of this process have waited, and when they began to; until they end."""
         self.stops: dict[str, Stop] = {}
         self.stopped: dict[str, str] = {}
-        """For each job that is stopped, the bucket of its `Stop`."""
+        """For each stopped job, the bucket of its `Stop`."""
         self.passed_on: dict[str, int] = {}
         """The jobs that were returned to their framework, in that order, and until when they are remembered."""
         self.changed = threading.Condition()
@@ -79,7 +79,7 @@ class _Here(Generic[_T]):
         self.leave_stop(id)
 
     def stop(self, id: str, bucket: str, at_us: int, *, has_position: bool) -> int:
-        """Note that a job waits on a stopped list. Returns when it makes its next request: with the others there."""
+        """Note that a job waits on a stopped list. Return the time of its next request: that of the other jobs."""
         known = self.stops.get(bucket)
         has_position = has_position or (known is not None and known.ids.get(id, False))
         self.leave_stop(id)
@@ -99,7 +99,7 @@ class _Here(Generic[_T]):
                 del self.stops[bucket]
 
     def resume(self, bucket: str) -> None:
-        """End the stop of a list: its jobs make their requests, in their order."""
+        """End the stop of a list, so that its jobs make their requests, in their order."""
         stop = self.stops.pop(bucket, None)
         if stop is None:
             return
@@ -111,7 +111,7 @@ class _Here(Generic[_T]):
             self.room.look_in(unit, 0, _now_us())
 
     def free_for(self, bucket: str, free: int) -> int:
-        """How many threads are free for the jobs of a list: none while it is stopped, so that no job is woken."""
+        """Return how many threads are free for a list: none while it is stopped, so that no job is woken."""
         stop = self.stops.get(bucket)
         return 0 if stop is not None and stop.positions else free
 
@@ -122,10 +122,10 @@ class _Here(Generic[_T]):
         else:
             self.room.done(id)
         self.leave_stop(id)
-        for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added, so none accumulate
+        for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added below, so none accumulate
             if until_us <= now_us:
                 self.forget(other)
-        self.passed_on.pop(id, None)  # it goes to the end
+        self.passed_on.pop(id, None)  # it moves to the end
         self.passed_on[id] = now_us + _PASSED_ON_US
         return item
 
@@ -199,15 +199,14 @@ class Waker(Generic[_T]):
         with here.changed:
             return here.room.release_all()
 
-    # Questions and answers
+    # Requests and answers
 
     def begin_request(
         self, id: str, buckets: Sequence[str], caller: Caller = Caller.JOB,
         ends_in_us: Callable[[int], int | None] = lambda waited_us: None,
     ) -> tuple[Requester, str]:  # fmt: skip
         """
-        Note that a job makes a request. Returns the caller, and the id of the attempt, which is the same one if the
-        last request got no answer.
+        Note that a job makes a request. Returns the caller, and the attempt's id: the last one if its answer was lost.
 
         Args:
             ends_in_us: Takes how long the job has waited, and returns how much longer it may wait. None: any time.
@@ -220,7 +219,7 @@ class Waker(Generic[_T]):
                 here.resume(bucket)
             here.passed_on.pop(id, None)
             if not free:
-                here.told_full.update(buckets)
+                here.full_lists.update(buckets)
             attempt = here.attempts.pop(id, "") or os.urandom(4).hex()
             for_us, denials, _ = here.waited_of(id)
         return Requester(caller, id, here.owner, free, ends_in_us(for_us), for_us, denials), attempt
@@ -263,7 +262,7 @@ class Waker(Generic[_T]):
             self.begin()
         for unit, ids in unknown:
             self._remove(unit, ids)
-        if kept is not None and was_passed_on:  # it was woken before it was known here, so it is in the order no more
+        if kept is not None and was_passed_on:  # it was woken before, so it is no longer in the order
             self._look(here, units[kept.claim], [id])
         for each in back:
             self._give_back(each)
@@ -326,11 +325,11 @@ class Waker(Generic[_T]):
         """Note that a thread is free. Call it whenever a body has ended, also that of a job without limits."""
         here = self._here
         with here.changed:
-            for bucket in here.told_full:
+            for bucket in here.full_lists:
                 unit = here.room.unit_of(bucket)
                 if unit is not None and here.room.waits_on(bucket):
                     here.room.look_in(unit, 0, _now_us())
-            here.told_full.clear()
+            here.full_lists.clear()
             here.changed.notify()
 
     def pass_on(self, id: str, *, asks: bool = False) -> _T | None:
@@ -347,7 +346,7 @@ class Waker(Generic[_T]):
             return here.pass_on(id, _now_us(), asks=asks)
 
     def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
-        """Remove a job that no longer waits, here and from its waitlists. Returns the item that was held."""
+        """Remove a job that no longer waits, from this process and from its waitlists. Returns the held item."""
         here = self._here
         with here.changed:
             item = here.room.release(id)
@@ -356,12 +355,12 @@ class Waker(Generic[_T]):
         return item
 
     def leave_lists(self, id: str, claims: Sequence[StoreClaim]) -> None:
-        """Remove a job that has waited from the lists of *claims*, because it passed them without the store."""
+        """Remove a job that has waited from the lists of *claims*, because it was granted without the store."""
         here = self._here
         with here.changed:
             has_waited = self._roams or here.waited_of(id).denials > 0
             here.room.done(id)
-            here.attempts.pop(id, None)  # a grant that was lost is of the run that begins now, and of no later one
+            here.attempts.pop(id, None)  # a lost grant belongs to the run that begins now, not to a later one
         if has_waited:
             self._remove_all(claims, [id], any_owner=self._roams)
 
@@ -457,7 +456,7 @@ class Waker(Generic[_T]):
             return
         with here.changed:
             if not free and claim.bucket not in here.stops:
-                here.told_full.add(claim.bucket)
+                here.full_lists.add(claim.bucket)
             unknown = here.room.apply_look(claim, found, _now_us())
         self._remove(claim, unknown)
 
@@ -469,9 +468,8 @@ class Waker(Generic[_T]):
         here = self._here
         with here.changed:
             if self._roams:
-                ids = here.room.apply_wakes(
-                    [Wake(id, 0) for id in ids], _now_us()
-                )  # without those that are here by now
+                wakes = [Wake(id, 0) for id in ids]
+                ids = here.room.apply_wakes(wakes, _now_us())  # without jobs that have arrived since
                 for id in ids:
                     here.pass_on(id, _now_us(), asks=False)
             passed_on = [id for id in ids if id in here.passed_on]
@@ -488,12 +486,12 @@ class Waker(Generic[_T]):
             self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
         except StoreUnavailable:
             pass  # they are removed once they are woken again
-        except Exception:  # the waker's thread must not end by it
+        except Exception:  # the waker's thread must not end
             _LOG.exception("Jobs could not be removed from their waitlists.")
 
 
 def _pause_s(*times_us: int | None) -> float | None:
-    """The seconds until the first of *times_us*; None: there is none."""
+    """Return the seconds until the first of *times_us*; None: there is none."""
     first_us = min((each for each in times_us if each is not None), default=None)
     return None if first_us is None else max(0.0, (first_us - _now_us()) / 1e6)
 

@@ -130,7 +130,7 @@ def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
         ConfigurationError: `receipt` did not write it.
     """
     try:
-        charged = tuple(_charged(each) for each in receipt["charged"])
+        charged = tuple(_read_charge(each) for each in receipt["charged"])
         first = charged[0]
         return Decision(
             allowed=True, limit=first.limit, key="", cost=first.cost, remaining=0, retry_after=0.0, delay=0.0,
@@ -140,7 +140,7 @@ def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
         raise ConfigurationError(f"a job's receipt is not one that throttlekit wrote: {safe_repr(error)}") from None
 
 
-def _charged(data: Mapping[str, Any]) -> Charged:
+def _read_charge(data: Mapping[str, Any]) -> Charged:
     try:
         written = json.loads(data["limit"])
     except (ValueError, RecursionError):

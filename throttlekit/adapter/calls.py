@@ -85,7 +85,7 @@ class Calls:
     def asked(self, request: object) -> Asked:
         """Return the limits for which *request* waits, given the job that runs in this thread or task."""
         running = current()
-        mine = _charged(running)
+        mine = _charged_names(running)
         key = self.key(request) if callable(self.key) else self.key
         cost = self.cost(request) if callable(self.cost) else self.cost
         return Asked(running, tuple([each for each in self.limits if each.name not in mine]), key, cost)
@@ -115,7 +115,7 @@ class Calls:
 
     def hear_in_job(self, asked: Asked, response: object) -> None:
         """Apply the rate-limit headers of *response* to the job's own limits."""
-        mine, tokens = _charged(asked.running), self.tokens.copy()
+        mine, tokens = _charged_names(asked.running), self.tokens.copy()
         for unit in ("tokens", "input_tokens", "output_tokens"):
             limit = tokens[unit]
             tokens[unit] = limit if limit is not None and limit.name in mine else None
@@ -129,6 +129,6 @@ class Calls:
         return None
 
 
-def _charged(running: Running) -> set[str]:
+def _charged_names(running: Running) -> set[str]:
     decision = running.decision
     return set() if decision is None else {each.limit.name for each in decision.charged}

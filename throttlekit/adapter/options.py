@@ -231,14 +231,14 @@ def misspelt(names: Iterable[str]) -> dict[str, str]:
     Most frameworks accept any option.
     """
     given = set(names)
-    meant = {name: option for name in given if (option := _meant_by(name))}
+    meant = {name: option for name in given if (option := _similar_option(name))}
     if THROTTLE in given:
         meant |= {name: option for name, option in _OF_OUR_FUNCTIONS.items() if name in given}
     return meant
 
 
 @lru_cache(256)
-def _meant_by(name: str) -> str | None:
+def _similar_option(name: str) -> str | None:
     if name in OPTIONS or name.startswith("throttlekit"):  # an option that an adapter uses itself
         return None
     return next(iter(similar_names(name, OPTIONS, unknown=False)), None)
@@ -257,11 +257,11 @@ def check_spelling(what: str, options: Mapping[str, Any], function: object = Non
         ConfigurationError: One is. The message has the misspelt and the right name.
     """
     for name, meant in misspelt(options).items():
-        if function is None or not _takes(function, name, options[name]):
+        if function is None or not _accepts(function, name, options[name]):
             raise ConfigurationError(f"{what} has no option {name!r}: did you mean {meant!r}?")
 
 
-def _takes(function: Any, name: str, value: object) -> bool:
+def _accepts(function: Any, name: str, value: object) -> bool:
     try:
         parameters = signature(function).parameters
     except (TypeError, ValueError):  # it has no signature, or is only a name

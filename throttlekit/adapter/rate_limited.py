@@ -57,7 +57,7 @@ def limited(
     delivery = replace(delivery, again=True)
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
-    denied = _denied(limiter, decision, job, delivery)
+    denied = _defer_briefly(limiter, decision, job, delivery)
     if denied.final:
         return denied
     if stored:
@@ -77,8 +77,8 @@ def pause(
         ConfigurationError: As for `Limiter.acquire`.
     """
     claims = limiter.claims(Call(limits, job))
-    named = _meant(claims, error.limit)
-    meant = named or _meant(claims, on_429) or _rates(claims)
+    named = _claims_named(claims, error.limit)
+    meant = named or _claims_named(claims, on_429) or _rates(claims)
     slots = [] if named else [each for each in claims if isinstance(each.limit, Concurrency) and each not in meant]
     try:
         limiter.refuse(meant, round(error.retry_after * 1_000_000), _granted_us(), slots)
@@ -110,10 +110,10 @@ def wait_again(
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
     assert delivery.waits is not None  # noqa: S101 - as the caller made it
-    return _held(limiter, Call(limits, job, delivery=delivery), delivery.waits, decision, retry_after, stored=stored)
+    return _hold(limiter, Call(limits, job, delivery=delivery), delivery.waits, decision, retry_after, stored=stored)
 
 
-def _held(
+def _hold(
     limiter: Limiter, call: Call, waits: Waiting, decision: Decision, retry_after: float, *, stored: bool
 ) -> Decision:
     """
@@ -141,7 +141,7 @@ def _granted_us() -> dict[str, int]:
     return {} if decision is None else {each.bucket: each.at_us for each in decision.charged}
 
 
-def _meant(claims: Sequence[Claim], what: Limit | str | None) -> list[Claim]:
+def _claims_named(claims: Sequence[Claim], what: Limit | str | None) -> list[Claim]:
     return [] if what is None else [claim for claim in claims if claim.limit.name == name_of(what)]
 
 
@@ -149,7 +149,7 @@ def _rates(claims: Sequence[Claim]) -> list[Claim]:
     return [claim for claim in claims if not isinstance(claim.limit, Concurrency)] or list(claims)
 
 
-def _denied(limiter: Limiter, decision: Decision, job: Job, delivery: Delivery) -> Decision:
+def _defer_briefly(limiter: Limiter, decision: Decision, job: Job, delivery: Delivery) -> Decision:
     """Turn a grant into a denial with a short wait. It counts like any other denial."""
     if not decision.allowed:
         return decision

@@ -134,7 +134,7 @@ class Counts:
         with self._lock:
             if decision.allowed:
                 for each in decision.charged:
-                    seen = self._seen.get(each.bucket) or self._meet(each.bucket, each.limit)
+                    seen = self._seen.get(each.bucket) or self._seen_of(each.bucket, each.limit)
                     seen.allowed += 1
                     # A job that waited was counted at that limit with its first denial, and is counted at others now.
                     seen.arrived += not waited.denials or (held_by is not None and each.bucket != held_by)
@@ -146,7 +146,7 @@ class Counts:
                 bucket, due_us = "", 0
             else:
                 bucket = binding.claim.bucket
-                seen = self._seen.get(bucket) or self._meet(bucket, decision.limit)
+                seen = self._seen.get(bucket) or self._seen_of(bucket, decision.limit)
                 seen.denied[reason] = seen.denied.get(reason, 0) + 1
                 if job is None or reason == "queue full":
                     return
@@ -162,7 +162,7 @@ class Counts:
     def record_prefetched(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
         """Count jobs that were granted from prefetched units."""
         with self._lock:
-            seen = self._seen.get(bucket) or self._meet(bucket, limit)
+            seen = self._seen.get(bucket) or self._seen_of(bucket, limit)
             seen.allowed += jobs
             seen.arrived += jobs
             seen.units += units
@@ -170,7 +170,7 @@ class Counts:
     def record_settled(self, limit: Limit, bucket: str, extra: int) -> None:
         """Count a correction by `settle`: *extra* more units were charged, or, if negative, refunded."""
         with self._lock:
-            seen = self._seen.get(bucket) or self._meet(bucket, limit)
+            seen = self._seen.get(bucket) or self._seen_of(bucket, limit)
             seen.settled += extra
 
     def downstream_429(self, limit: Limit) -> None:
@@ -191,9 +191,9 @@ class Counts:
         with self._lock:
             seen, self._seen = self._seen, {}
             jobs, self._jobs = self._jobs, {}
-        return list(seen.values()), [[reported_id(job_id), _written(*known)] for job_id, known in jobs.items()]
+        return list(seen.values()), [[reported_id(job_id), _job_report(*known)] for job_id, known in jobs.items()]
 
-    def _meet(self, bucket: str, limit: Limit) -> _Seen:
+    def _seen_of(self, bucket: str, limit: Limit) -> _Seen:
         if len(self._seen) >= _MOST_KEPT:
             bucket = limit_id(limit.name, limit.fingerprint)
             if bucket in self._seen:
@@ -203,7 +203,7 @@ class Counts:
 
 
 @dataclass(slots=True, eq=False)
-class _Here:
+class _ProcessState:
     """The state of this process. A forked child begins with a new one."""
 
     counts: Counts = field(default_factory=Counts)
@@ -226,8 +226,8 @@ class Activity:
 
     def __init__(self, store: SharedCommands) -> None:
         self._store = store
-        self._here = _Here()
-        renew_lock_after_fork(self, "_here", _Here)
+        self._here = _ProcessState()
+        renew_lock_after_fork(self, "_here", _ProcessState)
 
     @property
     def counts(self) -> Counts:
@@ -281,7 +281,7 @@ class Activity:
         if first or time.monotonic() - here.began < _SHORT_LIFE:
             self.report()
 
-    def _definitions(self, here: _Here, seen: Sequence[_Seen], now: float) -> dict[str, str]:
+    def _definitions(self, here: _ProcessState, seen: Sequence[_Seen], now: float) -> dict[str, str]:
         """Return the definitions that were not reported in the last minute, or whose report got no reply."""
         texts = dict(here.to_define)
         for each in seen:
@@ -291,14 +291,14 @@ class Activity:
             name = limit_id(limit.name, limit.fingerprint)
             known, at = here.defined.get(name, (None, 0.0))
             if name not in texts and (known != limit.definition or now - at > _DEFINED_EVERY):
-                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None, **_beside(limit)})
+                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None, **_extra_fields(limit)})
                 here.defined[name] = (limit.definition, now)
         if len(here.defined) > _MOST_KEPT:
             here.defined.clear()
         return texts
 
 
-def _beside(limit: Limit) -> dict[str, Any]:
+def _extra_fields(limit: Limit) -> dict[str, Any]:
     """Return fields that `plain` omits, and that operators' rules are checked against: fixed cost, and share."""
     fixed: dict[str, Any] = {"fixed_cost": limit.cost} if isinstance(limit.cost, int) and limit.cost != 1 else {}
     return fixed if limit.share is None else {**fixed, "shared": "strict" if limit.share.strict else "weighted"}
@@ -351,7 +351,7 @@ def reported_rate(limit: Limit) -> int:
     return round(limit.amount * 60_000_000_000 / limit.period_us) if limit.period_us else 0
 
 
-def _written(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
+def _job_report(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
     """The report on a job."""
     return _json((bucket, reason, since_us, deferrals, due_us, now_us))
 

@@ -146,7 +146,7 @@ def browse_keys(
     cursor = cursor or "0"
     for _ in range(_SCANS):
         (scanned,) = store.commands([("ZSCAN", KEYS[0], cursor, "MATCH", pattern, "COUNT", _SCANNED_AT_ONCE)])
-        cursor, found = _scanned(scanned)
+        cursor, found = _read_scan(scanned)
         looked += _SCANNED_AT_ONCE
         for name in found:
             parts = parts_of(name)
@@ -226,7 +226,7 @@ def with_minutes(store: FleetStore, known: Known, keys: tuple[Key, ...], now: fl
     return tuple(replace(each, minute=replace(minutes[each.bucket], rates=minutes[known.id].rates)) for each in keys)
 
 
-def _scanned(reply: Any) -> tuple[str, list[str]]:
+def _read_scan(reply: Any) -> tuple[str, list[str]]:
     """Return the cursor and the names of a ZSCAN reply, which a cluster's client returns as pairs."""
     after, found = reply
     names = [each[0] for each in found] if found and isinstance(found[0], tuple) else found[::2]

@@ -212,8 +212,8 @@ def pressing_names(store: SharedCommands, order: str, depth: int, now: float, na
     waits = store.commands([("EXISTS", wait_names(each)[1]) for each in overdue]) if overdue else []
     ordered = {
         "l": [*map(text_of, lines), *(each for each, some_wait in zip(overdue, waits, strict=True) if some_wait)],
-        "d": _ranked(numbers, ranks[:READ_STEPS], now),
-        "p": _ranked(numbers, ranks[READ_STEPS:], now),
+        "d": _rank(numbers, ranks[:READ_STEPS], now),
+        "p": _rank(numbers, ranks[READ_STEPS:], now),
     }
     return list(dict.fromkeys(each for which in order for each in ordered[which] if name in _limit_of(each)))
 
@@ -241,7 +241,7 @@ def _step(number: int, mark: bytes | None, texts: Sequence[bytes | None]) -> Ste
     )
 
 
-def _ranked(numbers: Iterable[int], steps: Iterable[Any], now: float) -> list[str]:
+def _rank(numbers: Iterable[int], steps: Iterable[Any], now: float) -> list[str]:
     """Return the names in all *steps*, ordered by the sum of their scores in the last minute."""
     total: dict[str, float] = defaultdict(float)
     for number, scored in zip(numbers, steps, strict=True):

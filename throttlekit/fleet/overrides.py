@@ -92,7 +92,7 @@ class Overrides:
             if own is _NO_RULES and scale is None:
                 overridden.limits.append(declared)
                 continue
-            limit = self._altered(declared.for_job(call.job), own.set, scale, now_us)
+            limit = self._alter(declared.for_job(call.job), own.set, scale, now_us)
             paused = _pause(call, limit, resolver.key(call, limit), own.pause, now_us) if own.pause else None
             if paused is not None and (overridden.paused is None or _end(paused.rule) > _end(overridden.paused.rule)):
                 overridden = replace(overridden, paused=paused)
@@ -112,7 +112,7 @@ class Overrides:
         for limit in (declared.for_job(call.job) for declared in call.limits if declared.name == error.limit):
             own = self.rules.get(limit.name, _NO_RULES)
             rule, scale = own.set.get(limit.of_tier), self._scale(limit.name, now_us)
-            if scale is not None and error.cost <= self._altered(limit, own.set, None, now_us).most:
+            if scale is not None and error.cost <= self._alter(limit, own.set, None, now_us).most:
                 rule = scale
             if rule is not None and error.cost <= limit.most:
                 if not own.shadow and self._dear.due():
@@ -159,7 +159,7 @@ class Overrides:
         own, scale = self.rules.get(declared.name), self._scale(declared.name, now_us)
         if (own is None and scale is None) or (job is None and declared.varies):
             return declared
-        return self._altered(declared.for_job(job), (own or _NO_RULES).set, scale, now_us)
+        return self._alter(declared.for_job(job), (own or _NO_RULES).set, scale, now_us)
 
     def _scale(self, name: str, now_us: int) -> Rule | None:
         """Return the rule that scales the limit *name*: its own, or the matching pattern with the lowest factor."""
@@ -170,10 +170,10 @@ class Overrides:
         found = [rule for rule in patterns if rule.is_for(name) and not rule.over(now_us)] if patterns else ()
         return min(found, key=lambda rule: rule.factor or 1, default=None)
 
-    def _altered(self, limit: Limit, rules: dict[str | None, Rule], scale: Rule | None, now_us: int) -> Limit:
+    def _alter(self, limit: Limit, rules: dict[str | None, Rule], scale: Rule | None, now_us: int) -> Limit:
         rule = rules.get(limit.of_tier)
         if rule is None and None in rules and limit.of_tier is not None:
-            self._refuse(limit.name, rules[None], "it has tiers, and the rule names none")
+            self._log_ignored(limit.name, rules[None], "it has tiers, and the rule names none")
         if rule is not None and rule.over(now_us):
             rule = None
         if rule is None and scale is None:
@@ -186,12 +186,12 @@ class Overrides:
             try:
                 new = scaled(new, thousandths(each.factor)) if each.factor else altered(new, each.rate, each.burst)
             except ConfigurationError as error:
-                self._refuse(limit.name, each, str(error))
+                self._log_ignored(limit.name, each, str(error))
         if not limit.by_value:  # a limit by value is created again for each job
             self._made[limit.name, limit.of_tier] = limit, rule, scale, new
         return new
 
-    def _refuse(self, name: str, rule: Rule, why: str) -> None:
+    def _log_ignored(self, name: str, rule: Rule, why: str) -> None:
         if self._refused.setdefault(name, Every()).due():
             stays, what = "as it was declared", f"the rate {safe_repr(rule.rate)}"
             if rule.what == "scale":

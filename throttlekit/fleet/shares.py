@@ -86,12 +86,12 @@ def shared_steps(store: SupportsCommands, id: str, bars: Sequence[Bar], of: Rang
         return [SharedStep(bar.at) for bar in bars]
     since, minute = int(begun) * 60, int(last)
     numbers = [bar.at // seconds for bar in bars]
-    steps = dict(zip(numbers, map(_parsed, records, numbers), strict=True))
+    steps = dict(zip(numbers, map(_parse, records, numbers), strict=True))
     step = steps.get(minute * 60 // seconds)
     if seconds > 60 and step is not None:
         # The longer steps do not include the last minute yet: the next report adds it as `add` does.
         (record,) = store.commands([("HGET", shares_name(id), _field(60, minute))])
-        step.add(*_parsed(record, minute).largest())
+        step.add(*_parse(record, minute).largest())
     return [
         SharedStep(bar.at, *steps[bar.at // seconds].largest())
         if bar.units is not None and bar.at + seconds > since
@@ -140,7 +140,7 @@ class _Record:
         return largest(units, others=self.others, most=_NAMED)
 
 
-def _parsed(record: bytes | None, number: int) -> _Record:
+def _parse(record: bytes | None, number: int) -> _Record:
     """Parse the record of step *number*. It is empty if *record* belongs to another step."""
     of, others, *tenants = (record or b"-1 0").decode().split(" ")
     if int(of) != number:

@@ -39,8 +39,8 @@ def slots_from(claim: StoreClaim, answers: Iterator[Any], now_us: int) -> SlotsN
     algorithm = claim.algorithm
     if not isinstance(algorithm, ConcurrencyAlgorithm):
         return None
-    mean_us, granted_us = _kept(next(answers)), _kept(next(answers))
-    slots, rounds = (_kept(next(answers)), _kept(next(answers))) if _adapts(claim) else (0, 0)
+    mean_us, granted_us = _stored_number(next(answers)), _stored_number(next(answers))
+    slots, rounds = (_stored_number(next(answers)), _stored_number(next(answers))) if _adapts(claim) else (0, 0)
     since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
     return SlotsNow(
         algorithm.slots(Holders(gauge=Gauge(slots, rounds=rounds) if slots else None)),
@@ -54,6 +54,6 @@ def _adapts(claim: StoreClaim) -> bool:
     return isinstance(claim.algorithm, AdaptiveConcurrencyAlgorithm)
 
 
-def _kept(score: Any) -> int:
+def _stored_number(score: Any) -> int:
     """Return a number that a concurrency limit stores as a negative score; 0 if there is none."""
     return 0 if score is None else -int(float(score))

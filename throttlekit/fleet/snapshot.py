@@ -198,7 +198,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     names = pressing_names(store, ORDERS[order], depth, now, name)[:most] if most else []
     minutes = minutes_of_keys(store, names, now)
     found = [_key(bucket, limits, minutes[bucket]) for bucket in names]
-    keys = tuple(_looked_at(store, [each for each in found if each is not None]))
+    keys = tuple(_read_keys(store, [each for each in found if each is not None]))
     alive = [_process(text_of(each)) for each, alive_s in pairs(processes) if float(alive_s) >= now - _PROCESS_ALIVE_S]
     living = {each.name: each for each in alive}  # one entry for a process with several limiters
     rules = tuple(rule for rule in _rules(ruled) if not rule.over(round(now * 1_000_000)))
@@ -209,7 +209,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
 def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
     """Return the state of those *buckets* that belong to *known*, without the last minute. Raises like `look`."""
     found = (_key(bucket, {known.id: known}, Minute(is_known=False)) for bucket in buckets)
-    return tuple(_looked_at(store, [key for key in found if key is not None]))
+    return tuple(_read_keys(store, [key for key in found if key is not None]))
 
 
 def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
@@ -254,7 +254,7 @@ def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None
     return Key(bucket, known.id, known.limit, parts[1], parts[2], minute, 0, known.limit.capacity)
 
 
-def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
+def _read_keys(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
     """Return *keys* with their current state."""
     found: list[Key] = []
     for at in range(0, len(keys), _AT_ONCE):

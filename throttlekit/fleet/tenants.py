@@ -77,7 +77,7 @@ class TenantCounts:
         for (name, fingerprint, tenant), each in seen.items():
             limits.setdefault(limit_id(name, fingerprint), []).append((tenant, each))
         limits = dict(list(limits.items())[:_MOST_LIMITS])
-        taken = {id: _taken(tenants, others.get(id, 0)) for id, tenants in limits.items()}
+        taken = {id: _named_units(tenants, others.get(id, 0)) for id, tenants in limits.items()}
         return [row for id, tenants in limits.items() for row in _rows(id, tenants)], taken
 
 
@@ -90,7 +90,7 @@ def _rows(name: str, tenants: list[tuple[str, _Seen]]) -> Iterable[list[Any]]:
     return [[f"{name} {tenant}", each.units, each.wait_us, each.weight] for tenant, each in chosen]
 
 
-def _taken(tenants: list[tuple[str, _Seen]], others: int) -> Taken:
+def _named_units(tenants: list[tuple[str, _Seen]], others: int) -> Taken:
     units = {tenant: each.units for tenant, each in tenants if each.units}
     return Taken(*largest(units, others=others, most=_MOST_REPORTED))
 

@@ -122,7 +122,7 @@ def look_up(store: FleetStore, job_id: str, *, max_names: int = MAX_NAMES) -> Fo
     """
     kept, text = store.commands([("HGETALL", KEYS[2]), ("HGET", JOBS_KNOWN, reported_id(job_id))])
     known = {each.id: each for each in (known_of(*each) for each in pairs(kept)) if each is not None}
-    job = _reported(text)
+    job = _read_report(text)
     search = _Search(store, job_id, max_names)
     entry = search.find(job, known) if is_encodable(job_id) else None
     if entry is None:
@@ -175,9 +175,9 @@ class _Search:
             if not some:
                 break
             yield list(map(text_of, some))
-        yield from self._scanned()
+        yield from self._scan()
 
-    def _scanned(self) -> Iterator[Sequence[str]]:
+    def _scan(self) -> Iterator[Sequence[str]]:
         self.searched_all = False
         if not isinstance(self._store, SupportsScan):
             return
@@ -195,7 +195,7 @@ class _Search:
                 return
 
 
-def _reported(text: bytes | None) -> Waiting | None:
+def _read_report(text: bytes | None) -> Waiting | None:
     """Parse a worker's report of the job's last decision; None: there is no valid report."""
     try:
         bucket, reason, since_us, deferrals, due_us, decided_us = json.loads(text or b"null")
