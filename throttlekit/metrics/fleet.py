@@ -1,8 +1,8 @@
 """
-Gauges of the whole fleet for Prometheus, read from the store when metrics are scraped: one process serves them.
+Gauges of the whole fleet for Prometheus. One process serves them, and reads them from the store at each scrape.
 
-A worker's own metrics, of `PrometheusMetrics`, know what that worker has decided. How many jobs wait, and how full a
-limit is, only the store knows.
+`PrometheusMetrics` exports the decisions of one worker. Only the store knows how many jobs wait, and how full a limit
+is.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class FleetMetrics:
     """
     A collector for a registry of prometheus-client: `REGISTRY.register(FleetMetrics("redis://…/1"))`.
 
-    Register it in one process of the fleet. Each scrape reads what `throttlekit top` shows, by short commands, whatever
-    the number of keys. Keys never become labels: of a limit with keys, the worst key is shown, and of the jobs
-    that wait the sum. A scrape while the store is away has no value for these metrics.
+    Register it in one process of the fleet. Each scrape reads the values of `throttlekit top`, by short commands for
+    any number of keys. Keys never become labels: a limit with keys has the value of its worst key, and the sum of its
+    waiting jobs. If the store is unavailable, a scrape has no values for these metrics.
 
     Args:
         store: The store's URL, or a limiter.
-        max_limits: So many limits (or tiers, of a limit with tiers) are shown: the most pressing ones.
+        max_limits: How many limits (or tiers, of a limit with tiers) are exported: those with the most waiting jobs.
 
     Raises:
-        ConfigurationError: The store is not one that a fleet shares.
+        ConfigurationError: The fleet does not share the store.
         ImportError: prometheus-client is not installed; the message names the extra.
     """
 
@@ -97,7 +97,7 @@ class _Families:
             self._slowed.add_metric(labels, min(map(_slowed_to, keys)))
         if limit.period_us:
             if not is_steady(limit, known.minute):
-                return  # it changed within the minute: no ratio is true
+                return  # the rate changed within the minute, so any ratio would be wrong
             units = max((key.minute.used for key in keys), default=0) if has_keys(known) else known.minute.used
             self._rate.add_metric(labels, units / per_minute(limit))
 
@@ -110,7 +110,7 @@ def _slowed_to(key: Key) -> float:
 
 
 def _of_last_definition(fleet: Fleet) -> Iterable[Known]:
-    """One definition of each limit and tier: the one that was reported last. Two would be one series twice."""
+    """Return the last reported definition of each limit and tier: two definitions would export the series twice."""
     found: dict[tuple[str, str | None], Known] = {}
     for known in sorted(fleet.limits, key=lambda each: each.reported):
         found[known.limit.name, known.limit.of_tier] = known

@@ -35,9 +35,9 @@ _Numbers = Iterator[tuple[float, dict[str, str]]]
 
 class OpenTelemetryMetrics(CountingPlugin):
     """
-    A plugin that keeps the metrics of docs/metrics.md in instruments of OpenTelemetry, adds an event to the current
-    span for each deferral, and sets attributes of the current span when a job that has waited may run, if the span is
-    recorded. It needs only the API: your SDK exports the numbers.
+    A plugin that records the metrics of docs/metrics.md in instruments of OpenTelemetry. If the current span is
+    recorded, it also adds an event for each deferral, and sets attributes when a job is admitted after a wait. It needs
+    only the API: your SDK exports the numbers.
 
     Keys never become attributes.
 
@@ -59,7 +59,7 @@ class OpenTelemetryMetrics(CountingPlugin):
         super().__init__(max_limits)
         meter = metrics.get_meter("throttlekit", meter_provider=meter_provider)
         self._span = trace.get_current_span
-        self.context = context.get_current  # it has the job's span, which an exemplar names
+        self.context = context.get_current  # it contains the job's span, for exemplars
         self._add_instruments(meter)
 
         def histogram(name: str, unit: str, description: str, buckets: Sequence[float]) -> Histogram:
@@ -111,7 +111,7 @@ class OpenTelemetryMetrics(CountingPlugin):
         self._store.record(seconds, context=context)
 
     def _add_instruments(self, meter: Meter) -> None:
-        """Make the instruments that read the tallies when metrics are collected."""
+        """Create the instruments that read the tallies when metrics are collected."""
         counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
         counter("throttlekit.decisions", [self._reader(_decisions)], "{decision}", "Decisions, by limit and outcome.")
         counter("throttlekit.units", [self._reader(_units)], "{unit}", "Units charged.")

@@ -1,4 +1,4 @@
-"""How limits are declared: with a job, with a message, and wrongly."""
+"""Promises about declarations of limits: with a job, with a message, and invalid ones."""
 
 # ruff: noqa: S101 - these are tests, shipped
 
@@ -33,7 +33,7 @@ class DeclarationConformance(OnSite):
                 assert _refused(partial(bench.site.declare, **options)), what
 
     def test_limits_by_message(self) -> None:
-        """Limits that travel with a message hold that message."""
+        """Limits that are sent with a message apply to that message."""
         with self.bench() as bench:
             taken_at = time.time()
             assert bench.site.limiter.acquire(_BY_MESSAGE, key=bench.key).allowed
@@ -48,7 +48,7 @@ class DeclarationConformance(OnSite):
                 assert _refused(partial(bench.send, "free", **options)), options
 
     def test_a_limit_that_cannot_be_worked_out_fails_the_job(self) -> None:
-        """A key that raises fails the job once, with `ConfigurationError`: no body, no retry, no charge."""
+        """If the key function raises, the job fails once, with `ConfigurationError`: no run, no retry, no charge."""
         with self.bench() as bench:
             sent = bench.send("faulty")
             assert bench.end(sent).error == "ConfigurationError"
