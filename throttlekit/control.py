@@ -164,8 +164,8 @@ class Control:
 
     def shadow(self, limit: Limit | str, *, duration: float | timedelta | None = None) -> Sequence[Change]:
         """
-        Shadow mode: let a limit decide and count, but deny no job. Every 30 seconds each process logs how many jobs the
-        limit would have denied, and calls the hook `throttlekit_shadow_denied`.
+        Set shadow mode: the limit decides and counts, but denies no job. Every 30 seconds each process logs how many
+        jobs the limit would have denied, and calls the hook `throttlekit_shadow_denied`.
 
         Args:
             duration: Seconds until it denies again. Default: until `enforce`.
@@ -178,7 +178,7 @@ class Control:
 
     def enforce(self, limit: Limit | str) -> Sequence[Change]:
         """
-        Let a limit deny again.
+        End shadow mode: the limit denies jobs again.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -274,8 +274,8 @@ class Control:
 
     def names(self) -> Sequence[str]:
         """
-        The names of the limits that the fleet has used lately, in order. A name that is not among them may be mistyped,
-        or its limit was not used within the hour.
+        Return the names of the limits that the fleet has used lately, sorted. If a name is missing, it is mistyped, or
+        its limit was not used in the last hour.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -284,7 +284,7 @@ class Control:
 
     def tiers(self, limit: Limit | str) -> Sequence[str]:
         """
-        The tiers of a limit that the fleet has used lately, in order. Empty: it has none, or was not used.
+        Return the tiers of a limit that the fleet has used lately, sorted. Empty: it has none, or was not used.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -293,7 +293,7 @@ class Control:
 
     def history(self, limit: Limit | str | None = None) -> Sequence[Change]:
         """
-        The last changes, the newest first; of one limit, or of all.
+        Return the last changes of one limit, or of all, the newest first.
 
         Raises:
             StoreUnavailable: The store did not answer.

@@ -29,7 +29,7 @@ __all__ = [
 
 _DAY_NS = 86_400_000_000_000
 _MOST_REMEMBERED = 1024
-_MOST_MET = 8192  # numbers
+_MOST_MET = 8192  # hashes
 
 
 class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass costs twice as much
@@ -304,25 +304,25 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     Args:
         waited: How long the job waited before it ran, if it waits again.
     """
-    asked, delivery, waits = [each.claim for each in claims], call.delivery, call.waits
+    store_claims, delivery, waits = [each.claim for each in claims], call.delivery, call.waits
     if waits is not None:
         caller = Caller.AGAIN if delivery.again else Caller.JOB
         requester, attempt = waits.waker.begin_request(
-            call.id, [each.bucket for each in asked], caller, delivery.ends_in_us
+            call.id, [each.bucket for each in store_claims], caller, delivery.ends_in_us
         )
         if waits.denied:
             requester = requester._replace(denials=max(1, requester.denials))
-        return Request(asked, requester, attempt)
+        return Request(store_claims, requester, attempt)
     job = call.waiting
     if call.peek:
         owner = "" if job is None else delivery.owner
-        return Request(asked, Requester(Caller.PEEK, call.id, owner))
+        return Request(store_claims, Requester(Caller.PEEK, call.id, owner))
     if job is None:
-        return Request(asked, WITHOUT_JOB)
+        return Request(store_claims, WITHOUT_JOB)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
     ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
     requester = Requester(caller, job.id, delivery.owner, 0, ends_in_us, for_us, denials)
-    return Request(asked, requester)
+    return Request(store_claims, requester)
 
 
 def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:

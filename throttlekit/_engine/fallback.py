@@ -22,7 +22,7 @@ __all__ = ["OutageDelays", "decide_without_store"]
 _SPREAD = 0.25
 """Seconds over which the retries of denied jobs are spread."""
 _SOON_MOST = 100
-"""Of the jobs of a process that are denied within one second, how many may return after about a second."""
+"""How many of the jobs that a process denies within one second return after about a second."""
 _LATER_S = (2.5, 2.9)
 """The shortest and longest delay of the other jobs, in seconds: long enough that an adapter holds them."""
 

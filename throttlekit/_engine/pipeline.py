@@ -230,7 +230,7 @@ class Pipeline:
         waits, id, units = attempt.call.waits, attempt.call.id, list[StoreClaim]()
         if waits is not None:
             units = _units_of(attempt)
-            # A slot that may have been granted is released. The same attempt would be granted that released slot.
+            # Slots that may have been granted are released, so the next request must not repeat this attempt.
             again = "" if slots_of(attempt.request) else attempt.request.attempt
             waits.waker.record_no_answer(id, units, again)
             waited = waits.waker.waited_of(id)._replace(for_us=0)

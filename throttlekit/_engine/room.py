@@ -101,7 +101,7 @@ class Room(Generic[_T]):
     Holds jobs that wait. The caller holds a lock, and all times are microseconds of the caller's clock.
 
     Args:
-        ahead_us: How long before the time for which it was woken a job is started: at least `AHEAD_US`.
+        ahead_us: How long before its time a woken job is started: at least `AHEAD_US`.
     """
 
     def __init__(self, ahead_us: int = AHEAD_US) -> None:

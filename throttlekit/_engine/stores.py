@@ -73,8 +73,8 @@ class StoreCalendar:
         if abs(now_us - time.time_ns() // 1000) < DAY_US:
             return attempt
         claims = [
-            replace(asked, algorithm=claim.limit.bind(claim.cost, now_us)) if claim.limit.in_zone else asked
-            for claim, asked in zip(attempt.claims, attempt.request.claims, strict=True)
+            replace(store_claim, algorithm=claim.limit.bind(claim.cost, now_us)) if claim.limit.in_zone else store_claim
+            for claim, store_claim in zip(attempt.claims, attempt.request.claims, strict=True)
         ]
         return attempt._replace(request=attempt.request._replace(claims=claims))
 

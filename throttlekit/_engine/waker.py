@@ -141,8 +141,8 @@ class Waker(Generic[_T]):
             job no longer exists. If it raises, the job is started again later.
         give_back: Called with a message that the waker does not hold, so that it returns to its framework: an older
             copy of a message, or any message after `close`.
-        ahead_us: How long before the time for which it was woken a job is started: about the time until its request. At
-            most `EARLY_US`.
+        ahead_us: How long before its time a woken job is started: about the time from its start to its request. At most
+            `EARLY_US`.
         roams: Whether any process may take a job that this one holds. Then this process may not know that a job has
             waited before, and the job's entries may have another owner.
     """
@@ -303,7 +303,7 @@ class Waker(Generic[_T]):
                 before = here.room.hold_until(id, item, min(at_us, ends_us))
                 here.changed.notify()
         for claim in claims if has_position and begins else ():
-            if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
+            if claim.bucket == stops:  # look first, so that the store wakes no other job in place of this one
                 self._look(here, claim, ())
         if has_position:
             self._remove_all(claims, [id], keep=True, any_owner=self._roams)
@@ -335,11 +335,11 @@ class Waker(Generic[_T]):
     def pass_on(self, id: str, *, asks: bool = False) -> _T | None:
         """
         Note that a waiting job is returned to its framework. It keeps its position: the process that takes its message
-        next makes its request, and holds it from then on. If the job is woken before that, other jobs pass meanwhile.
-        Returns the item that was held.
+        next makes its request, and holds it from then on. If the job is woken before that, other jobs are granted in
+        the meantime. Returns the item that was held.
 
         Args:
-            asks: The job was woken, and a worker takes it at once: its wake keeps its units until then.
+            asks: Whether the job was woken and a worker takes it at once. Its wake keeps its units until its request.
         """
         here = self._here
         with here.changed:
@@ -383,8 +383,8 @@ class Waker(Generic[_T]):
 
     def on_limits_changed(self) -> None:
         """
-        Note that the rules of live control have changed. Jobs of stopped lists make their requests, in their order. Of
-        each other list the first job does, because a look uses the limit of a job's last request.
+        Note that the rules of live control have changed. Jobs of stopped lists make their requests, in their order. So
+        does the first job of each other list, because a look uses the limit of a job's last request.
         """
         here = self._here
         with here.changed:
@@ -398,7 +398,7 @@ class Waker(Generic[_T]):
     # The thread
 
     def _run(self, here: _Here[_T]) -> None:
-        listens_us: int | None = _now_us()  # when to begin to listen; None: it does
+        listens_us: int | None = _now_us()  # when to begin to listen; None: it already listens
         while True:
             if listens_us is not None and listens_us <= _now_us():
                 listens_us = None if self._listen(here) else _now_us() + _RETRY_US
@@ -462,8 +462,8 @@ class Waker(Generic[_T]):
 
     def _remove(self, claim: StoreClaim, ids: Sequence[str]) -> None:
         """
-        Handle wakes of jobs that this process does not hold, so that others pass. A job keeps its position if it was
-        returned to its framework, or if another process may hold it.
+        Handle wakes of jobs that this process does not hold, so that they do not block others. A job keeps its position
+        if it was returned to its framework, or if another process may hold it.
         """
         here = self._here
         with here.changed:

@@ -49,7 +49,7 @@ class Host(Protocol[_M]):
         ...
 
     def job(self, message: _M) -> Job:
-        """*message* as limits see it."""
+        """Return the job of *message*, for the limits."""
         ...
 
     def delivery(self, message: _M, max_wait: float | None) -> Delivery:
@@ -98,25 +98,25 @@ class Throttling(Generic[_M]):
 
         Never raises: a configuration error returns `Failed`; any other error is logged and defers the job for a
         second. Only `Run` has charged anything."""
-        asked = self._limits_to_request(message, waits)
-        if not isinstance(asked, Run) or not asked.limits:
-            return asked
+        run = self._limits_to_request(message, waits)
+        if not isinstance(run, Run) or not run.limits:
+            return run
         try:
-            decision = self.limiter.acquire(*asked.limits, job=asked.job, delivery=asked.delivery)
+            decision = self.limiter.acquire(*run.limits, job=run.job, delivery=run.delivery)
         except Exception as error:
-            return self._outcome_of_error(asked.job, error, waits)
-        return self._outcome(decision, asked)
+            return self._outcome_of_error(run.job, error, waits)
+        return self._outcome(decision, run)
 
     async def admit_async(self, message: _M, waits: Waiting | None = None) -> Outcome:
         """Like `admit`, in an event loop, which the store never blocks. If it is cancelled, nothing stays charged."""
-        asked = self._limits_to_request(message, waits)
-        if not isinstance(asked, Run) or not asked.limits:
-            return asked
+        run = self._limits_to_request(message, waits)
+        if not isinstance(run, Run) or not run.limits:
+            return run
         try:
-            decision = await self._in_loop.acquire(*asked.limits, job=asked.job, delivery=asked.delivery)
+            decision = await self._in_loop.acquire(*run.limits, job=run.job, delivery=run.delivery)
         except Exception as error:
-            return self._outcome_of_error(asked.job, error, waits)
-        return self._outcome(decision, asked)
+            return self._outcome_of_error(run.job, error, waits)
+        return self._outcome(decision, run)
 
     def leave(self, message: _M, waits: Waiting | None = None) -> None:
         """
@@ -224,16 +224,16 @@ class Throttling(Generic[_M]):
             retry_after: The value of the body's error, in seconds.
             stored: What `pause` returned.
         """
-        asked = self._limits_to_request(message, waits)
-        if not isinstance(asked, Run) or not asked.limits:
-            return asked
+        run = self._limits_to_request(message, waits)
+        if not isinstance(run, Run) or not run.limits:
+            return run
         try:
             decision = wait_again(
-                self.limiter, asked.limits, retry_after, job=asked.job, delivery=asked.delivery, stored=stored
+                self.limiter, run.limits, retry_after, job=run.job, delivery=run.delivery, stored=stored
             )
         except Exception as error:
-            return self._outcome_of_error(asked.job, error, waits)
-        return self._outcome(decision, asked)
+            return self._outcome_of_error(run.job, error, waits)
+        return self._outcome(decision, run)
 
     async def rate_limited_async(self, run: Run, error: RateLimited) -> Outcome:
         """Like `rate_limited`, for a body that runs in an event loop. `end` releases its slots."""
@@ -274,9 +274,9 @@ class Throttling(Generic[_M]):
             waits.waker.hold(waits.id or job.id, waits.item, round(_PANIC_DELAY * 1_000_000))
         return Deferred(_PANIC_DELAY, None)
 
-    def _outcome(self, decision: Decision, asked: Run) -> Outcome:
+    def _outcome(self, decision: Decision, run: Run) -> Outcome:
         if decision.allowed or (decision.final and self.rules.on_waited_too_long == "run"):
-            return Run(asked.job, asked.limits, decision, asked.delivery, asked.on_429)
+            return Run(run.job, run.limits, decision, run.delivery, run.on_429)
         if not decision.final:
             return Deferred(decision.delay, decision)
         if self.rules.on_waited_too_long == "drop":

@@ -1,4 +1,4 @@
-"""The body of a job while it runs: what `throttlekit.current()` returns there, and the leases it holds."""
+"""The body of a job while it runs: set what `throttlekit.current()` returns, and hold the job's leases."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def end(error: BaseException | None = None) -> None:
     Does nothing if no body runs, so several hooks of a framework may call it.
     """
     try:
-        current().end(error)  # first: an interrupt in between must not leave a lease that is renewed without end
+        current().end(error)  # first, so that an interrupt after it does not leave a lease that is renewed forever
     finally:
         RUNNING.set(NOTHING)
 
@@ -78,7 +78,7 @@ def resume(running: Running) -> None:
 @contextmanager
 def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Generator[Running, None, None]:
     """
-    For adapters that call the body themselves: `begin` and `end` around it. Yields the `Running` of the job.
+    Call `begin` and `end` around a body, for adapters that call it themselves. Yields the `Running` of the job.
 
     Inside the body of another job, that job stays the current one.
     """

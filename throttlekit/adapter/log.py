@@ -1,4 +1,4 @@
-"""Show throttlekit's log lines in workers of frameworks that configure only a logger of their own."""
+"""Show throttlekit's log lines in workers of frameworks that configure only their own logger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream of messages of a worker that is an event loop, in which denied messages wait until they are woken."""
+"""The message stream of a worker that runs in an event loop. Denied messages wait in it until they are woken."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         # A stream that is cancelled while it opens may close the shared channel, and lose every acknowledgement.
         await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
         held = await asyncio.to_thread(self.waker.close)
-        held[:0] = self._woken  # now, as the waker may still have woken some
+        held[:0] = self._woken  # only now, because the waker may have woken some until it closed
         self._woken.clear()
         read, errors = await self._end_readings()
         held += read

@@ -35,7 +35,7 @@ def limited(
     on_429: Limit | str | None = None,
 ) -> Decision:
     """
-    Pause the limits that *error* means, which the body of *job* raised, and deny the job.
+    Pause the limits that *error*, which the body of *job* raised, means. Deny the job.
 
     Args:
         job: The job that was admitted.
@@ -117,8 +117,7 @@ def _hold(
     limiter: Limiter, call: Call, waits: Waiting, decision: Decision, retry_after: float, *, stored: bool
 ) -> Decision:
     """
-    Turn a grant into a denial. The job waits for a moment; if no process knows of the pause, it waits for
-    *retry_after*.
+    Turn a grant into a denial. The job waits for a moment, or for *retry_after* if the pause is not *stored*.
     """
     if decision.final or not (decision.allowed or decision.reason == "store unavailable"):
         return decision

@@ -305,7 +305,7 @@ def _extra_fields(limit: Limit) -> dict[str, Any]:
 
 
 def _sums(seen: Sequence[_Seen]) -> dict[str, _Seen]:
-    """The sum of each limit that the fleet shares, by its id."""
+    """Return the sum of each limit that the fleet shares, by its id."""
     sums: dict[str, _Seen] = {}
     for each in seen:
         if each.limit.scope != "process":
@@ -347,7 +347,7 @@ def _moments(sums: Mapping[str, _Seen], partner_429s: Mapping[str, int]) -> dict
 
 
 def reported_rate(limit: Limit) -> int:
-    """The rate as it is reported: thousandths of a unit per minute; 0 for a concurrency limit, which has no rate."""
+    """Return the rate in thousandths of a unit per minute; 0 for a concurrency limit, which has no rate."""
     return round(limit.amount * 60_000_000_000 / limit.period_us) if limit.period_us else 0
 
 

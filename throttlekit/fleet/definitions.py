@@ -62,7 +62,7 @@ def definition_of(store: FleetStore, id: str) -> Known | None:
 
 def names_of(store: FleetStore) -> tuple[str, ...]:
     """
-    The names of the limits that the fleet has used lately, in order.
+    Return the names of the limits that the fleet has used lately, sorted.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -76,7 +76,7 @@ def names_of(store: FleetStore) -> tuple[str, ...]:
 
 def tiers_of(store: FleetStore, name: str) -> tuple[str, ...]:
     """
-    The tiers of the limit *name* that the fleet has used lately, in order.
+    Return the tiers of the limit *name* that the fleet has used lately, sorted.
 
     Raises:
         StoreUnavailable: The store did not answer.

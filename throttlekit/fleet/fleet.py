@@ -82,7 +82,7 @@ class Fleet:
 
     def flush(self) -> None:
         """Report now, if this process may end before its next report; see `Activity.last_word`."""
-        with suppress(Exception):  # no job fails because of a report about it
+        with suppress(Exception):  # a report must not fail a job
             self._count()
             self.activity.last_word()
 

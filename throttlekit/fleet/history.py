@@ -23,7 +23,7 @@ __all__ = ["CHANGED", "HISTORIES", "RANGES", "Bar", "Moment", "Range", "bars_of"
 HISTORIES = (fleet_name("timelines"), fleet_name("timeline"))
 """The storage keys of the list of limits that have a history, and of the record of when any process reported."""
 CHANGED = 2**36 - 1
-"""The rate of a record in which it changed."""
+"""Recorded in place of the rate if it changed during the record."""
 
 _SCRIPT = throttlekit_lua.script("fleet_history")
 _BYTES, _MINUTES, _HOURS = 32, 1_440, 720

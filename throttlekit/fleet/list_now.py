@@ -145,7 +145,7 @@ def _slow_now(fields: Sequence[bytes], mark: int, now_us: int) -> SlowNow | None
     try:
         slow = Slowdown(*map(int, fields)).at(now_us)
         pace = pace_of(slow, mark, 1, now_us)
-    except (TypeError, ValueError, ZeroDivisionError):  # of another release
+    except (TypeError, ValueError, ZeroDivisionError):  # another release wrote it
         return None
     if pace is None:
         return None

@@ -106,8 +106,8 @@ class OverrideLayer:
 
     def _shadow_claims(self, call: Call, limits: Sequence[Limit]) -> tuple[list[Claim], dict[str, Rule]]:
         """
-        The claims of *limits*, which are in shadow mode; and, by the limit's name, the rate rules that never admit
-        the call's cost.
+        Return the claims of *limits*, which are in shadow mode, and, by the limit's name, the rate rules that can never
+        admit the call's cost.
         """
         claims: list[Claim] = []
         too_dear: dict[str, Rule] = {}

@@ -50,20 +50,20 @@ class TenantCounts:
 
     def record_decision(self, claim: Claim, *, allowed: bool, waited_us: int) -> None:
         """Count one decision on *claim*, whose limit tenants share."""
-        asked, known = claim.claim, (claim.limit.name, claim.limit.fingerprint, claim.claim.tenant)
+        store_claim, known = claim.claim, (claim.limit.name, claim.limit.fingerprint, claim.claim.tenant)
         with self._lock:
             seen = self._seen.get(known)
             if seen is None:
                 if len(self._seen) >= _MOST_KEPT:
                     if allowed:
                         id = limit_id(claim.limit.name, claim.limit.fingerprint)
-                        self._others[id] = self._others.get(id, 0) + asked.cost
+                        self._others[id] = self._others.get(id, 0) + store_claim.cost
                     return
                 seen = self._seen[known] = _Seen()
             if allowed:
-                seen.units += asked.cost
-            if asked.cost and not (claim.limit.share and claim.limit.share.strict):
-                seen.weight = max(1, round(1000 * asked.cost * UNIT / asked.step))
+                seen.units += store_claim.cost
+            if store_claim.cost and not (claim.limit.share and claim.limit.share.strict):
+                seen.weight = max(1, round(1000 * store_claim.cost * UNIT / store_claim.step))
             seen.wait_us = max(seen.wait_us, waited_us)
 
     def take(self) -> tuple[list[list[Any]], dict[str, Taken]]:

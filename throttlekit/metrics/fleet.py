@@ -76,17 +76,17 @@ class _Families:
             return family
 
         self.all: list[Metric] = []
-        self._waiting = gauge("waiting_jobs", "Jobs that wait, about; of the most pressing keys together.")
-        self._used = gauge(
-            "used_ratio", "What counts as used now, as a share of the most that can be; the fullest key."
+        self._waiting = gauge(
+            "waiting_jobs", "Waiting jobs, approximately; with keys, the sum of the most pressing keys."
         )
+        self._used = gauge("used_ratio", "Units in use now, as a share of the capacity; with keys, of the fullest key.")
         self._rate = gauge(
             "rate_used_ratio",
-            "Units of the last minute, as a share of what the rate lets pass; the key that used most.",
+            "Units of the last minute, as a share of what the rate allows; with keys, of the key with the most units.",
         )
         self._slowed = gauge(
             "slowed_to_ratio",
-            "What downstream leaves of the rate or the slots now, by adapt= or by its headers; the slowest key.",
+            "The share of the rate or the slots that adapt= or the partner's headers leave now; the slowest key.",
         )
 
     def add(self, known: Known, keys: list[Key]) -> None:

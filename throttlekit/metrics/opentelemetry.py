@@ -65,7 +65,7 @@ class OpenTelemetryMetrics(CountingPlugin):
         def histogram(name: str, unit: str, description: str, buckets: Sequence[float]) -> Histogram:
             return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=buckets)
 
-        store = f"Time that the store took, of one decision in {DECISIONS_PER_SAMPLE}."
+        store = f"Response time of the store, for one decision in {DECISIONS_PER_SAMPLE}."
         self._wait = histogram("throttlekit.wait", "s", "Time from the first denial to the start.", WAIT_BUCKETS)
         self._deferrals = histogram(
             "throttlekit.deferrals", "{deferral}", "Deferrals before the start.", DEFERRAL_BUCKETS
@@ -118,7 +118,7 @@ class OpenTelemetryMetrics(CountingPlugin):
         counter("throttlekit.settled.units", [self._reader(_settled)], "{unit}", "Units that settle() corrected.")
         counter("throttlekit.downstream.429", [self._reader(_429)], "{job}", "Jobs that received a 429.")
         counter("throttlekit.leases.lost", [self._reader(_lost)], "{slot}", "Slots that a job lost while it ran.")
-        gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last job that waits should pass.")
+        gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last waiting job should be admitted.")
         gauge("throttlekit.paused", [self._reader(_paused)], "s", "Time until the pause ends.")
         gauge("throttlekit.holders", [self._reader(_holders)], "{slot}", "Slots that are held, in the whole fleet.")
         gauge("throttlekit.limit.rate", [self._reader(_rate)], "{unit}/s", "The rate of the limit.")
@@ -128,7 +128,7 @@ class OpenTelemetryMetrics(CountingPlugin):
         from opentelemetry.metrics import Observation
 
         def read(options: CallbackOptions) -> list[Observation]:
-            self.record_observed()  # the histograms are read after all of these
+            self.record_observed()  # the histograms are collected after these instruments
             found: list[Observation] = []
             self.for_each_tally(None, lambda tally: found.extend(Observation(*each) for each in numbers(tally)))
             return found

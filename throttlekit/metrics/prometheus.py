@@ -135,7 +135,7 @@ class _Families:
         )
         self.units = counter("units", "Units charged.", *limit)
         self.settled = counter(
-            "settled_units", "Units that settle() gave back (returned) or charged besides (extra).", *limit, "kind"
+            "settled_units", "Units that settle() refunded (returned) or charged in addition (extra).", *limit, "kind"
         )
         self.downstream_429 = counter("downstream_429", "Jobs that received a 429, and paused the limit.", *limit)
         self.wait = histogram(
@@ -146,7 +146,7 @@ class _Families:
         )
         self.line_end = gauge(
             "line_end_timestamp_seconds",
-            "When the last job that waits should pass; with keys, of the longest waitlist.",
+            "When the last waiting job should be admitted; with keys, of the longest waitlist.",
         )
         self.paused_until = gauge(
             "paused_until_timestamp_seconds", "When the pause ends. Past: the limit is not paused."
@@ -157,7 +157,7 @@ class _Families:
         self.leases_lost = counter("leases_lost", "Slots that a job lost while it ran.", *limit)
         self.store_errors = counter("store_errors", "Calls that were decided without the store.", "error", "outcome")
         self.store_seconds = histogram(
-            "store_seconds", f"Time that the store took, of one decision in {DECISIONS_PER_SAMPLE}.", STORE_BUCKETS
+            "store_seconds", f"Response time of the store, for one decision in {DECISIONS_PER_SAMPLE}.", STORE_BUCKETS
         )
 
     def write(self, tally: Tally) -> None:

@@ -49,7 +49,7 @@ class LeaseConformance(OnSite):
                 bench.end(sent)
 
     def test_leases_are_renewed(self) -> None:
-        """The slot stays taken while the body runs, for longer than its lease."""
+        """While a body runs, its slot stays taken, even for longer than its lease."""
         with self.bench() as bench:
             sent = bench.send("slot", "wait")
             until = bench.begun(sent).at + 2 * SLOT.lease

@@ -27,7 +27,7 @@ _WRONG: dict[str, dict[str, Any]] = {
 
 class DeclarationConformance(OnSite):
     def test_wrong_declarations_fail_where_they_are_written(self) -> None:
-        """Options that can never work raise `ConfigurationError` where the job is declared."""
+        """Options that can never work raise `ConfigurationError` when the job is declared."""
         with self.bench() as bench:
             for what, options in _WRONG.items():
                 assert _refused(partial(bench.site.declare, **options)), what
@@ -42,7 +42,7 @@ class DeclarationConformance(OnSite):
             assert bench.begun(sent).at >= taken_at + 1.0 - CLOCKS
 
     def test_wrong_message_options_fail_where_they_are_written(self) -> None:
-        """Options that can never work raise `ConfigurationError` where the message is sent."""
+        """Options that can never work raise `ConfigurationError` when the message is sent."""
         with self.bench() as bench:
             for options in ({"throttle": "100/minute"}, {"throttle": [RATE], "throttle_on_429": COUNT.name}):
                 assert _refused(partial(bench.send, "free", **options)), options

@@ -90,11 +90,11 @@ class StoreConformance:
         limit, passed = TokenBucket(_NAME, "60/minute", burst=60), list[bool]()
         with self._store() as store:
 
-            def ask() -> None:
+            def request() -> None:
                 for _ in range(25):
                     passed.append(store.decide([_claim(limit, "")], WITHOUT_JOB, _NOW_US).allowed)
 
-            threads = [threading.Thread(target=ask) for _ in range(8)]
+            threads = [threading.Thread(target=request) for _ in range(8)]
             for each in threads:
                 each.start()
             for each in threads:
@@ -172,7 +172,7 @@ class _History:
     now_us: int = _NOW_US + 9 * 3600 * _SECOND_US
     jobs: list[_Job] = field(default_factory=list[_Job])
     running: list[_Job] = field(default_factory=list[_Job])
-    asked: list[str] = field(default_factory=list[str])
+    history: list[str] = field(default_factory=list[str])
 
     def run(self) -> None:
         for limit in self.limits:
@@ -180,7 +180,7 @@ class _History:
             for key in _KEYS if isinstance(limit, Concurrency) else ():
                 self._both("decide", [_claim(limit, key, holder="first#0", now_us=self.now_us)], WITHOUT_JOB)
         steps = {
-            self._ask: 8, self._ask_again: 8, self._end: 4, self._look: 3, self._wake: 1, self._forget: 0.5,
+            self._request_new: 8, self._request_again: 8, self._end: 4, self._look: 3, self._wake: 1, self._forget: 0.5,
             self._settle: 1, self._pause: 0.3, self._slow: 0.3, self._where: 1, self._list: 0.5,
         }  # fmt: skip
         for step in self.rnd.choices([*steps], [*steps.values()], k=_STEPS):
@@ -189,12 +189,12 @@ class _History:
 
     def _both(self, verb: str, *args: Any, **options: Any) -> Any:
         """Call both stores, compare their answers, and return them."""
-        self.asked.append(f"{verb}{args} at {self.now_us}")
+        self.history.append(f"{verb}{args} at {self.now_us}")
         found, expected = (
             _comparable(getattr(each, verb)(*args, now_us=self.now_us, **options))
             for each in (self.store, self.reference)
         )
-        questions = "\n".join(self.asked[-5:])
+        questions = "\n".join(self.history[-5:])
         assert found == expected, f"the store answers\n{found}, and the specification\n{expected}, after\n{questions}"
         return found
 
@@ -222,15 +222,15 @@ class _History:
             self.running.append(job)
             self.jobs = [each for each in self.jobs if each is not job]
 
-    def _ask(self) -> None:
-        number = len(self.asked)
+    def _request_new(self) -> None:
+        number = len(self.history)
         job = _Job(f"job-{number}", self.rnd.choice(_OWNERS), self._claims(number))
         caller = self.rnd.choice([Caller.JOB] * 6 + [Caller.WITHOUT_JOB, Caller.PEEK])
         if caller is Caller.JOB:
             self.jobs.append(job)
         self._put(job, caller)
 
-    def _ask_again(self) -> None:
+    def _request_again(self) -> None:
         if self.jobs:
             self._put(self.rnd.choice(self.jobs[:4]), self.rnd.choice([Caller.JOB] * 6 + [Caller.AGAIN, Caller.PEEK]))
 
@@ -244,7 +244,7 @@ class _History:
             self._both(self.rnd.choice(["release", "release", "renew"]), leases)
 
     def _unit(self) -> StoreClaim:
-        return self._claims(len(self.asked))[0]
+        return self._claims(len(self.history))[0]
 
     def _ids(self) -> list[str]:
         return [each.id for each in self.rnd.sample(self.jobs, min(len(self.jobs), 3))]
