@@ -151,7 +151,7 @@ def _charges_by_unit(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Un
         return meant
     if len(others) != 1 or others[0].measured:
         raise ConfigurationError(
-            "it is not clear which of the job's limits counts downstream's requests: name it, as "
+            "it is not clear which of the job's limits counts requests to the partner: name it, as "
             "`current().apply_response(response, limit)`, and one that counts tokens as `tokens=`"
         )
     return {"requests": others, **meant}

@@ -201,7 +201,7 @@ class Prefetcher:
                     entry.quota.begin(asked_us)
         if taking:
             try:
-                answer = self._below.decide(attempt._replace(request=_enlarged(request, entries, taking)))
+                answer = self._below.decide(attempt._replace(request=_enlarge(request, entries, taking)))
                 self._record(held, claims, entries, taking, answer, asked_us)
             finally:
                 for number in taking:
@@ -344,7 +344,7 @@ def _enable_quick_spend(held: _Held, entry: _Entry, claim: Claim) -> None:
     held.quick[entry.alias] = entry
 
 
-def _enlarged(request: Request, entries: dict[int, _Entry], taking: dict[int, int]) -> Request:
+def _enlarge(request: Request, entries: dict[int, _Entry], taking: dict[int, int]) -> Request:
     """Return *request* with the units to prefetch. It is granted only if no job waits, and gets no position."""
     claims = list(request.claims)
     for number, units in taking.items():

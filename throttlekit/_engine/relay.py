@@ -121,7 +121,7 @@ def read_note(waker: Waker[Any], note: Mapping[str, Any], item: Any, ends_in_us:
         id = str(note["id"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigurationError(
-            f"a note to the waker is not one that this throttlekit can read ({error!r}): "
+            f"this release of throttlekit cannot read a note to the waker ({error!r}): "
             "do the workers run another release? Update the waker first"
         ) from None
     reason = Reason.ALLOWED if kept is None else Reason.EXHAUSTED

@@ -155,7 +155,7 @@ class Running:
         """
         if isinstance(actual, bool) or not isinstance(actual, int) or actual < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
-                f"settle takes the units that the job took, a whole number, not {safe_repr(actual)}"
+                f"settle takes the units that the job used, a whole number, not {safe_repr(actual)}"
             )
         with self._lock:
             self._settle(actual, limit)
@@ -289,7 +289,7 @@ def slowing_of(claim: Claim, granted_us: int | None = None) -> tuple[Limit, Slow
     """
     limit = claim.limit
     if limit.adapt is None:
-        raise ConfigurationError(f"limit {limit.name!r} has no adapt=, so it never falls")
+        raise ConfigurationError(f"limit {limit.name!r} has no adapt=, so it cannot be slowed down")
     if isinstance(limit.adapt, SlotAdapt):
         return limit, Slowing(claim.claim, Drop(granted_us))
     return limit, Slowing(claim.claim, limit.adapt.refusal(limit.amount, limit.period_us, granted_us))

@@ -84,7 +84,7 @@ class Throttling(Generic[_M]):
         if self.limiter.in_memory and not self._warned:
             self._warned = True
             self._log.warning(
-                "This worker's limits are kept in memory: each process has the whole of every limit for itself. Name "
+                "This worker's limits are kept in memory: each process counts alone, up to the full limit. Name "
                 'a store: Limiter("redis://…"), or the environment variable THROTTLEKIT_URL.'
             )
 

@@ -139,7 +139,7 @@ def watched(function: Callable[..., Any], admitted: Callable[[], Admitted | None
             with context:
                 made = function(*args, **kwargs)
                 if isinstance(context, Around) and inspect.isawaitable(made):
-                    raise _returned_its_body(made)
+                    raise _awaitable_error(made)
                 return made
         return None
 
@@ -153,7 +153,7 @@ def watched(function: Callable[..., Any], admitted: Callable[[], Admitted | None
     return body_async if inspect.iscoroutinefunction(function) else body
 
 
-def _returned_its_body(made: Any) -> ConfigurationError:
+def _awaitable_error(made: Any) -> ConfigurationError:
     if inspect.iscoroutine(made):
         made.close()
     return ConfigurationError(

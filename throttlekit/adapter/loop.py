@@ -125,11 +125,11 @@ class HoldingStream(ABC, Generic[_R, _T]):
                     message = self._woken.popleft()
                     if is_ours:
                         yield self.handed_on(message, waited=True)
-                elif (raw := self._arrived()) is not None:
+                elif (raw := self._take_arrived()) is not None:
                     yield self.handed_on(self.received(raw), waited=False)
                 else:
                     self._fetch()
-                    await self._rung()
+                    await self._wait_for_ring()
         except StopAsyncIteration:
             return
         finally:
@@ -148,7 +148,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         self._streams[self._open_stream()] = None
         self._opened_at = asyncio.get_running_loop().time()
 
-    def _arrived(self) -> _R | None:
+    def _take_arrived(self) -> _R | None:
         for stream, reading in self._streams.items():
             if reading is not None and reading.done():
                 self._streams[stream] = None
@@ -236,7 +236,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
             with suppress(RuntimeError):  # the loop was closed: its messages are redelivered
                 self._loop.call_soon_threadsafe(function, message)
 
-    async def _rung(self) -> None:
+    async def _wait_for_ring(self) -> None:
         """Wait until a message is woken or arrives."""
         bell = self._bell = asyncio.get_running_loop().create_future()
         timer = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._ring)

@@ -64,8 +64,8 @@ class Overrides:
     def __init__(self, follower: RuleFollower) -> None:
         self._follower = follower
         self._made: dict[tuple[str, str | None], tuple[Limit, Rule | None, Rule | None, Limit]] = {}
-        self._refused: dict[str, Every] = {}
-        self._dear = Every()
+        self._ignored_logs: dict[str, Every] = {}
+        self._denied_log = Every()
 
     @property
     def rules(self) -> dict[str, Rules]:
@@ -115,7 +115,7 @@ class Overrides:
             if scale is not None and error.cost <= self._alter(limit, own.set, None, now_us).most:
                 rule = scale
             if rule is not None and error.cost <= limit.most:
-                if not own.shadow and self._dear.due():
+                if not own.shadow and self._denied_log.due():
                     _log.warning(
                         "Limit %r denies jobs that cost more than %d, the most that the rate set by %s can admit. "
                         "Set a greater burst, rate or factor, or end the rule.", limit.name, error.most, rule.by,
@@ -192,7 +192,7 @@ class Overrides:
         return new
 
     def _log_ignored(self, name: str, rule: Rule, why: str) -> None:
-        if self._refused.setdefault(name, Every()).due():
+        if self._ignored_logs.setdefault(name, Every()).due():
             stays, what = "as it was declared", f"the rate {safe_repr(rule.rate)}"
             if rule.what == "scale":
                 stays, what = "as it is", f"the factor {rule.factor:g}"

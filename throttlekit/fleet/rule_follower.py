@@ -56,7 +56,7 @@ class RuleFollower:
         self._known: list[Rule] = []
         self._ahead_us = 0
         self._kept_at = clock()
-        self._foreign, self._refused = Every(), Every()
+        self._foreign_log, self._unread_log = Every(), Every()
         self._failures = 0
         self.rules: dict[str, Rules] = {}
         self.patterns: tuple[Rule, ...] = ()
@@ -97,7 +97,7 @@ class RuleFollower:
         except StoreUnavailable as error:
             self._failures += 1
             # An error without a part is no outage, so the breaker does not log it.
-            if error.part is None and self._failures > _FAILURES_BEFORE_LOG and self._refused.due():
+            if error.part is None and self._failures > _FAILURES_BEFORE_LOG and self._unread_log.due():
                 _log.warning("This process cannot read the rules of live control: %s.", error)
             raise
         finally:
@@ -108,7 +108,7 @@ class RuleFollower:
     def _read(self, kept: list[bytes]) -> None:
         pairs = zip(kept[::2], kept[1::2], strict=True)
         found = [rule_of(data_of(field), data_of(value)) for field, value in pairs]
-        if None in found and self._foreign.due():
+        if None in found and self._foreign_log.due():
             _log.warning(
                 "This process ignores %d of the fleet's rules, which another release wrote: is a newer one running?",
                 found.count(None),

@@ -94,7 +94,7 @@ class _Families:
         self._waiting.add_metric(labels, sum(key.waiting for key in keys))
         if keys:
             self._used.add_metric(labels, max(key.used / (key.capacity or 1) for key in keys))
-            self._slowed.add_metric(labels, min(map(_slowed_to, keys)))
+            self._slowed.add_metric(labels, min(map(_slow_ratio, keys)))
         if limit.period_us:
             if not is_steady(limit, known.minute):
                 return  # the rate changed within the minute, so any ratio would be wrong
@@ -102,7 +102,7 @@ class _Families:
             self._rate.add_metric(labels, units / per_minute(limit))
 
 
-def _slowed_to(key: Key) -> float:
+def _slow_ratio(key: Key) -> float:
     limit = key.limit
     if not limit.period_us:
         return key.capacity / limit.capacity

@@ -62,12 +62,12 @@ class AdapterBench:
 
     def begun(self, sent: Sent | str, times: int = 1) -> Note:
         """Wait until the body of *sent* has begun for the *times*-th time."""
-        return self._noted("begin", sent, times)
+        return self._wait_for_note("begin", sent, times)
 
     def body_ended(self, sent: Sent | str, times: int = 1) -> Note:
-        return self._noted("end", sent, times)
+        return self._wait_for_note("end", sent, times)
 
-    def _noted(self, what: str, sent: Sent | str, times: int) -> Note:
+    def _wait_for_note(self, what: str, sent: Sent | str, times: int) -> Note:
         name = sent if isinstance(sent, str) else sent.name
 
         def noted() -> list[Note]:
@@ -127,7 +127,7 @@ class OnSite:
             test = getattr(cls, f"test_{promise}", None)
             if test is None:
                 raise TypeError(f"{cls.__name__}.unsupported: there is no promise {promise!r}")
-            setattr(cls, f"test_{promise}", _skipped(test, reason))
+            setattr(cls, f"test_{promise}", _skip(test, reason))
 
     def make_site(self, settings: Settings) -> AbstractContextManager[AdapterSite]:
         """
@@ -148,7 +148,7 @@ class OnSite:
             bench.until_empty()
 
 
-def _skipped(test: Callable[..., None], reason: str) -> Callable[..., None]:
+def _skip(test: Callable[..., None], reason: str) -> Callable[..., None]:
     @functools.wraps(test)
     def skipped(self: Any) -> None:
         raise unittest.SkipTest(f"unsupported: {reason}")

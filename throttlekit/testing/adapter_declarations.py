@@ -30,7 +30,7 @@ class DeclarationConformance(OnSite):
         """Options that can never work raise `ConfigurationError` when the job is declared."""
         with self.bench() as bench:
             for what, options in _WRONG.items():
-                assert _refused(partial(bench.site.declare, **options)), what
+                assert _raises(partial(bench.site.declare, **options)), what
 
     def test_limits_by_message(self) -> None:
         """Limits that are sent with a message apply to that message."""
@@ -45,7 +45,7 @@ class DeclarationConformance(OnSite):
         """Options that can never work raise `ConfigurationError` when the message is sent."""
         with self.bench() as bench:
             for options in ({"throttle": "100/minute"}, {"throttle": [RATE], "throttle_on_429": COUNT.name}):
-                assert _refused(partial(bench.send, "free", **options)), options
+                assert _raises(partial(bench.send, "free", **options)), options
 
     def test_a_limit_that_cannot_be_worked_out_fails_the_job(self) -> None:
         """If the key function raises, the job fails once, with `ConfigurationError`: no run, no retry, no charge."""
@@ -55,7 +55,7 @@ class DeclarationConformance(OnSite):
             assert (bench.runs(sent), bench.remaining(COUNT)) == (0, COUNT.burst)
 
 
-def _refused(call: Callable[[], object]) -> bool:
+def _raises(call: Callable[[], object]) -> bool:
     try:
         call()
     except ConfigurationError:

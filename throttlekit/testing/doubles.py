@@ -59,7 +59,7 @@ class Seen:
 
     def assert_deferred(self, job: str | None = None, *, limit: str | None = None, within: float = 0.0) -> Decided:
         """Fail unless a job was denied and deferred. Arguments, result and error as for `assert_allowed`."""
-        return self._find("deferred", _deferred, job, limit, within)
+        return self._find("deferred", _is_deferred, job, limit, within)
 
     def assert_not_asked(self) -> None:
         """Fail if there was a decision: the job should have no limit, or its framework's test mode should skip them."""
@@ -96,7 +96,7 @@ def _limits(event: Decided) -> list[str]:
     return [limit.name for limit in event.limits]
 
 
-def _deferred(event: Decided) -> bool:
+def _is_deferred(event: Decided) -> bool:
     return event.job is not None and not event.decision.allowed and not event.decision.final
 
 
