@@ -242,12 +242,12 @@ class ClaimResolver:
                 continue
             day = time.time_ns() // _DAY_NS if limit.in_zone else 0
             # A claim, and a template, keep a reference to the limit, so the id stays unique.
-            known_as = (id(limit), text, part, units, share, day)
-            found = self._known.get(known_as)
+            cache_key = (id(limit), text, part, units, share, day)
+            found = self._known.get(cache_key)
             if found is None:
                 template = self._templates.get((id(limit), units, day)) or self._template(limit, units, day)
                 found = template.claim(text, part, share)
-                self._remember(known_as, found)
+                self._remember(cache_key, found)
             claims.append(found)
         return claims
 
@@ -258,10 +258,10 @@ class ClaimResolver:
         self._templates[id(limit), units, day] = template
         return template
 
-    def _remember(self, known_as: object, claim: Claim) -> None:
+    def _remember(self, cache_key: object, claim: Claim) -> None:
         """Keep *claim* when it is built a second time: most claims that are built once are never needed again."""
         self.made += 1
-        mark = hash(known_as)
+        mark = hash(cache_key)
         if mark not in self._met:
             if len(self._met) >= _MOST_MET:
                 self._met.clear()
@@ -269,7 +269,7 @@ class ClaimResolver:
             return
         if len(self._known) >= _MOST_REMEMBERED:
             self._forget_claims()
-        self._known[known_as] = claim
+        self._known[cache_key] = claim
 
 
 class _ClaimTemplate(NamedTuple):

@@ -119,10 +119,10 @@ class EventDispatcher:
         if len(claims) == 1:
             limit = claims[0].limit
             limits: tuple[Limit, ...] = (limit,)
-            asked = uses[0] is not None and limit.scope != "process"
+            called = uses[0] is not None and limit.scope != "process"
         else:
             limits = tuple([claim.limit for claim in claims])
-            asked = any(use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True))
+            called = any(use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True))
         now_us, held_by = answer.now_us, waited.claim
         self._decided.emit(
             _new(
@@ -136,7 +136,7 @@ class EventDispatcher:
                     waited.for_us / 1_000_000,
                     "" if held_by is None or not waited.denials else claims[held_by].limit.name,
                     (answer.retry_us - now_us) / 1_000_000,
-                    ended - attempt.began if asked else None,
+                    ended - attempt.began if called else None,
                 ),
             )
         )

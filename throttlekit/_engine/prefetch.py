@@ -187,7 +187,7 @@ class Prefetcher:
         claims, request = attempt.claims, attempt.request
         if request.requester.caller is Caller.PEEK:
             return self._below.decide(attempt)
-        held, asked_us = self._held, self._clock_us()
+        held, sent_us = self._held, self._clock_us()
         entries: dict[int, _Entry] = {}
         taking: dict[int, int] = {}
         with held.lock:
@@ -196,21 +196,21 @@ class Prefetcher:
                     continue
                 entry = entries[number] = _entry(held, name, claim.limit)
                 # A job with a position may be granted ahead of others for its own cost only, so it prefetches nothing.
-                if not _has_waited(request) and (units := entry.quota.worth_taking(claim.cost, asked_us)):
+                if not _has_waited(request) and (units := entry.quota.worth_taking(claim.cost, sent_us)):
                     taking[number] = units
-                    entry.quota.begin(asked_us)
+                    entry.quota.begin(sent_us)
         if taking:
             try:
                 answer = self._below.decide(attempt._replace(request=_enlarge(request, entries, taking)))
-                self._record(held, claims, entries, taking, answer, asked_us)
+                self._record(held, claims, entries, taking, answer, sent_us)
             finally:
                 for number in taking:
                     entries[number].quota.end_request()
             if answer.allowed:
                 return answer
-            asked_us = self._clock_us()
+            sent_us = self._clock_us()
         answer = self._below.decide(attempt)
-        self._record(held, claims, entries, {}, answer, asked_us)
+        self._record(held, claims, entries, {}, answer, sent_us)
         return answer
 
     def _record(
@@ -220,7 +220,7 @@ class Prefetcher:
         entries: dict[int, _Entry],
         taking: dict[int, int],
         answer: Answer,
-        asked_us: int,
+        sent_us: int,
     ) -> None:
         now_us = self._clock_us()
         with held.lock:
@@ -231,13 +231,13 @@ class Prefetcher:
                 use, at_us = answer.uses[number], answer.asked_us[number] if answer.asked_us else answer.now_us
                 remaining = claim.limit.remaining(use, at_us) if use is not None else 0
                 if number in taking and answer.allowed:
-                    quota.record_lease(taking[number], claim.cost, asked_us, now_us, remaining)
+                    quota.record_lease(taking[number], claim.cost, sent_us, now_us, remaining)
                     entry.stored = Answer(Reason.ALLOWED, 0, at_us, at_us, (use,))
                     _enable_quick_spend(held, entry, claim)
                 elif number in taking:
-                    quota.record_refusal(asked_us)
+                    quota.record_refusal(sent_us)
                 elif not taking and (answer.allowed or answer.claim == number):
-                    quota.record_request(claim.cost, answer.allowed, asked_us, remaining)
+                    quota.record_request(claim.cost, answer.allowed, sent_us, remaining)
 
 
 class PrefetchedCalls:

@@ -77,7 +77,7 @@ class _List:
         ids: The jobs that the process holds.
         owners: How many processes have jobs on the list.
         periodic_us: The time of its next periodic look.
-        asked_us: The looks that the store requested: a sooner look does not replace a later one.
+        requested_us: The looks that the store requested: a sooner look does not replace a later one.
     """
 
     claim: StoreClaim
@@ -85,11 +85,11 @@ class _List:
     ids: dict[str, None] = field(default_factory=dict)
     owners: int = 1
     periodic_us: int = _NEVER_US
-    asked_us: list[int] = field(default_factory=list)
+    requested_us: list[int] = field(default_factory=list)
 
     @property
     def look_us(self) -> int:
-        return min((self.periodic_us, *self.asked_us))
+        return min((self.periodic_us, *self.requested_us))
 
     def period_us(self) -> int:
         """Return how often the process looks at the list."""
@@ -216,13 +216,13 @@ class Room(Generic[_T]):
         """Schedule a look at the list of *claim*, of one unit, in *in_us*, even if this process has no jobs there."""
         known = self._lists.setdefault(claim.bucket, _List(claim))
         at_us = now_us + in_us
-        if not any(abs(each - at_us) < _SAME_LOOK_US for each in known.asked_us):
-            known.asked_us.append(at_us)
+        if not any(abs(each - at_us) < _SAME_LOOK_US for each in known.requested_us):
+            known.requested_us.append(at_us)
 
     def look_at_all(self, now_us: int) -> None:
         """Look now at every list where jobs wait."""
         for known in self._lists.values():
-            known.asked_us.append(now_us)
+            known.requested_us.append(now_us)
 
     def request_first(self, now_us: int, but: Sequence[str]) -> None:
         """
@@ -248,7 +248,7 @@ class Room(Generic[_T]):
         for known in list(self._lists.values()):
             if known.look_us > now_us:
                 continue
-            known.asked_us = [at_us for at_us in known.asked_us if at_us > now_us]
+            known.requested_us = [at_us for at_us in known.requested_us if at_us > now_us]
             known.periodic_us = now_us + known.period_us() if known.ids else _NEVER_US
             self._forget_idle(known)
             waiting = (id for id in known.ids if self._held[id].at_us is None)
@@ -295,7 +295,7 @@ class Room(Generic[_T]):
         heapq.heappush(self._ready, (held.due_us, self._number, held))
 
     def _forget_idle(self, known: _List) -> None:
-        if not known.ids and not known.asked_us:
+        if not known.ids and not known.requested_us:
             self._lists.pop(known.claim.bucket, None)
 
 

@@ -93,10 +93,10 @@ def check_rule(store: FleetStore, rule: Rule) -> None:
         ConfigurationError: The rule fits none of the definitions that the fleet has reported for its limit and tier.
         StoreUnavailable: The store did not answer.
     """
-    concerned = [
+    matching = [
         each for each in definitions_of(store) if rule.is_for(each.limit.name) and not _is_of_another_tier(rule, each)
     ]
-    reasons = [why_ignored(rule, each) for each in concerned]
+    reasons = [why_ignored(rule, each) for each in matching]
     if reasons and None not in reasons:
         raise ConfigurationError(f"{str(reasons[0]).rstrip('.')}. Nothing was changed")
 

@@ -232,10 +232,10 @@ def _with_position(
     due = now + where.in_us / 1e6
     if where.state is State.KEPT:  # it waits for something else, whose time is not known
         due = 0.0 if reported is None else reported.due
-    worked_out = "paused" if is_paused else "in line" if key.used < key.capacity else "exhausted"
+    derived_reason = "paused" if is_paused else "in line" if key.used < key.capacity else "exhausted"
     return Waiting(
         key.bucket,
-        worked_out if reported is None else reported.reason,
+        derived_reason if reported is None else reported.reason,
         entry.since or (0.0 if reported is None else reported.since),
         entry.denials,
         due,
