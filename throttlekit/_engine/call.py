@@ -63,7 +63,7 @@ class Delivery:
         return None if seconds == math.inf else max(0, round(seconds * 1_000_000))
 
     def is_over(self, waited: float, denials: int) -> bool:
-        """Whether a job may not wait again after it has waited for *waited* seconds, with so many *denials*."""
+        """Whether a job that has waited for *waited* seconds, after so many *denials*, must stop waiting."""
         return waited >= self.max_wait or denials > self.max_deferrals
 
     @property

@@ -30,7 +30,7 @@ class RateLimited(ThrottleError):
 
     In the whole fleet, the key that the job was counted under then admits no job until *retry_after* is over. A longer
     pause that is in force remains. Units count as used evenly until then, so no burst follows. The job is deferred
-    until the end of the pause and runs again, which counts as no retry. Its `max_wait` limits how often that may
+    until the end of the pause and runs again, which does not count as a retry. Its `max_wait` limits how often that may
     happen. In a job without limits, this is an error like any other.
 
     Args:

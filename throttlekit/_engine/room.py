@@ -61,7 +61,7 @@ class _Held(Generic[_T]):
     at_us: int | None = None
     """When it may request its units. None: it waits."""
     until_us: int = _NEVER_US
-    """When it makes a request although it was not woken."""
+    """When it makes a request even if it was not woken."""
 
     @property
     def due_us(self) -> int:

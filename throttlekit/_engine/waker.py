@@ -287,7 +287,7 @@ class Waker(Generic[_T]):
             ends_in_us: When the job's longest wait ends. It makes a request then at the latest.
             claims: The job's claims, of one unit each. The job keeps the positions that it has on their lists.
             stops: The bucket of a list that is stopped, for example by a rule that pauses the limit. No job of the list
-                is woken until one of those that are held here makes a request.
+                is woken until one of the stopped jobs of this process makes a request.
         """
         here = self._here
         with here.changed:
@@ -322,7 +322,7 @@ class Waker(Generic[_T]):
         self.report_free()
 
     def report_free(self) -> None:
-        """Note that a thread is free. Call it whenever a body has ended, also that of a job without limits."""
+        """Note that a thread is free. Call it whenever a body has ended, even that of a job without limits."""
         here = self._here
         with here.changed:
             for bucket in here.full_lists:

@@ -95,7 +95,7 @@ def wait_again(
     limiter: Limiter, limits: Sequence[Limit], retry_after: float, *, job: Job, delivery: Delivery, stored: bool
 ) -> Decision:
     """
-    Return a job, whose body raised `RateLimited`, to the waker of *delivery*. The limits are paused already.
+    Let a job, whose body raised `RateLimited`, wait again with the waker of *delivery*. Its limits are paused already.
 
     Args:
         stored: As returned by `pause`.

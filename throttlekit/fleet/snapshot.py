@@ -3,7 +3,7 @@ A snapshot of the fleet, read only from the store: its limits, and the most pres
 
 The commands are short for any number of keys. They read, in this order: the fleet's reports of the last minute; the
 units in use for the chosen keys (a peek, by the script that decides on jobs); the waitlists of these keys; some
-entries of each waitlist, and when its last job would start. On a cluster, all but the first go to the nodes key by key.
+entries of each waitlist, and when its last job would start. On a cluster, all but the first are sent key by key.
 """
 
 from __future__ import annotations
