@@ -21,7 +21,7 @@ from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.relay import Relay
 from throttlekit._engine.room import AHEAD_US
-from throttlekit._engine.running import falling
+from throttlekit._engine.running import slowing_of
 from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
 from throttlekit._engine.waker import Waker
 from throttlekit._util.log_limiter import Every
@@ -266,7 +266,7 @@ class Wired:
         """
         self.pause_claims(claims, for_us, emptied=True)
         those = [*claims, *falls_too]
-        falls = [falling(each, granted_us.get(each.claim.bucket)) for each in those if each.limit.adapt]
+        falls = [slowing_of(each, granted_us.get(each.claim.bucket)) for each in those if each.limit.adapt]
         if falls:
             self.slow_down(falls)
 

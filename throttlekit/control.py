@@ -40,26 +40,26 @@ from throttlekit.stores.breaker import CircuitBreaker
 __all__ = ["MOST_RULES", "Control"]
 
 MOST_RULES = 1000
-"""So many may be in force at once."""
+"""The largest number of rules that may be in force at once."""
 _LONGEST_TEXT = 1000
 
 
 class Control:
     """
-    Sets rules for limits, by name, for every process that uses the same store. They follow within 2 seconds; a
-    process that starts, at its first decision. A process that uses another store does not follow. A rule that the
-    definition which the fleet has reported cannot follow is refused. A rule for a name that the fleet has not used
-    lately is stored, for the limit may be deployed later; see `names`.
+    Sets rules for limits, by name, in every process that uses the same store. A running process applies a rule within
+    2 seconds, and a new process at its first decision. A rule is rejected if it does not fit the definition of the
+    limit that the fleet has reported. A rule for a name that the fleet has not used lately is stored, because the limit
+    may be deployed later; see `names`.
 
-    Each verb returns the changes that it made; none if there was nothing to change. Each change is kept, the last
-    1 000 of them: see `history`. Two operators at the same instant: the last one counts.
+    Each verb returns the changes that it made, or none if there was nothing to change. The last 1 000 changes are kept:
+    see `history`. If two operators change the same rule at the same time, the last change wins.
 
     Args:
         store: The limiter's URL, the limiter itself, or its store.
         by: The operator, as the history shows it. Default: user@host.
 
     Raises:
-        ConfigurationError: The store is of this process alone; its limits are paused and resumed by its limiter.
+        ConfigurationError: Only this process uses the store. Call `pause` and `resume` of its limiter instead.
     """
 
     def __init__(self, store: str | Store | Limiter, *, by: str | None = None) -> None:
@@ -70,8 +70,8 @@ class Control:
             self._store = CircuitBreaker(store_from(store, plugin_manager([])))
         if not self._store.shared:
             raise ConfigurationError(
-                "live control needs a store that the whole fleet sees, like redis://localhost:6379/0. The limits of a "
-                "limiter in memory are changed by itself: limiter.pause(limit, 30)"
+                "live control needs a store that the whole fleet sees, like redis://localhost:6379/0. For a limiter "
+                "in memory, call a method of the limiter instead: limiter.pause(limit, 30)"
             )
         self._by = _text("by", this_operator() if by is None else by)
 
@@ -85,20 +85,20 @@ class Control:
         duration: float | timedelta | None = None,
     ) -> Sequence[Change]:
         """
-        Let a limit have another rate; a concurrency limit, another amount.
+        Change the rate of a limit, or the amount of a concurrency limit.
 
-        It counts where the declared rate counts: units that are left stay, at most the new burst, waiting jobs keep
-        their order, and a pause after a 429 lasts. A `SlidingLog`, and a window of another period, cannot: there the
-        rate begins again, with all of its amount and an empty waitlist. An amount counts those who hold a slot already.
+        The limit keeps its state: the remaining units (at most the new burst), the order of waiting jobs, and a pause
+        after a 429. A `SlidingLog`, and a window whose period changes, do not: they start again with their full amount
+        and an empty waitlist. The slots that are held already count against a new amount.
 
-        A limit that cannot take it (another kind, a burst where there is none, tiers and no *tier*, a cost that would
-        never pass) is refused here, if the fleet has used it in the last hour, or is given in place of its name.
-        Otherwise it stays as it is, and its processes log that.
+        A rate that does not fit the limit (another kind, a burst for a limit without one, tiers but no *tier*, a cost
+        that could never be admitted) is rejected, if the fleet has used the limit in the last hour or if *limit* is the
+        limit itself, not its name. Otherwise the limit keeps its rate, and its processes log that.
 
         Args:
             rate: "50/s"; or a whole number, for a concurrency limit.
-            burst: Of a token bucket. Default: as declared, or as the new rate has it if that was the declared rate's.
-            tier: Which tier's. A limit with tiers needs one.
+            burst: The burst of a token bucket. Default: the declared burst; if none was declared, that of the new rate.
+            tier: The tier that changes. A limit with tiers needs one.
             duration: Seconds until the limit is as declared again. Default: until `unset`.
 
         Raises:
@@ -120,28 +120,28 @@ class Control:
             check_rate(name, amount, burst)
         rule = Rule(what="set", name=name, part=None if tier is None else _text("tier", tier), rate=amount, burst=burst)
         check_rule(self._store, rule)
-        return self._tell("set", rule, duration)
+        return self._write_rule("set", rule, duration)
 
     def unset(self, limit: Limit | str, *, tier: str | None = None) -> Sequence[Change]:
         """
-        Let a limit have the rate that it was declared with; of all its tiers, if none is named.
+        Restore the declared rate of a limit: of one tier, or of all tiers if none is named.
 
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self._end("unset", "set", _name(limit), tier)
+        return self._end_rules("unset", "set", _name(limit), tier)
 
     def pause(
         self, limit: Limit | str, *, key: str | int | None = None, duration: float | timedelta | None = None
     ) -> Sequence[Change]:
         """
-        Let no job pass a limit. Its jobs are deferred, uncharged, and keep their positions.
+        Admit no job under a limit. Its jobs are deferred, uncharged, and keep their positions.
 
-        What is counted stays, as with `Limiter.pause`: the limit fills meanwhile, and up to one burst follows. Unlike
-        that, it needs no limit at hand, and holds for every key at once.
+        As with `Limiter.pause`, the counts stay: the limit refills during the pause, and up to one burst follows it.
+        Unlike `Limiter.pause`, this needs only the limit's name, and pauses every key at once.
 
         Args:
-            key: Only this one; default: all of them.
+            key: The only key to pause. Default: all keys.
             duration: Seconds until it ends. Default: until `resume`.
 
         Raises:
@@ -151,21 +151,21 @@ class Control:
         rule = Rule(what="pause", name=_name(limit), part=None if key is None else _part("the key", key))
         if key is not None:
             check_rule(self._store, rule)
-        return self._tell("pause", rule, duration)
+        return self._write_rule("pause", rule, duration)
 
     def resume(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
-        End a pause that `pause` began; of all keys, if none is named. What a 429 has paused stays so: see `reset`.
+        End a pause that `pause` began, for all keys if none is named. A pause after a 429 stays: see `reset`.
 
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self._end("resume", "pause", _name(limit), None if key is None else key_text(key))
+        return self._end_rules("resume", "pause", _name(limit), None if key is None else key_text(key))
 
     def shadow(self, limit: Limit | str, *, duration: float | timedelta | None = None) -> Sequence[Change]:
         """
-        Shadow mode: let a limit decide and count, but deny no job. Every 30 seconds each process logs how many jobs the
-        limit would have denied, and calls the hook `throttlekit_shadow_denied`.
+        Set shadow mode: the limit decides and counts, but denies no job. Every 30 seconds each process logs how many
+        jobs the limit would have denied, and calls the hook `throttlekit_shadow_denied`.
 
         Args:
             duration: Seconds until it denies again. Default: until `enforce`.
@@ -174,28 +174,28 @@ class Control:
             ConfigurationError: A value that can never work, or 1 000 rules are in force already.
             StoreUnavailable: The store did not answer. It may be set, or not.
         """
-        return self._tell("shadow", Rule(what="shadow", name=_name(limit)), duration)
+        return self._write_rule("shadow", Rule(what="shadow", name=_name(limit)), duration)
 
     def enforce(self, limit: Limit | str) -> Sequence[Change]:
         """
-        Let a limit deny again.
+        End shadow mode: the limit denies jobs again.
 
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self._end("enforce", "shadow", _name(limit), None)
+        return self._end_rules("enforce", "shadow", _name(limit), None)
 
     def weight(
         self, limit: Limit | str, tenant: str | int, weight: float | None, *, duration: float | timedelta | None = None
     ) -> Sequence[Change]:
         """
-        Let a tenant of a shared limit have another weight, against the others. It counts for the jobs that come to
-        wait from then on: those that wait already keep their positions, and jobs of one tenant keep their order.
+        Change the weight of one tenant of a shared limit. The new weight applies to jobs that begin to wait from then
+        on: jobs that wait already keep their positions, and jobs of one tenant keep their order.
 
         Args:
-            tenant: As the limit's share gives it.
-            weight: From 0.001 to a million; None: as the share has it.
-            duration: Seconds until the tenant has the share's weight again. Default: until it is ended.
+            tenant: The tenant's name, as the limit's share returns it.
+            weight: From 0.001 to a million. None: restore the weight that the share declares.
+            duration: Seconds until the share's weight is restored. Default: until it is ended.
 
         Raises:
             ConfigurationError: A value that can never work, a limit without a share or with priorities, or 1 000 rules
@@ -204,26 +204,26 @@ class Control:
         """
         name, part = _name(limit), _part("the tenant", tenant)
         if weight is None:
-            return self._end("weight", "weight", name, part)
+            return self._end_rules("weight", "weight", name, part)
         rule = Rule(what="weight", name=name, part=part, weight=checked_weight(weight))
         check_rule(self._store, rule)
-        return self._tell("weight", rule, duration)
+        return self._write_rule("weight", rule, duration)
 
     def scale(
         self, limit: Limit | str, factor: float | None, *, duration: float | timedelta | None = None
     ) -> Sequence[Change]:
         """
-        Let a limit, or a group of limits, have a part of the rate that is in force: the declared one, or the one that
-        `set` said. Of a concurrency limit, a part of its amount. All tenants and tiers alike; what is counted, the
+        Reduce the rate of a limit, or of a group of limits, to a part of the rate in force: the declared rate, or that
+        of `set`. For a concurrency limit, reduce its amount. The factor applies to all tenants and tiers. Counts, the
         waitlist and pauses stay, as with `set`.
 
-        Never above the declared rate, so every bound holds. A rule for a limit's own name counts before a pattern; of
-        several patterns, the lowest factor. A `SlidingLog` cannot: it stays as it is, and its processes log that.
+        A factor never raises a rate, so every bound still holds. A rule for a limit's own name overrides patterns; of
+        several patterns, the lowest factor applies. A `SlidingLog` keeps its rate, and its processes log that.
 
         Args:
-            limit: Or a pattern for several names, in which each `*` matches any text: "llm-*".
-            factor: From 0.001 to 1, in thousandths; None: end the rule of this name, or of this very pattern.
-            duration: Seconds until the limits have all of their rate again. Default: until it is ended.
+            limit: A limit, its name, or a pattern for several names, in which each `*` matches any text: "llm-*".
+            factor: From 0.001 to 1, in thousandths. None: end the rule for exactly this name or pattern.
+            duration: Seconds until the limits have their full rate again. Default: until it is ended.
 
         Raises:
             ConfigurationError: A value that can never work, a limit that cannot be scaled, or 1 000 rules are in force
@@ -232,50 +232,50 @@ class Control:
         """
         name = _name(limit)
         if factor is None:
-            return self._end("scale", "scale", name, None)
+            return self._end_rules("scale", "scale", name, None)
         rule = Rule(what="scale", name=name, factor=checked_factor(factor))
         check_rule(self._store, rule)
-        return self._tell("scale", rule, duration)
+        return self._write_rule("scale", rule, duration)
 
     def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
-        Forget what was counted under a limit, of a key or of all: full buckets, empty waitlists, no holders, no pause
-        after a 429. What `set`, `pause` and `shadow` said stays. Looks at every name in the store, a thousand at a
-        time: seconds, where there are millions.
+        Delete the state of a limit, for one key or for all: buckets are full again, waitlists are empty, no slot is
+        held, and a pause after a 429 ends. Rules of `set`, `pause` and `shadow` stay. This scans every name in the
+        store, a thousand at a time, which takes seconds if there are millions.
 
         Raises:
-            StoreUnavailable: The store did not answer. Some may be forgotten.
+            StoreUnavailable: The store did not answer. Some state may be deleted.
         """
-        return self._forget("reset", limit, key)
+        return self._delete_state("reset", limit, key)
 
     def clear_line(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
-        Empty the waitlists of a limit, of a key or of all. What was counted stays, and so do pauses and rules. For
-        after a purge, where the jobs that wait are gone: the next job passes as soon as there is a unit. Looks at every
-        name in the store, as `reset` does.
+        Empty the waitlists of a limit, for one key or for all. Counts, pauses and rules stay. Use it after a queue was
+        purged, when the waiting jobs no longer exist: the next job is admitted as soon as there is a unit. This scans
+        every name in the store, as `reset` does.
 
-        Jobs that ask again have lost their positions, and are decided like new ones.
+        A waiting job that still exists loses its position, and is decided like a new one.
 
         Raises:
             StoreUnavailable: The store did not answer. Some waitlists may be empty.
         """
-        return self._forget("clear-line", limit, key)
+        return self._delete_state("clear-line", limit, key)
 
     def rules(self) -> Sequence[Rule]:
         """
-        What is in force now.
+        Return the rules in force now.
 
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        now_us, found = self._known()
+        now_us, found = self._stored_rules()
         rules = [rule for _, rule in found if rule is not None and not rule.over(now_us)]
         return tuple(sorted(rules, key=lambda rule: (rule.name, rule.what, rule.part or "")))
 
     def names(self) -> Sequence[str]:
         """
-        The names of the limits that the fleet has used lately, in order. A name that is not among them may be mistyped,
-        or its limit was not used within the hour.
+        Return the names of the limits that the fleet has used lately, sorted. If a name is missing, it is mistyped, or
+        its limit was not used in the last hour.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -284,7 +284,7 @@ class Control:
 
     def tiers(self, limit: Limit | str) -> Sequence[str]:
         """
-        The tiers of a limit that the fleet has used lately, in order. Empty: it has none, or was not used.
+        Return the tiers of a limit that the fleet has used lately, sorted. Empty: it has none, or was not used.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -293,7 +293,7 @@ class Control:
 
     def history(self, limit: Limit | str | None = None) -> Sequence[Change]:
         """
-        The last changes, the newest first; of one limit, or of all.
+        Return the last changes of one limit, or of all, the newest first.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -304,7 +304,7 @@ class Control:
         return tuple(change for change in changes if name is None or change.name == name)
 
     def close(self) -> None:
-        """Let go of the store's connections, unless they are a limiter's."""
+        """Close the store's connections, unless they belong to a limiter."""
         if self._own:
             self._store.close()
 
@@ -314,13 +314,13 @@ class Control:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _known(self) -> tuple[int, list[tuple[str, Rule | None]]]:
+    def _stored_rules(self) -> tuple[int, list[tuple[str, Rule | None]]]:
         now_us, kept = read_rules(self._store)
         pairs = zip(kept[::2], kept[1::2], strict=True)
         found = [(field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs]
         return now_us, [(field, rule and rule.at(now_us)) for field, rule in found]
 
-    def _forget(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
+    def _delete_state(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
         name, part, waitlists_only = _name(limit), None if key is None else key_text(key), verb == "clear-line"
         forgotten = sum(
             self._store.delete_matching(each, waitlists_only=waitlists_only) for each in patterns_of(name, part)
@@ -332,18 +332,18 @@ class Control:
         self._store.commands(recorded(change))
         return (change,)
 
-    def _tell(self, verb: Verb, rule: Rule, duration: float | timedelta | None) -> Sequence[Change]:
+    def _write_rule(self, verb: Verb, rule: Rule, duration: float | timedelta | None) -> Sequence[Change]:
         duration_us = 0 if duration is None else round(finite_seconds("duration", duration, LONGEST_PAUSE) * 1_000_000)
         if duration is not None and duration_us < 1:
             raise ConfigurationError(f"duration must be more than 0 seconds, not {safe_repr(duration)}")
-        now_us, found = self._known()
+        now_us, found = self._stored_rules()
         rule = replace(rule, since_us=now_us, until_us=now_us + duration_us if duration_us else 0, by=self._by)
         field = field_of(rule.what, rule.name, rule.part)
         others = sum(1 for kept, old in found if kept != field and not (old is not None and old.over(now_us)))
         if others >= MOST_RULES:
             raise ConfigurationError(
                 f"{others} rules are in force already, and every process reads them all once a second: end some first. "
-                "`throttlekit rules` lists them. To hold many keys at once, pause the limit"
+                "`throttlekit rules` lists them. To pause many keys at once, pause the limit"
             )
         before = next((old for kept, old in found if kept == field and old is not None and not old.over(now_us)), None)
         change = Change(
@@ -360,8 +360,8 @@ class Control:
         )
         return (change,)
 
-    def _end(self, verb: Verb, what: What, name: str, part: str | None) -> Sequence[Change]:
-        now_us, found = self._known()
+    def _end_rules(self, verb: Verb, what: What, name: str, part: str | None) -> Sequence[Change]:
+        now_us, found = self._stored_rules()
         ended = [
             rule
             for _, rule in found
@@ -394,7 +394,7 @@ def _text(what: str, text: object) -> str:
 
 
 def _part(what: str, key: str | int) -> str:
-    """The text of *key* in a rule, which every process reads once a second."""
+    """Return the text of *key* for a rule. It must be short, because every process reads all rules each second."""
     text = key_text(key)
     if len(text) > _LONGEST_TEXT:  # not shown: it may be a secret
         raise ConfigurationError(f"{what} has {len(text)} characters: a rule takes {_LONGEST_TEXT} at most")

@@ -17,7 +17,7 @@ from throttlekit._engine.call import PLAIN_DELIVERY, Call, Delivery
 from throttlekit._engine.hold import Hold, limited_by
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
-from throttlekit._engine.running import check_held, falling
+from throttlekit._engine.running import check_held, slowing_of
 from throttlekit._engine.up_to import UpTo
 from throttlekit._util.threads import in_running_loop, warn_in_loop
 from throttlekit._wiring import NO_CLIENT, Wired
@@ -312,7 +312,7 @@ class Limiter(Wired):
             ConfigurationError: As for `acquire`; *limit* has no `adapt=`.
             StoreUnavailable: The store did not answer. It is not known whether the rate was reduced.
         """
-        self.slow_down([falling(each) for each in self._each_tier(limit, job, key)])
+        self.slow_down([slowing_of(each) for each in self._each_tier(limit, job, key)])
 
     def apply_response(
         self,

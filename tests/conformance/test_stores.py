@@ -101,7 +101,7 @@ def test_a_wrong_store_is_found(wrong: type[MemoryStore], monkeypatch: pytest.Mo
         def make_store(self) -> Store:
             return wrong()
 
-    expected = ("the specification", "apart", "hears of no wake")
+    expected = ("the specification", "apart", "received no wake")
     for name in [each for each in dir(Suite) if each.startswith("test_")]:
         try:
             getattr(Suite(), name)()

@@ -164,8 +164,8 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             ["tests/unit/engine/test_leases.py::test_lost_lease_is_told_once_and_tried_on"],
         ),
         (
-            "                owed = [_undone(each) for each in leases if done or not is_workflow(each.algorithm.holder)]",
-            "                owed = [_undone(each) for each in leases]",
+            "                owed = [_reversal(each) for each in leases if done or not is_workflow(each.algorithm.holder)]",
+            "                owed = [_reversal(each) for each in leases]",
             [
                 "tests/unit/engine/test_returns.py::test_slot_of_a_workflow_is_not_given_back_for_an_answer_that_was_lost"
             ],
@@ -340,7 +340,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
     ],
     "throttlekit/adapter/rate_limited.py": [
         (
-            "    meant = named or _meant(claims, on_429) or _rates(claims)",
+            "    meant = named or _claims_named(claims, on_429) or _rates(claims)",
             "    meant = named or _rates(claims)",
             ["tests/unit/engine/test_rate_limited_jobs.py::test_what_is_paused"],
         ),

@@ -37,7 +37,7 @@ class Allowance(NamedTuple):
 
     @property
     def order(self) -> tuple[float, float]:
-        """The strictest comes first."""
+        """The sort key: the strictest allowance is first."""
         return self.units / self.seconds, -self.seconds
 
     @property
@@ -50,7 +50,7 @@ class _Slower(Protocol):
 
 
 def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequence[Claim]]) -> None:
-    """Slow *claims* down to the remaining units that *response* reports. A store that does not answer is logged."""
+    """Slow *claims* down to the remaining units that *response* reports. If the store does not answer, log that."""
     said = read_response(response)
     slowings = [
         (each.limit, Slowing(each.claim, allowance.remaining))
@@ -63,7 +63,7 @@ def apply_response(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequen
             limiter.slow_down(slowings)
     except StoreUnavailable as error:
         if _not_stored.due():
-            _log.warning("%s. What downstream said of its limits is lost.", error)
+            _log.warning("%s. The rate-limit headers of a response were not applied.", error)
 
 
 def allowance_of(said: Said, unit: Unit, limit: Limit) -> Allowance | None:
@@ -96,7 +96,7 @@ def _allowance(reading: Reading, limit: Limit) -> Allowance | None:
     if reading.reset is not None:
         return Allowance(units, reading.reset)
     if reading.window is not None:
-        return Allowance(reading.remaining, reading.window)  # it ends by then
+        return Allowance(reading.remaining, reading.window)  # the window ends by then
     # The reset is not known: allow these units during the time that the limit's own rate takes for them.
     return Allowance(reading.remaining, max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000)
 
@@ -130,13 +130,13 @@ def claims_of(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, lis
     Raises:
         ConfigurationError: *decision* did not charge a named limit, or more than one limit could count requests.
     """
-    meant = _meant(decision, named)
+    meant = _charges_by_unit(decision, named)
     if decision.reason == "store unavailable":
         return {}  # the fleet does not count units of this process's own share
     return {unit: [under(each) for each in those if each.bucket] for unit, those in meant.items()}
 
 
-def _meant(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Charged]]:
+def _charges_by_unit(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Charged]]:
     rates = [each for each in decision.charged if not isinstance(each.limit, Concurrency)]
     meant: dict[Unit, list[Charged]] = {}
     for unit, limit in named.items():
@@ -151,7 +151,7 @@ def _meant(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[C
         return meant
     if len(others) != 1 or others[0].measured:
         raise ConfigurationError(
-            "it is not clear which of the job's limits counts downstream's requests: name it, as "
+            "it is not clear which of the job's limits counts requests to the partner: name it, as "
             "`current().apply_response(response, limit)`, and one that counts tokens as `tokens=`"
         )
     return {"requests": others, **meant}

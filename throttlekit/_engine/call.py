@@ -63,7 +63,7 @@ class Delivery:
         return None if seconds == math.inf else max(0, round(seconds * 1_000_000))
 
     def is_over(self, waited: float, denials: int) -> bool:
-        """Whether a job has reached its longest wait of *waited* seconds, or its largest number of *denials*."""
+        """Whether a job that has waited for *waited* seconds, after so many *denials*, must stop waiting."""
         return waited >= self.max_wait or denials > self.max_deferrals
 
     @property
@@ -162,7 +162,7 @@ class Waiting(NamedTuple):
         item: The object that the waker starts when the job is woken.
         id: The id on the waitlists of a job that has no id of its own.
         denied: Whether the message shows that the job was denied before, perhaps in another process. A full queue does
-            not refuse such a job, even if the store has lost its state.
+            not reject such a job, even if the store has lost its state.
     """
 
     waker: JobHolder
@@ -210,7 +210,7 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
     @property
     def question(self) -> tuple[object, ...] | None:
         """
-        A key for the pipeline's memory of a call without a job, valid while its limits exist; None if a cost varies it.
+        The cache key of a call without a job, valid while its limits exist; None if a cost may make such calls differ.
         """
         limits, _, key, cost, delivery, peek = self
         if cost is not None or peek or delivery.waits or not (key is None or type(key) is str):

@@ -29,7 +29,7 @@ __all__ = [
 
 _DAY_NS = 86_400_000_000_000
 _MOST_REMEMBERED = 1024
-_MOST_MET = 8192  # numbers
+_MOST_MET = 8192  # hashes
 
 
 class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass costs twice as much
@@ -159,7 +159,7 @@ class ClaimResolver:
         self.weight_of: Callable[[str, str], float | None] | None = None
         self.made = 0
         self._known: dict[Any, Claim] = {}
-        self._met: set[int] = set()  # hashes of the questions of claims that were worked out, and not kept
+        self._met: set[int] = set()  # hashes of the keys of claims that were built once, and not kept
         self._templates: dict[Any, _ClaimTemplate] = {}
         self.questions: dict[Any, Any] = {}
         registry.let_go = self._forget_claims
@@ -242,12 +242,12 @@ class ClaimResolver:
                 continue
             day = time.time_ns() // _DAY_NS if limit.in_zone else 0
             # A claim, and a template, keep a reference to the limit, so the id stays unique.
-            known_as = (id(limit), text, part, units, share, day)
-            found = self._known.get(known_as)
+            cache_key = (id(limit), text, part, units, share, day)
+            found = self._known.get(cache_key)
             if found is None:
                 template = self._templates.get((id(limit), units, day)) or self._template(limit, units, day)
                 found = template.claim(text, part, share)
-                self._remember(known_as, found)
+                self._remember(cache_key, found)
             claims.append(found)
         return claims
 
@@ -258,10 +258,10 @@ class ClaimResolver:
         self._templates[id(limit), units, day] = template
         return template
 
-    def _remember(self, known_as: object, claim: Claim) -> None:
-        """Keep *claim* when it is made the second time: most claims that are made once are never needed again."""
+    def _remember(self, cache_key: object, claim: Claim) -> None:
+        """Keep *claim* when it is built a second time: most claims that are built once are never needed again."""
         self.made += 1
-        mark = hash(known_as)
+        mark = hash(cache_key)
         if mark not in self._met:
             if len(self._met) >= _MOST_MET:
                 self._met.clear()
@@ -269,11 +269,11 @@ class ClaimResolver:
             return
         if len(self._known) >= _MOST_REMEMBERED:
             self._forget_claims()
-        self._known[known_as] = claim
+        self._known[cache_key] = claim
 
 
 class _ClaimTemplate(NamedTuple):
-    """What all claims on one limit for the same number of units have in common, whatever their key."""
+    """The common part of all claims on one limit for the same number of units, with any key."""
 
     limit: Limit
     units: int
@@ -302,27 +302,27 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     Build the request of *call* for *claims*.
 
     Args:
-        waited: How the job waited before it ran, if it waits again.
+        waited: How long the job waited before it ran, if it waits again.
     """
-    asked, delivery, waits = [each.claim for each in claims], call.delivery, call.delivery.waits
+    store_claims, delivery, waits = [each.claim for each in claims], call.delivery, call.delivery.waits
     if waits is not None and not call.peek:
         caller = Caller.AGAIN if delivery.again else Caller.JOB
         requester, attempt = waits.waker.begin_request(
-            call.id, [each.bucket for each in asked], caller, delivery.ends_in_us
+            call.id, [each.bucket for each in store_claims], caller, delivery.ends_in_us
         )
         if waits.denied:
             requester = requester._replace(denials=max(1, requester.denials))
-        return Request(asked, requester, attempt)
+        return Request(store_claims, requester, attempt)
     job = call.waiting
     if call.peek:
         owner = "" if job is None else delivery.owner
-        return Request(asked, Requester(Caller.PEEK, call.id, owner))
+        return Request(store_claims, Requester(Caller.PEEK, call.id, owner))
     if job is None:
-        return Request(asked, WITHOUT_JOB)
+        return Request(store_claims, WITHOUT_JOB)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
     ends_in_us, (for_us, denials, _) = delivery.ends_in_us(waited.for_us), waited
     requester = Requester(caller, job.id, delivery.owner, 0, ends_in_us, for_us, denials)
-    return Request(asked, requester)
+    return Request(store_claims, requester)
 
 
 def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:

@@ -73,7 +73,7 @@ class EventDispatcher:
     # What plugins configure
 
     def limits(self, job: Job) -> tuple[Limit, ...]:
-        """The limits that plugins add to *job*, each name once."""
+        """Return the limits that plugins add to *job*, each name once."""
         added: dict[str, Limit] = {}
         for advice in self._limits.all_of(_limits_in, job=job):
             for limit in advice:
@@ -81,20 +81,20 @@ class EventDispatcher:
         return tuple(added.values())
 
     def key(self, job: Job, limit: Limit) -> str | None:
-        """The key that a plugin gives *job* under *limit*; None: the limit's own."""
+        """Return the key that a plugin sets for *job* under *limit*; None: use the limit's own."""
         return self._key.first_of(key_text, job=job, limit=limit)
 
     def cost(self, job: Job, limit: Limit) -> int | None:
-        """The cost that a plugin gives *job* under *limit*; None: the limit's own."""
+        """Return the cost that a plugin sets for *job* under *limit*; None: use the limit's own."""
         return self._cost.first_of(limit.given_cost, job=job, limit=limit)
 
     def failure_policy(
         self, error: StoreUnavailable, claims: Sequence[Claim], job: Job | None
     ) -> OnStoreFailure | None:
-        """The policy that a plugin selects for a call without an answer of the store; None: each limit's own."""
+        """Return the policy that a plugin selects for a call that got no answer; None: use each limit's own."""
         if not self._policy.functions:
             return None
-        event = StoreFailing(_fault(error), _stored(claims), job)
+        event = StoreFailing(_error_name(error), _shared_limits(claims), job)
 
         def policy(advice: Any) -> OnStoreFailure:
             if advice not in get_args(OnStoreFailure):
@@ -110,19 +110,19 @@ class EventDispatcher:
 
     def emit_decided(self, attempt: Attempt, decision: Decision, answer: Answer, waited: Waited) -> None:
         """
-        Emit the *decision* on a call that *answer* made. If the call waited in place, only its last attempt is emitted.
+        Emit the *decision* on a call. If the call waited in place, only its last attempt is emitted.
 
         Args:
-            waited: How the job has waited, this denial included.
+            waited: How long the job has waited, and how often it was denied, including this denial.
         """
         ended, uses, claims = time.perf_counter(), answer.uses, attempt.claims
         if len(claims) == 1:
             limit = claims[0].limit
             limits: tuple[Limit, ...] = (limit,)
-            asked = uses[0] is not None and limit.scope != "process"
+            called = uses[0] is not None and limit.scope != "process"
         else:
             limits = tuple([claim.limit for claim in claims])
-            asked = any(use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True))
+            called = any(use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True))
         now_us, held_by = answer.now_us, waited.claim
         self._decided.emit(
             _new(
@@ -136,7 +136,7 @@ class EventDispatcher:
                     waited.for_us / 1_000_000,
                     "" if held_by is None or not waited.denials else claims[held_by].limit.name,
                     (answer.retry_us - now_us) / 1_000_000,
-                    ended - attempt.began if asked else None,
+                    ended - attempt.began if called else None,
                 ),
             )
         )
@@ -198,15 +198,15 @@ class EventDispatcher:
         job: Job | None,
     ) -> None:
         if self._store_failed.functions:
-            self._store_failed.emit(StoreFailed(_fault(error), _stored(claims), outcome, decision, job))
+            self._store_failed.emit(StoreFailed(_error_name(error), _shared_limits(claims), outcome, decision, job))
 
 
 class _Observers:
     """
-    The plugins that listen to one hook: found once, for the plugins of a limiter never change.
+    The plugins that listen to one hook. They are looked up once, because a limiter's plugins never change.
 
     Attributes:
-        functions: What they are called with: the event, nothing else.
+        functions: The plugins' functions. Each takes the event only.
     """
 
     __slots__ = ("_failed", "_name", "functions")
@@ -216,7 +216,7 @@ class _Observers:
         self.functions = [_observer(each) for each in reversed(hook.get_hookimpls())]
 
     def emit(self, event: object) -> None:
-        """Call each plugin's on its own: one that fails keeps nothing from the others."""
+        """Call each function separately, so that a failing plugin does not affect the others."""
         for function in self.functions:
             try:
                 function(event)
@@ -226,7 +226,7 @@ class _Observers:
 
 
 class _Advisers:
-    """The plugins that configure by one hook. Advice that fails, or that cannot be taken, is logged and left out."""
+    """The plugins that return values for one hook. A failure or an invalid value is logged and skipped."""
 
     __slots__ = ("_failed", "_name", "functions")
 
@@ -235,7 +235,7 @@ class _Advisers:
         self.functions = [_adviser(each) for each in reversed(hook.get_hookimpls())]
 
     def all_of(self, read: Callable[[Any], _T], **arguments: object) -> Iterator[_T]:
-        """The advice of each plugin that gives some, as *read* returns it."""
+        """Yield the value of each plugin that returns one, converted by *read*."""
         for function in self.functions:
             try:
                 advice = function(arguments)
@@ -248,12 +248,12 @@ class _Advisers:
                 yield found
 
     def first_of(self, read: Callable[[Any], _T], **arguments: object) -> _T | None:
-        """The first advice that *read* takes, as it returns it; None if there is none."""
+        """Return the first valid value, converted by *read*; None if there is none."""
         return next(self.all_of(read, **arguments), None)
 
 
 def _observer(hook: pluggy.HookImpl) -> Callable[[object], object]:
-    """pluggy lets an implementation leave out the arguments that it does not need."""
+    """Return the function of *hook*. pluggy lets an implementation omit arguments that it does not need."""
     function: Callable[..., object] = hook.function
     return function if hook.argnames else lambda event: function()
 
@@ -273,9 +273,9 @@ def _limits_in(advice: Any) -> tuple[Limit, ...]:
     return limits
 
 
-def _fault(error: StoreUnavailable) -> str:
+def _error_name(error: StoreUnavailable) -> str:
     return type(error.__cause__ or error).__name__
 
 
-def _stored(claims: Sequence[Claim]) -> tuple[Limit, ...]:
+def _shared_limits(claims: Sequence[Claim]) -> tuple[Limit, ...]:
     return tuple([claim.limit for claim in claims if not claim.in_process])

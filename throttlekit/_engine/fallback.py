@@ -1,4 +1,4 @@
-"""Decide without the store, as the limits' `on_store_failure` says."""
+"""Decide without the store, by the limits' `on_store_failure`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["OutageDelays", "decide_without_store"]
 _SPREAD = 0.25
 """Seconds over which the retries of denied jobs are spread."""
 _SOON_MOST = 100
-"""Of the jobs of a process that are denied within one second, how many may return after about a second."""
+"""How many of the jobs that a process denies within one second return after about a second."""
 _LATER_S = (2.5, 2.9)
-"""The shortest and longest delay of the others, in seconds: so that an adapter holds them."""
+"""The shortest and longest delay of the other jobs, in seconds: long enough that an adapter holds them."""
 
 
 class OutageDelays:
@@ -60,13 +60,13 @@ def decide_without_store(
     chosen: OnStoreFailure | None = None,
 ) -> tuple[OnStoreFailure, Decision]:
     """
-    Decide a call whose store gave no answer. What its limits of scope "process" had granted was given back before.
+    Decide a call that got no answer from the store. The units of its limits of scope "process" were returned before.
 
     Args:
-        chosen: The policy that a plugin chose for this call. Default: that of each limit.
+        chosen: The policy that a plugin chose for this call. Default: the policy of each limit.
 
     Returns:
-        The policy that decided, the strictest of the limits', and the decision.
+        The policy that decided, which is the strictest of the limits' policies, and the decision.
     """
     shared = [each for each in claims if not each.in_process]
     policies: list[OnStoreFailure] = [chosen or each.limit.on_store_failure for each in shared]
@@ -84,7 +84,7 @@ def decide_without_store(
     if any(each.cost > each.limit.capacity for each in here):
         return outcome, unknown
     if here:
-        # No job waits here: it keeps the position that it has in the store.
+        # No job waits in this process: it keeps the position that it has in the store.
         found = decision_from(in_process.decide([each.claim for each in here], WITHOUT_JOB), here)
         if not found.allowed:
             delay = min(delay, found.delay) if found.delay else delay
@@ -94,13 +94,13 @@ def decide_without_store(
         decision = replace(unknown, allowed=True, retry_after=0.0, delay=0.0)
     for each, policy in zip(shared, policies, strict=True):
         if policy == "open":
-            # It names one that charged nothing, if there is any: `settled_of` knows by that.
+            # The decision names a limit that charged nothing, if there is one: `settled_of` relies on that.
             return outcome, replace(decision, limit=each.limit, key=each.key, cost=each.cost, remaining=0)
     return outcome, decision
 
 
 def _share(claim: Claim) -> Claim | None:
-    """The same claim on this process's share of the limit; None if it has no share."""
+    """Return the same claim on this process's share of the limit; None if it has no share."""
     share = claim.limit.local_part
     if share is None:
         return None

@@ -12,8 +12,8 @@ __all__ = ["Fields", "Policy", "fold", "number_in", "parameters_in", "policies_i
 
 _LONGEST_TEXT = 1000
 _MOST = 10**15
-_SMALLEST_INSTANT = 1_000_000_000  # a reset that is so large is no number of seconds from now: seconds since 1970 …
-_SMALLEST_IN_MILLISECONDS = 100_000_000_000  # … or milliseconds
+_SMALLEST_INSTANT = 1_000_000_000  # from here on a reset is not in seconds from now, but in seconds since 1970 …
+_SMALLEST_IN_MILLISECONDS = 100_000_000_000  # … and from here on in milliseconds since 1970
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ms|[smhd]))+", re.ASCII)
 _PART = re.compile(r"([0-9.]+)(ms|[smhd])", re.ASCII)
@@ -33,15 +33,15 @@ _USED = re.compile(r"(?:api-usage=)?\s*([0-9]{1,15})\s*/\s*([0-9]{1,15})\b", re.
 
 class Fields:
     """
-    The headers of one response. Each method returns None where there is nothing to read, or nothing that can be.
+    The headers of one response. Each method returns None if the header is missing or cannot be read.
 
     Args:
-        texts: By their names in lower case.
+        texts: The values by their names in lower case.
         now: Seconds since 1970, for a response without a Date.
 
     Attributes:
-        status: The response's; None if it is not known.
-        now: By the response's own Date, so a clock that is off here does no harm.
+        status: The status of the response; None if it is not known.
+        now: The time of the response's own Date, so a wrong local clock does no harm.
         unreadable: The names of headers that cannot be read.
     """
 
@@ -60,7 +60,7 @@ class Fields:
         self.unreadable.append(name)
 
     def units(self, name: str, *, least: bool = True) -> int | None:
-        """Whole units of at least 0; of several the least, or else the first."""
+        """Return whole units of at least 0. Of several numbers, the smallest; the first if not *least*."""
         numbers = self._numbers(name)
         if numbers and min(numbers) >= 0:
             return whole(min(numbers) if least else numbers[0])
@@ -70,8 +70,8 @@ class Fields:
 
     def reset(self, name: str) -> float | None:
         """
-        Seconds from now, of a reset in any form: seconds, an instant in seconds or milliseconds since 1970, a duration
-        like 6m0s, a date of ISO 8601 or HTTP. Of several numbers the last. The past is as if it were not there.
+        Return the seconds until a reset, which may have any form: seconds, a time in seconds or milliseconds since
+        1970, a duration like 6m0s, a date of ISO 8601 or HTTP. Of several numbers, the latest. None if it is past.
         """
         text, numbers = self.text(name), self._numbers(name)
         if not text:
@@ -87,7 +87,7 @@ class Fields:
         return found if found >= 0 else None
 
     def wait(self, name: str, parts: int = 1) -> float | None:
-        """Seconds, or a date of HTTP, as Retry-After has it. A number is in so many *parts* of a second."""
+        """Return the seconds of a header like Retry-After: a number of 1/*parts* seconds, or an HTTP date."""
         text, numbers = self.text(name), self._numbers(name)
         if not text:
             return None
@@ -98,11 +98,11 @@ class Fields:
         return found if found is not None and found >= 0 else None
 
     def window(self, *names: str) -> float | None:
-        """The parameter w of the first of *names* that has it, as in `100;w=60`."""
+        """Return the parameter w of the first of *names* that has it, as in `100;w=60`."""
         return next((found for name in names if (found := parameters_in(self.text(name)).get("w", 0)) > 0), None)
 
     def _numbers(self, name: str) -> list[float] | None:
-        """The numbers of a header that came once, or several times; parameters behind a ; are left out."""
+        """Return the numbers of a header that was sent once or several times, without parameters after a ";"."""
         found = [number_in(each.partition(";")[0]) for each in self.text(name).split(",")]
         numbers = [each for each in found if each is not None]
         return numbers if len(numbers) == len(found) else None
@@ -114,7 +114,7 @@ class Fields:
 
 
 class Policy(NamedTuple):
-    """One item of a structured list: its name, its parameters that are numbers, the unit that it counts."""
+    """One item of a structured list: its name, its numeric parameters, and the unit that it counts."""
 
     name: str
     parameters: Mapping[str, float]
@@ -123,10 +123,10 @@ class Policy(NamedTuple):
 
 def fold(headers: Any, names: Collection[str]) -> dict[str, str]:
     """
-    Those of *headers* that have *names*, by their names in lower case; one that comes twice as a list.
+    Return the *headers* with *names*, by their names in lower case. A header that was sent twice becomes a list.
 
     Args:
-        headers: A mapping, whatever has `get`, or pairs of name and value; text or bytes. Anything else has none.
+        headers: A mapping, an object with `get`, or pairs of name and value; text or bytes. Other objects have none.
     """
     texts: dict[str, str] = {}
     try:
@@ -135,7 +135,7 @@ def fold(headers: Any, names: Collection[str]) -> dict[str, str]:
             if key in names and value is not None and len(text := _text(value).strip()) <= _LONGEST_TEXT:
                 texts[key] = f"{texts[key]}, {text}" if texts.get(key) else text
     except Exception:
-        return texts  # what is no header says nothing, nor does what comes behind it
+        return texts  # an object that is no header ends the list
     return texts
 
 
@@ -152,12 +152,12 @@ def number_in(text: str) -> float | None:
 
 
 def parameters_in(text: str) -> dict[str, float]:
-    """The parameters of one item, or of a text like `limit=100, remaining=50, reset=30`."""
+    """Return the parameters of one item, or of a text like `limit=100, remaining=50, reset=30`."""
     return {name.lower(): float(value) for name, value in _PARAMETER.findall(_QUOTED.sub("", text))}
 
 
 def policies_in(text: str) -> list[Policy]:
-    """The items of a structured list, such as `"default";q=100;w=60;qu="requests"`."""
+    """Return the items of a structured list, such as `"default";q=100;w=60;qu="requests"`."""
     policies: list[Policy] = []
     for item in _ITEM.findall(text):
         name, unit = _QUOTED.match(item.strip()), _QUOTA_UNIT.search(item)
@@ -168,7 +168,7 @@ def policies_in(text: str) -> list[Policy]:
 
 
 def used_in(text: str) -> tuple[int, int] | None:
-    """What is used, and of how much: `32/40`."""
+    """Return the used units and the limit of a text like `32/40`."""
     found = _USED.match(text)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -186,14 +186,14 @@ def _text(value: Any) -> str:
 
 
 def _duration(text: str) -> float | None:
-    """A duration like 7s, 6m0s, 1h2m3.5s or 20ms."""
+    """Parse a duration like 7s, 6m0s, 1h2m3.5s or 20ms."""
     if _DURATION.fullmatch(text) is None:
         return None
     return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
 
 
 def _iso(text: str) -> float | None:
-    """An instant of ISO 8601, to the minute at least. Without a zone it is UTC."""
+    """Parse a time of ISO 8601, which has at least minutes. Without a zone it is UTC."""
     found = _ISO.fullmatch(text)
     if found is None:
         return None
@@ -207,7 +207,7 @@ def _iso(text: str) -> float | None:
 
 
 def _date(text: str) -> float | None:
-    from email.utils import parsedate_to_datetime  # not for those who only import throttlekit
+    from email.utils import parsedate_to_datetime  # `import throttlekit` does not need it
 
     try:
         date: datetime | None = parsedate_to_datetime(text)

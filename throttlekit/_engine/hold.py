@@ -31,7 +31,7 @@ _IN_USE = "this hold is in use: call limiter.hold(…) again for each with"
 
 
 class Verbs(Holder, Protocol):
-    """What a hold needs of a limiter."""
+    """The methods of a limiter that a hold calls."""
 
     @property
     def threads(self) -> Threads: ...
@@ -51,7 +51,7 @@ class Verbs(Holder, Protocol):
 
 
 class Hold:
-    """What `Limiter.hold` returns: a context manager, for `with` and for `async with`. Each is entered once."""
+    """The context manager that `Limiter.hold` returns, for `with` and `async with`. It can be entered once."""
 
     def __init__(self, limiter: Verbs, call: Call, timeout: float) -> None:
         self._limiter = limiter
@@ -61,18 +61,18 @@ class Hold:
         self._running: Running | None = None
         self._deciding = threading.Lock()
         self._left = False
-        self._got: Decision | None = None
+        self._last_decision: Decision | None = None
 
     def pass_line(self) -> Decision:
         """
-        Wait until the limits let the caller pass. Nothing is renewed.
+        Wait until the limits grant the request, and return the grant. Its leases are not renewed.
 
         Raises:
             WaitedTooLong: As for `Limiter.hold`.
         """
         until, woken = time.monotonic() + self._timeout, threading.Event()
         try:
-            while not (decision := self._ask(woken.set)).allowed:
+            while not (decision := self._request(woken.set)).allowed:
                 left = until - time.monotonic()
                 if left <= 0 or not woken.wait(min(left, threading.TIMEOUT_MAX)):
                     raise _waited_too_long(decision)
@@ -85,21 +85,21 @@ class Hold:
         return decision
 
     async def pass_line_async(self) -> Decision:
-        """Like `pass_line`, in an event loop. If it is cancelled, it has taken nothing."""
-        import asyncio  # a third of what `import throttlekit` would cost
+        """Like `pass_line`, in an event loop. If it is cancelled, nothing stays charged."""
+        import asyncio  # at module level, it would take a third of the time of `import throttlekit`
 
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         until = loop.time() + self._timeout
         carry_through = self._limiter.threads.carry_through
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile
+            with suppress(RuntimeError):  # the loop was closed in the meantime
                 loop.call_soon_threadsafe(woken.set)
 
         while True:
             denial: Decision | None = None
             try:
-                denial = await carry_through(functools.partial(self._ask_if_wanted, wake))
+                denial = await carry_through(functools.partial(self._request_unless_left, wake))
                 if denial is None:
                     raise ConfigurationError(_IN_USE)
                 if denial.allowed:
@@ -107,16 +107,16 @@ class Hold:
                 await asyncio.wait_for(woken.wait(), None if self._timeout == math.inf else until - loop.time())
                 woken.clear()
             except asyncio.CancelledError:
-                # The thread may be granted it all the same, and the loop may be gone by then.
+                # The thread's request may still be granted, perhaps after the loop was closed.
                 with self._deciding:
-                    self._left, got = True, self._got
+                    self._left, got = True, self._last_decision
                 if got is not None and got.allowed:
                     await carry_through(functools.partial(self._limiter.cancel, got))
                 else:
                     await carry_through(self._leave)
                 raise
             except asyncio.TimeoutError:
-                if denial is None:  # of the question itself
+                if denial is None:  # the request itself timed out
                     raise
                 await carry_through(self._leave)
                 raise _waited_too_long(denial) from None
@@ -140,15 +140,15 @@ class Hold:
 
     def refuse_slots(self) -> None:
         """
-        Refuse to wait for what only the end of a `with` gives back.
+        Refuse to wait for slots, which only the end of a `with` releases.
 
         Raises:
-            ConfigurationError: One of the limits gives slots.
+            ConfigurationError: One of the limits grants slots.
         """
         for limit in self._call.limits:
             if isinstance(limit, Concurrency):
                 raise ConfigurationError(
-                    f"limit {limit.name!r} gives slots, which have to be given back: use `hold` for it, not `wait`"
+                    f"limit {limit.name!r} grants slots, which must be released: use `hold` for it, not `wait`"
                 )
 
     def refuse_in_loop(self, remedy: str) -> None:
@@ -159,9 +159,9 @@ class Hold:
             ConfigurationError: An event loop runs in this thread.
         """
         if in_running_loop():
-            raise ConfigurationError(f"this would stop the event loop that runs here: {remedy}")
+            raise ConfigurationError(f"this would stop the event loop of this thread: {remedy}")
 
-    def _ask(self, wake: Callable[[], None]) -> Decision:
+    def _request(self, wake: Callable[[], None]) -> Decision:
         """Send one request. If the limits deny it, *wake* is called in another thread when it is time to retry."""
         if self._running is not None or self._left:
             raise ConfigurationError(_IN_USE)
@@ -175,7 +175,7 @@ class Hold:
         return decision
 
     def _leave(self) -> None:
-        """Wait no longer."""
+        """Stop waiting: leave the waitlists."""
         limits, job, key, cost, _, _ = self._call
         claims = self._limiter.claims(Call(limits, job or Job(), key, cost))
         self._limiter.waker.leave(self._id, [each.claim for each in claims])
@@ -191,14 +191,14 @@ class Hold:
         running, self._running = self._running, None
         return running
 
-    def _ask_if_wanted(self, wake: Callable[[], None]) -> Decision | None:
-        """None: the caller was cancelled before this thread began."""
+    def _request_unless_left(self, wake: Callable[[], None]) -> Decision | None:
+        """Like `_request`; None if the caller was cancelled before this thread began."""
         with self._deciding:
             if self._left:
                 return None
-        decision = self._ask(wake)
+        decision = self._request(wake)
         with self._deciding:
-            self._got, left = decision, self._left
+            self._last_decision, left = decision, self._left
         if left and decision.allowed:
             self._limiter.cancel(decision)
         elif left:
@@ -208,11 +208,11 @@ class Hold:
 
 def _waited_too_long(denial: Decision) -> WaitedTooLong:
     name, reason = denial.limit.name, denial.reason
-    return WaitedTooLong(f"limit {name!r} did not let this pass: {reason}", limit=name, reason=reason)
+    return WaitedTooLong(f"limit {name!r} denied this call: {reason}", limit=name, reason=reason)
 
 
 def limited_by(make: Callable[[Call, float], Hold], limits: Sequence[Limit], timeout: float) -> Callable[[_F], _F]:
-    """The decorator that `Limiter.limited` returns. *make* makes the hold of one call."""
+    """Return the decorator of `Limiter.limited`. *make* returns the hold for one call."""
 
     def decorate(function: _F) -> _F:
         if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]

@@ -22,7 +22,7 @@ from throttlekit.stores.base import Correction, Lease
 __all__ = ["Heartbeat", "Leases"]
 
 _RETRY_SHARE = 1 / 10
-"""Of the lease: so soon it is tried again if the store did not answer."""
+"""The part of a lease after which a renewal is retried if the store did not answer."""
 
 
 _IDLE_SECONDS = 5.0
@@ -31,7 +31,7 @@ _IDLE_SECONDS = 5.0
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A lease, when it is to be renewed next, and whether it ever was. Seconds of the monotonic clock."""
+    """A lease, when its next renewal is due, and whether it was ever renewed. Seconds of the monotonic clock."""
 
     lease: Lease
     seconds: float
@@ -44,7 +44,7 @@ class _Kept:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """What is kept in this process; a forked child begins with none: its parent's leases are not its own."""
+    """The leases of this process. A forked child begins with none, because its parent renews its own leases."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     renewing: threading.Lock = field(default_factory=threading.Lock)
@@ -54,13 +54,13 @@ class _Known:
 
 class Heartbeat:
     """
-    Renews each lease that is kept when a third of it is over, until it is dropped.
+    Renews each lease whenever a third of its time is over, until it is dropped.
 
-    Its thread starts with the first lease, sleeps while there is none, and ends after some seconds without any: a
-    limiter that is no longer used leaves no thread behind.
+    Its thread starts with the first lease, sleeps while there is none, and ends after some seconds without any, so
+    that a limiter that is no longer used does not keep a thread.
 
     Args:
-        renew: Renews leases in the store; returns for each lease whether its holder has a slot.
+        renew: Renews leases in the store. Returns, for each lease, whether its holder has a slot.
     """
 
     def __init__(self, renew: Callable[[Sequence[Lease]], Sequence[bool]]) -> None:
@@ -70,12 +70,12 @@ class Heartbeat:
 
     def keep(self, lease: Lease, seconds: float, on_lost: Callable[[], None]) -> None:
         """
-        Keep *lease*, which lasts for *seconds*, from now on.
+        Renew *lease*, which lasts for *seconds*, from now on.
 
         Args:
-            on_lost: Called once, in the heartbeat's thread, when the store says that others have all slots, or has
-                not answered for as long as the lease lasts. It is tried on all the same: a slot that comes free
-                is taken again.
+            on_lost: Called once, in the heartbeat's thread, when the store reports that others have all slots, or has
+                not answered for the time of the lease. Renewals go on all the same: if a slot becomes free, the
+                lease takes it again.
         """
         known, now = self._known, time.monotonic()
         with known.changed:
@@ -87,10 +87,10 @@ class Heartbeat:
 
     def drop(self, lease: Lease) -> bool:
         """
-        Renew *lease* no more. Once this returns, no renewal is under way that could take it again.
+        Stop renewing *lease*. Once this returns, no renewal is in progress that could take it again.
 
         Returns:
-            Whether it was renewed.
+            Whether the lease was ever renewed.
         """
         known = self._known
         with known.changed:
@@ -119,7 +119,7 @@ class Heartbeat:
                     kept.on_lost()
 
     def _renew_all(self, every: Sequence[_Kept]) -> list[_Kept]:
-        """Renew all; return those that are lost and were not reported before."""
+        """Renew all leases. Return those that are lost and were not reported before."""
         began_at = time.monotonic()
         for kept in every:
             kept.was_renewed = True
@@ -138,12 +138,12 @@ class Heartbeat:
 
     def _renew_each(self, every: Sequence[_Kept]) -> Sequence[bool | None]:
         """
-        What the store says of each; None: nothing.
+        Return the store's answer for each lease; None: it gave none.
 
-        All in one go. If that gets no answer, bucket by bucket: a node of a cluster that is away, or a key that
-        holds something else, must not lose the slots of all others.
+        All are renewed in one request. If that fails, each bucket is renewed separately: an unavailable node of a
+        cluster, or a key of another type, must not cost all others their slots.
         """
-        with suppress(Exception):  # whatever a store raises, it has not answered; the thread lives on
+        with suppress(Exception):  # a store may raise any error; the thread must go on
             answers = self._renew([kept.lease for kept in every])
             if len(answers) == len(every):
                 return answers
@@ -171,13 +171,13 @@ class Leases:
         }
 
     def keep(self, decision: Decision, on_lost: Callable[[Limit], None]) -> None:
-        """Renew what *decision* holds, until it is released; *on_lost* is called with each limit whose slot is lost."""
+        """Renew the leases of *decision* until they are released. Call *on_lost* with each limit whose slot is lost."""
         for each in decision.leases:
             limit: Any = each.limit
             self._heartbeats[_in_process(each)].keep(_lease(each), limit.lease, partial(on_lost, each.limit))
 
     def hand_over(self, decision: Decision, pid: int) -> Decision:
-        """Renew no more what process *pid* does of what *decision* holds. Returns what is to be released here yet."""
+        """Stop renewing leases that process *pid* renews now. Return *decision* with those still to release here."""
         elsewhere = pid != os.getpid()
 
         def stays(each: Charged) -> bool:
@@ -189,15 +189,15 @@ class Leases:
 
     def release(self, held: Sequence[Charged], *, ran: bool = True, done: bool = False) -> None:
         """
-        Give back what is *held*. What stays with a workflow stays, unless the workflow is *done*.
+        Release the slots that are *held*. A workflow keeps its slot, unless the workflow is *done*.
 
         Args:
-            ran: The job has run: how long it held its slots is a hold to learn from.
+            ran: Whether the job has run. If so, the time for which it held its slots counts for the mean hold.
 
         Raises:
-            StoreUnavailable: The store did not answer. It is tried again until the store answers.
+            StoreUnavailable: The store did not answer. The release is retried until the store answers.
         """
-        for in_process in (True, False):  # first what always answers: the other may raise
+        for in_process in (True, False):  # first the store that always answers: the other may raise
             those = [each for each in held if _in_process(each) is in_process]
             for each in those:
                 self._heartbeats[in_process].drop(_lease(each))
@@ -211,11 +211,11 @@ class Leases:
             if ran:
                 store.release(leases)
             else:
-                store.settle([_undone(each) for each in leases])
-        except BaseException as error:  # also an interrupt: the body has ended, and its lease is not renewed any more
+                store.settle([_reversal(each) for each in leases])
+        except BaseException as error:  # also an interrupt: the body has ended, and its lease is no longer renewed
             after = error.retry_after if isinstance(error, StoreUnavailable) else 0.0
             if not in_process:
-                owed = [_undone(each) for each in leases if done or not is_workflow(each.algorithm.holder)]
+                owed = [_reversal(each) for each in leases if done or not is_workflow(each.algorithm.holder)]
                 self._stores.returns.owe(owed, after)
             raise
 
@@ -230,5 +230,5 @@ def _lease(charged: Charged, *, done: bool = False) -> Lease:
     return Lease(charged.bucket, replace(algorithm, lease_us=0) if done else algorithm, charged.at_us)
 
 
-def _undone(lease: Lease) -> Correction:
+def _reversal(lease: Lease) -> Correction:
     return Correction(lease.bucket, lease.algorithm, lease.granted_us, -lease.algorithm.size)

@@ -26,17 +26,17 @@ __all__ = ["Count", "History", "Pipeline", "begins_in"]
 
 _MOST_REMEMBERED = 10_000
 Count = Callable[[Decision, Sequence[Claim], Answer, Waited, "Job | None"], None]
-"""Counts a decision of the store: the decision, the claims, the answer, how the job has waited, the job."""
+"""Counts a decision of the store. Takes the decision, the claims, the answer, how long the job waited, and the job."""
 
 
 class Pipeline:
     """
-    Decides calls. `acquire` is the whole of it; an event loop takes the same steps one by one: `attempt`, a question
-    to `layer` in a thread, then `conclude` or `without_store`.
+    Decides calls. `acquire` runs all steps. An event loop runs the same steps one by one: `attempt`, `layer.decide` in
+    a thread, then `conclude` or `without_store`.
 
     Args:
-        layer: The highest of the layers that answer an attempt.
-        count: Counts what the store decided, for the fleet.
+        layer: The top layer of those that decide an attempt.
+        count: Counts the store's decisions, for the fleet.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Pipeline:
 
     def attempt(self, call: Call) -> Attempt:
         """
-        The first attempt of *call*.
+        Return the first attempt of *call*.
 
         Raises:
             ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
@@ -89,11 +89,11 @@ class Pipeline:
             waited = self.history.before(call.job.id, again=call.delivery.again)
         attempt = Attempt(call, claims, build_request(call, claims, waited), began)
         if question is not None and owned and made == resolver.made and all(each.is_anyones for each in claims):
-            resolver.remember(question, attempt)  # with its limits, which live as long
+            resolver.remember(question, attempt)  # it keeps its limits alive, so their ids are not reused
         return attempt
 
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Answer | Exception]:
-        """Decide each of *attempts*, in one round trip where that is possible. An error takes its answer's place."""
+        """Decide each of *attempts*, in one round trip if that is possible. An error replaces its answer."""
         answers: dict[int, Answer | Exception] = {}
         together: list[int] = []
         for number, attempt in enumerate(attempts):
@@ -180,8 +180,8 @@ class Pipeline:
 
     def where(self, call: Call, claims: Sequence[Claim]) -> Where | None:
         """
-        Return where a job that its framework redelivers after a delay waits; None: nowhere, or no store answers. A job
-        without an entry for any of *claims* gets a position on each list that the fleet shares, unless it only looks.
+        Return where a job that its framework redelivers after a delay waits; None: on no list, or no store answers. A
+        job without an entry for any of *claims* gets a position on each shared list, unless the call only peeks.
         """
         if not claims or not call.id:
             return None
@@ -197,11 +197,11 @@ class Pipeline:
         self, call: Call, waits: Waiting, decision: Decision, waited: Waited, *, units: Sequence[StoreClaim], stops: str
     ) -> Decision:
         """
-        Hold a job that something else than a store keeps back, or end its waiting; emits the event.
+        Hold a job that something other than a store denies, or end its waiting. Emits the event.
 
         Args:
             units: The job's claims, of one unit each.
-            stops: The bucket whose jobs are all kept back; "": only this job is.
+            stops: The bucket whose jobs are all stopped; "": only this job is.
         """
         seconds = waited.for_us / 1_000_000
         if call.delivery.is_over(seconds, waited.denials):
@@ -214,13 +214,13 @@ class Pipeline:
         return decision
 
     def defer(self, call: Call, job: Job, decision: Decision, waited: Waited, claims: Sequence[StoreClaim]) -> Decision:
-        """The denial of *job* with a delay that its framework can carry, or the end of its waiting; emits the event."""
+        """Return the denial of *job* with a delay that its framework supports, or end its waiting. Emits the event."""
         seconds = waited.for_us / 1_000_000
         decision = call.delivery.deferred(decision, seconds, waited.denials)
         if not decision.final:
             self.events.emit_deferred(job, decision, waited.denials, seconds)
         elif job.id:
-            with suppress(StoreUnavailable):  # then it is removed as it would have been woken
+            with suppress(StoreUnavailable):  # otherwise it is removed when it would be woken
                 self._stores.forget(claims, [job.id], call.delivery.owner)
         return decision
 
@@ -230,7 +230,7 @@ class Pipeline:
         waits, id, units = attempt.call.waits, attempt.call.id, list[StoreClaim]()
         if waits is not None:
             units = _units_of(attempt)
-            # A slot that may have been granted is given back: to be granted it again would be to have none.
+            # Slots that may have been granted are released, so the next request must not repeat this attempt.
             again = "" if slots_of(attempt.request) else attempt.request.attempt
             waits.waker.record_no_answer(id, units, again)
             waited = waits.waker.waited_of(id)._replace(for_us=0)
@@ -246,7 +246,7 @@ class Pipeline:
         if waits is not None and decision.allowed:
             waits.waker.leave_lists(id, units)
         elif waits is not None:
-            # Only its positions are left: where another store answers, others pass while it waits for this one.
+            # The job keeps only its positions: other stores may admit other jobs while it waits for this one.
             in_us, before = round(decision.delay * 1_000_000), waits.waker.waited_of(id)
             known = before._replace(claim=None) if before.denials else None
             ends_in_us = attempt.request.requester.max_wait_us
@@ -257,7 +257,7 @@ class Pipeline:
 
 
 def _waited_of(id: str, waits: Waiting | None, answer: Answer) -> Waited:
-    """How a job has waited, this denial included."""
+    """Return how long a job has waited, including this denial."""
     if answer.waited is not None or answer.allowed or answer.reason is Reason.FULL:
         return answer.waited or NOT_WAITED
     known = NOT_WAITED if waits is None else waits.waker.waited_of(id)
@@ -269,12 +269,12 @@ def _waited_too_long(decision: Decision) -> Decision:
 
 
 def begins_in(answer: Answer) -> float:
-    """Seconds until the body may begin of a job that was woken, and granted a little before its units came."""
+    """Return the seconds until the body may begin, of a woken job that was granted a little before its time."""
     return max(0, answer.retry_us - answer.now_us) / 1_000_000
 
 
 def _units_of(attempt: Attempt) -> list[StoreClaim]:
-    """The claims of *attempt*, of one unit each, as looks at their waitlists name them."""
+    """Return the claims of *attempt* with one unit each, for looks at their waitlists."""
     return [replace(each.claim, algorithm=each.claim.algorithm.of_one(), cost=1) for each in attempt.claims]
 
 
@@ -298,7 +298,7 @@ class History:
         self._again: set[str] = set()
 
     def note(self, id: str, waited: Waited, *, again: bool = False) -> None:
-        """Note that a job was granted; or, with *again*, that it waits once more, and no store knows of that."""
+        """Note that a job was granted, or, with *again*, that it waits again without an entry in a store."""
         if not id or not (waited.denials or id in self._known):
             return
         with self._lock:
@@ -314,11 +314,11 @@ class History:
                 self._again.discard(oldest)
 
     def before(self, id: str, *, again: bool) -> Waited:
-        """How a job had waited before its current request; *again*: it ran, and received a 429."""
+        """Return how long a job had waited before its current request. *again*: it ran, and received a 429."""
         return self.of(id) if again or id in self._again else NOT_WAITED
 
     def of(self, id: str) -> Waited:
-        """How a job has waited, its run included; zeros: it is not known to have waited."""
+        """Return how long a job has waited, including its run; zeros if it is not known to have waited."""
         with self._lock:
             granted, waited = self._known.get(id, (0, NOT_WAITED))
         if not waited.denials:

@@ -1,4 +1,4 @@
-"""The plugins and the store of a limiter, checked when it is made; and the plugins that come with throttlekit."""
+"""Check the plugins and the store of a new limiter. Also the plugins that throttlekit includes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MEMORY, _URL = "memory://", "THROTTLEKIT_URL"
 DEFAULT_STORE = f"${_URL}, else {_MEMORY}"
 """A placeholder for the store of a limiter that is made without one."""
 _ADDRESS = re.compile(r"(localhost|\d+(\.\d+){3})(:\d{1,5})?(/\d+)?|[\w.-]+:6379(/\d+)?", re.ASCII)
-"""An address that is surely no password."""
+"""The address of a server. An error may show it, because a text of this form is not a password."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
 _SERVERS = ("redis", "rediss", "valkey", "valkeys")
 _STORE_METHODS = [name for name, each in vars(Store).items() if callable(each) and not name.startswith("_")]
@@ -46,10 +46,10 @@ _GIVE_A_LIST = "give a list of objects with hooks: Limiter(…, plugins=[MyPlugi
 
 def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     """
-    The shipped plugins, the installed ones, and *plugins*.
+    Return a manager with the built-in plugins, the installed ones, and *plugins*.
 
     Raises:
-        ConfigurationError: One is not a plugin, is given twice, or cannot be loaded.
+        ConfigurationError: One of them is not a plugin, is given twice, or cannot be loaded.
     """
     if isinstance(plugins, str) or not isinstance(plugins, Sequence):
         raise ConfigurationError(f"plugins= takes a list, not {type(plugins).__name__}: {_GIVE_A_LIST}")
@@ -75,7 +75,7 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     for hook in vars(manager.hook).values():
         alone = isinstance(hook, pluggy.HookCaller) and hook.name != "throttlekit_make_store"
         if alone and any(impl.hookwrapper or impl.wrapper for impl in hook.get_hookimpls()):
-            raise ConfigurationError(f"a hook of {hook.name} cannot be a wrapper: each is called on its own")
+            raise ConfigurationError(f"a hook of {hook.name} cannot be a wrapper: each is called separately")
     return manager
 
 
@@ -94,18 +94,18 @@ def _register(manager: pluggy.PluginManager, plugin: object) -> None:
 
 def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:
     """
-    The store that *store* is, or that a plugin makes from the URL; of `DEFAULT_STORE`, that of the environment.
+    Return *store*, or the store that a plugin makes from a URL. `DEFAULT_STORE` means the URL of the environment.
 
     Raises:
-        ConfigurationError: It is not a store. The message repeats no text but a URL's scheme: it may hold a password.
+        ConfigurationError: It is not a store. The message shows only a URL's scheme: the rest may have a password.
     """
     if store is DEFAULT_STORE:
         store = os.environ.get(_URL) or _MEMORY
     if not isinstance(store, str):
-        return _checked(store, 'give a URL like "redis://host:6379/0", or an object')
+        return _check_store(store, 'give a URL like "redis://host:6379/0", or an object')
     made: Store | None = hooks.hook.throttlekit_make_store(url=store)
     if made is not None:
-        return _checked(made, "throttlekit_make_store must return an object")
+        return _check_store(made, "throttlekit_make_store must return an object")
     if _ADDRESS.fullmatch(store):
         raise ConfigurationError(f"a store is named by a URL: did you mean 'redis://{store}'?")
     scheme, colon, _ = store.partition("://")
@@ -118,13 +118,13 @@ def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:
 
 def store_of(client: object, *, also: bool) -> Store:
     """
-    The store on the server of a *client* of redis-py.
+    Return the store on the server of *client*, a client of redis-py.
 
     Raises:
         ConfigurationError: A store was given *also*, or *client* is not a client.
     """
     if also:
-        raise ConfigurationError("a limiter asks one store: give a URL or client=, not both")
+        raise ConfigurationError("a limiter uses one store: give a URL or client=, not both")
     from throttlekit.stores.from_client import store_of_client
 
     return store_of_client(client)
@@ -132,16 +132,16 @@ def store_of(client: object, *, also: bool) -> Store:
 
 def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: pluggy.PluginManager) -> Store:
     """
-    *store*, with a store of its own for each group of limits in *stores*.
+    Return *store*, combined with a separate store for each group of limits in *stores*.
 
     Raises:
-        ConfigurationError: As `store_from`; or *stores* is not a mapping of patterns to stores.
+        ConfigurationError: As for `store_from`; or *stores* is not a mapping of patterns to stores.
     """
     if stores is None:
         return store
     if not isinstance(stores, Mapping) or not all(isinstance(each, str) and each for each in stores):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError('stores= takes a store for each name or group of limits: {"llm-*": "redis://…"}')
-    from throttlekit.stores.grouped import grouped  # of use to few limiters, and its imports are costly
+    from throttlekit.stores.grouped import grouped  # few limiters need it, and its imports are slow
 
     groups: list[tuple[str, Store]] = []
     for pattern, each in stores.items():
@@ -152,7 +152,7 @@ def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: p
     return grouped(store, groups)
 
 
-def _checked(store: Store, remedy: str) -> Store:
+def _check_store(store: Store, remedy: str) -> Store:
     missing = [name for name in _STORE_METHODS if not callable(getattr(store, name, None))]
     if isinstance(store, type) or missing:
         shown = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
@@ -166,7 +166,7 @@ def _checked(store: Store, remedy: str) -> Store:
 
 
 class BuiltInStores:
-    """memory:// and redis:// (rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://)."""
+    """Makes stores for memory:// and redis:// (rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://)."""
 
     @hookimpl
     def throttlekit_make_store(self, url: str) -> Store | None:
@@ -193,13 +193,13 @@ class BuiltInStores:
 
 class DeferralLog:
     """
-    Logs at DEBUG that a job was deferred, and at INFO, once per limit per *every* seconds, one of them and how many
-    there were.
+    Logs each deferred job at DEBUG. At INFO, it logs one deferred job and the number of the others, once per limit per
+    *every* seconds.
 
-    The first deferral of a limit is logged at once, so that a waiting queue explains itself.
+    The first deferral of a limit is logged at once, so that the log shows why a queue waits.
 
     Args:
-        wall: The time that people read, in seconds since 1970.
+        wall: The clock for the times in log lines, in seconds since 1970.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class DeferralLog:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._log = logging.getLogger("throttlekit")
-        self._held_back = CountedEvery(every, clock)
+        self._deferrals = CountedEvery(every, clock)
         self._wall = wall
 
     @hookimpl
@@ -222,8 +222,8 @@ class DeferralLog:
                 event.job.id, event.job.name, delay, limit, reason, event.deferrals, extra=_fields(event),
             )  # fmt: skip
         if reason == "store unavailable":
-            return  # not the limit's doing: the breaker logs the outage
-        if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
+            return  # the limit is not the cause: the breaker logs the outage
+        if (count := self._deferrals.one_more(limit)) and _logs_summary(self._log, limit):
             until = time.strftime("%H:%M:%S UTC", time.gmtime(self._wall() + delay))
             more = f" {count} were deferred since the last such line." if count > 1 else ""
             self._log.info(
@@ -257,7 +257,7 @@ class UnchargedLog:
 
 
 class SlotLostLog:
-    """Logs a warning for each slot that a job lost while it ran: one job more than the limit says may run."""
+    """Logs a warning for each slot that a job lost while it ran: one job more than the limit allows may run."""
 
     @hookimpl
     def throttlekit_slot_lost(self, event: SlotLost) -> None:
@@ -272,12 +272,12 @@ class ShadowLog:
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = logging.getLogger("throttlekit")
-        self._held_back = CountedEvery(every, clock)
+        self._deferrals = CountedEvery(every, clock)
 
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
         limit = event.decision.limit.name
-        if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
+        if (count := self._deferrals.one_more(limit)) and _logs_summary(self._log, limit):
             self._log.info(
                 "Limit %r, in shadow mode, would have held back %d jobs since the last such line.", limit, count
             )
@@ -285,18 +285,18 @@ class ShadowLog:
 
 class RateLimitLog:
     """
-    Logs a warning for each 429 that pauses a limit; of one limit at most one in *every* seconds, which counts the
-    others: a partner may answer 429 without asking for a pause.
+    Logs a warning for each 429 that pauses a limit, at most once per limit per *every* seconds, with the number of the
+    others: a partner may respond 429 without a pause.
     """
 
     def __init__(self, every: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = logging.getLogger("throttlekit")
-        self._heard = CountedEvery(every, clock)
+        self._received = CountedEvery(every, clock)
 
     @hookimpl
     def throttlekit_rate_limited(self, event: RateLimitReceived) -> None:
         limit = event.limit
-        if count := self._heard.one_more(limit.name):
+        if count := self._received.one_more(limit.name):
             where = "this process" if limit.scope == "process" else "the whole fleet"
             self._log.warning(
                 "Limit %r: downstream said 429: paused for %s s in %s (job %s%s).%s",
@@ -309,7 +309,7 @@ class RateLimitLog:
 
 
 def _fields(event: Deferred) -> dict[str, object]:
-    """What a line says, as attributes of its record: for logs that keep fields."""
+    """Return the values of a log line as attributes of its record, for structured logs."""
     decision = event.decision
     return {
         "throttlekit_limit": decision.limit.name, "throttlekit_job": event.job.id, "throttlekit_wait": decision.delay,
@@ -319,7 +319,7 @@ def _fields(event: Deferred) -> dict[str, object]:
 
 
 def _of_key(job: Job, limit: Limit, key: str) -> str:
-    """The key as `throttlekit top` shows it: as a digest, because it may contain arguments of the job."""
+    """Return the key as `throttlekit top` shows it: a digest, because it may contain arguments of the job."""
     part = limit.part_of(job)
     own = key if part is None else key.removeprefix(part).removeprefix(":")
     return f" of key {repr(own) if limit.show_key else digest_of_key(own)}" if own else ""

@@ -28,7 +28,7 @@ from throttlekit.stores.parts import Part, decide_in_parts
 __all__ = ["PrefetchedCalls", "Prefetcher"]
 
 _Name: TypeAlias = "tuple[str, PrefetchQuota, Bucket]"
-# The rate too: what was taken at one that was in force before is not a measure of how much to take now.
+# The rate (`Bucket`) is part of the name: the demand at an earlier rate does not show how much to take now.
 _NOTHING = Answer(Reason.ALLOWED, 0, 0, 0, ())
 
 _AHEAD = Requester(Caller.WITHOUT_JOB, max_wait_us=0)
@@ -38,7 +38,7 @@ _MOST_ENTRIES = 1024
 
 
 def _clock_us() -> Callable[[], int]:
-    """A clock that goes on while the machine sleeps, where there is one: units at hand must not outlive their lease."""
+    """Return a clock that runs while the machine sleeps, if there is one: units must not outlive their lease."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         clock, name = time.clock_gettime_ns, time.CLOCK_BOOTTIME
         return lambda: clock(name) // 1000
@@ -47,8 +47,8 @@ def _clock_us() -> Callable[[], int]:
 
 class _Entry:
     """
-    What was taken ahead under one bucket, and the decision on calls that spend from it: what the store answered when
-    the units were taken.
+    The prefetched units of one bucket, and the decision for calls that spend them: the store's decision when the units
+    were taken.
     """
 
     __slots__ = ("ahead", "alias", "answer", "cost", "limit", "name", "passed", "quota", "stored", "units")
@@ -73,14 +73,14 @@ class _Held:
 
 class Prefetcher:
     """
-    A layer that spends units which were taken ahead, for limits with `prefetch`, and takes more ahead when it asks
-    the layer below.
+    A layer that spends prefetched units, for limits with `prefetch`, and takes more of them with its requests to the
+    layer below.
 
-    A decision from such units is the one that the store made when they were taken: `remaining` and `reset_after` are
-    of that instant, up to `prefetch_for` ago, and so is `Charged.at_us`.
+    A decision from prefetched units is the one that the store made when they were taken, up to `prefetch_for` ago:
+    `remaining`, `reset_after` and `Charged.at_us` have the values of that time.
 
     Args:
-        below: Decides what cannot be spent from units at hand.
+        below: Decides claims without prefetched units.
         clock_us: For tests: the time in microseconds.
     """
 
@@ -92,11 +92,11 @@ class Prefetcher:
 
     def spend(self, call: Call) -> Decision | None:
         """
-        The decision on a call that needs no claims worked out: of one limit whose cost is a number, that has one
-        rate, and whose scope is "global"; for a job that has not waited. None: ask the other layers.
+        Decide a simple call without resolving its claims: it has one limit with a fixed cost, one rate, and the scope
+        "global", and its job has not waited. None: the other layers must decide.
 
         Raises:
-            ConfigurationError: The key cannot be worked out.
+            ConfigurationError: The key cannot be resolved.
         """
         limits, job, key = call.limits, call.job, call.key
         if len(limits) != 1 or call.cost is not None or call.peek:
@@ -164,7 +164,7 @@ class Prefetcher:
 
     @contextmanager
     def without(self, buckets: Iterable[str]) -> Generator[None, None, None]:
-        """Spend nothing more of *buckets* from now on, nor, afterwards, of what was on its way meanwhile."""
+        """Drop the prefetched units of *buckets*, and, at the end, also those that arrived in the meantime."""
         names = set(buckets)
         self._forget(lambda name: name[0] in names)
         try:
@@ -173,7 +173,7 @@ class Prefetcher:
             self._forget(lambda name: name[0] in names)
 
     def close(self) -> None:
-        """Spend nothing more. What is left is lost: see `throttlekit._core.local_quota`."""
+        """Drop all prefetched units. They are lost: see `throttlekit._core.local_quota`."""
         self._forget(lambda name: True)
 
     def _forget(self, meant: Callable[[_Name], bool]) -> None:
@@ -183,11 +183,11 @@ class Prefetcher:
                 _drop(held, entry)
 
     def refill(self, attempt: Attempt) -> Answer:
-        """Ask below for *attempt*, and for units ahead where that pays; if they are denied, for *attempt* alone."""
+        """Pass *attempt* down, with units to prefetch if that saves requests; if that is denied, without them."""
         claims, request = attempt.claims, attempt.request
         if request.requester.caller is Caller.PEEK:
             return self._below.decide(attempt)
-        held, asked_us = self._held, self._clock_us()
+        held, sent_us = self._held, self._clock_us()
         entries: dict[int, _Entry] = {}
         taking: dict[int, int] = {}
         with held.lock:
@@ -195,22 +195,22 @@ class Prefetcher:
                 if (name := _name(claim)) is None:
                     continue
                 entry = entries[number] = _entry(held, name, claim.limit)
-                # A job with a position has right of way for its own cost alone.
-                if not _has_waited(request) and (units := entry.quota.worth_taking(claim.cost, asked_us)):
+                # A job with a position may be granted ahead of others for its own cost only, so it prefetches nothing.
+                if not _has_waited(request) and (units := entry.quota.worth_taking(claim.cost, sent_us)):
                     taking[number] = units
-                    entry.quota.begin(asked_us)
+                    entry.quota.begin(sent_us)
         if taking:
             try:
-                answer = self._below.decide(attempt._replace(request=_enlarged(request, entries, taking)))
-                self._record(held, claims, entries, taking, answer, asked_us)
+                answer = self._below.decide(attempt._replace(request=_enlarge(request, entries, taking)))
+                self._record(held, claims, entries, taking, answer, sent_us)
             finally:
                 for number in taking:
                     entries[number].quota.end_request()
             if answer.allowed:
                 return answer
-            asked_us = self._clock_us()
+            sent_us = self._clock_us()
         answer = self._below.decide(attempt)
-        self._record(held, claims, entries, {}, answer, asked_us)
+        self._record(held, claims, entries, {}, answer, sent_us)
         return answer
 
     def _record(
@@ -220,29 +220,29 @@ class Prefetcher:
         entries: dict[int, _Entry],
         taking: dict[int, int],
         answer: Answer,
-        asked_us: int,
+        sent_us: int,
     ) -> None:
         now_us = self._clock_us()
         with held.lock:
             for number, entry in entries.items():
                 if held.entries.get(entry.name) is not entry:
-                    continue  # it was emptied meanwhile: what was on its way is lost
+                    continue  # the entry was dropped in the meantime: the new units are lost
                 claim, quota = claims[number], entry.quota
                 use, at_us = answer.uses[number], answer.asked_us[number] if answer.asked_us else answer.now_us
                 remaining = claim.limit.remaining(use, at_us) if use is not None else 0
                 if number in taking and answer.allowed:
-                    quota.record_lease(taking[number], claim.cost, asked_us, now_us, remaining)
+                    quota.record_lease(taking[number], claim.cost, sent_us, now_us, remaining)
                     entry.stored = Answer(Reason.ALLOWED, 0, at_us, at_us, (use,))
-                    _answer_at_once(held, entry, claim)
+                    _enable_quick_spend(held, entry, claim)
                 elif number in taking:
-                    quota.record_refusal(asked_us)
+                    quota.record_refusal(sent_us)
                 elif not taking and (answer.allowed or answer.claim == number):
-                    quota.record_request(claim.cost, answer.allowed, asked_us, remaining)
+                    quota.record_request(claim.cost, answer.allowed, sent_us, remaining)
 
 
 class PrefetchedCalls:
     """
-    The part of the wing above the pipeline: answers a call from units at hand before its claims are worked out.
+    The part of prefetching above the pipeline: decides a call from prefetched units before its claims are resolved.
 
     Args:
         below: Decides the other calls.
@@ -260,7 +260,7 @@ class PrefetchedCalls:
         return self._below.acquire(call)
 
     def spend(self, call: Call) -> Decision | None:
-        """Like `Prefetcher.spend`, with its event. A plugin that configures claims has to be asked about each job."""
+        """Like `Prefetcher.spend`, with its event. None if a plugin must configure the job's claims."""
         if call.job is not None and self._events.configures_claims:
             return None
         decision = self.prefetcher.spend(call)
@@ -270,7 +270,7 @@ class PrefetchedCalls:
 
 
 class _Spent:
-    """Units at hand for one claim of a call: a part of the call like a store."""
+    """Prefetched units for one claim of a call. It acts as the store of that part of the call."""
 
     def __init__(self, held: _Held, entry: _Entry, cost: int) -> None:
         self._held, self._entry, self._cost = held, entry, cost
@@ -282,7 +282,7 @@ class _Spent:
         return self._answer
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
-        """Another part denied."""
+        """Put the units back, because another part of the call was denied."""
         with self._held.lock:
             self._entry.quota.put_back(self._cost, self._until_us)
 
@@ -306,7 +306,7 @@ def _has_waited(request: Request) -> bool:
 
 
 def _name(claim: Claim) -> _Name | None:
-    """Of the entry that it is spent from; None if from none."""
+    """Return the name of the entry that *claim* is spent from; None if there is none."""
     lease = claim.limit.prefetch_quota
     if lease is None or claim.cost == 0:
         return None
@@ -315,7 +315,7 @@ def _name(claim: Claim) -> _Name | None:
 
 
 def _entry(held: _Held, name: _Name, limit: Limit) -> _Entry:
-    """Its entry, which is now the last to be evicted."""
+    """Return the entry of *name*, which is now the last to be evicted."""
     entry = held.entries.pop(name) if name in held.entries else _Entry(name, limit)
     held.entries[name] = entry
     if len(held.entries) > _MOST_ENTRIES:
@@ -329,10 +329,10 @@ def _drop(held: _Held, entry: _Entry) -> None:
     held.quick.pop(entry.alias, None)
 
 
-def _answer_at_once(held: _Held, entry: _Entry, claim: Claim) -> None:
-    """Let `Prefetcher.spend` answer from what was just taken, where the call alone says whose it is."""
+def _enable_quick_spend(held: _Held, entry: _Entry, claim: Claim) -> None:
+    """Let `Prefetcher.spend` use the units that were just taken, if a call alone identifies the entry."""
     limit: Limit = claim.limit
-    held.quick.pop(entry.alias, None)  # the answer that it had is of another taking
+    held.quick.pop(entry.alias, None)  # its old decision is from earlier units
     if limit.scope != "global" or limit.of_tier is not None or limit.by_value or claim.cost != limit.cost:
         return
     entry.cost, entry.limit, entry.alias = (
@@ -344,8 +344,8 @@ def _answer_at_once(held: _Held, entry: _Entry, claim: Claim) -> None:
     held.quick[entry.alias] = entry
 
 
-def _enlarged(request: Request, entries: dict[int, _Entry], taking: dict[int, int]) -> Request:
-    """The same request for so many units ahead. It passes only if no job waits, and keeps no position."""
+def _enlarge(request: Request, entries: dict[int, _Entry], taking: dict[int, int]) -> Request:
+    """Return *request* with the units to prefetch. It is granted only if no job waits, and gets no position."""
     claims = list(request.claims)
     for number, units in taking.items():
         entry, claim = entries[number], claims[number]

@@ -30,16 +30,16 @@ class RateLimited(ThrottleError):
 
     In the whole fleet, the key that the job was counted under then admits no job until *retry_after* is over. A longer
     pause that is in force remains. Units count as used evenly until then, so no burst follows. The job is deferred
-    until the end of the pause and runs again, which counts as no retry. Its `max_wait` limits how often that may
+    until the end of the pause and runs again, which does not count as a retry. Its `max_wait` limits how often that may
     happen. In a job without limits, this is an error like any other.
 
     Args:
-        retry_after: Seconds, or a timedelta, until downstream will answer again. Default: 30 seconds.
-        limit: Which of the job's limits is paused, or its name. Default: the job's `throttle_on_429`, else all of its
-            limits but those of concurrency; those of them with `adapt=ByLatency(…)` have fewer slots all the same.
+        retry_after: Seconds, or a timedelta, until downstream accepts requests again. Default: 30 seconds.
+        limit: The limit of the job that is paused, or its name. Default: the job's `throttle_on_429`, or all of its
+            limits except concurrency limits. By default, `adapt=ByLatency(…)` also reduces the slots of the latter.
 
     Raises:
-        ConfigurationError: *retry_after* is no number of seconds from 0 to 366 days, or *limit* is neither a limit
+        ConfigurationError: *retry_after* is not a number of seconds from 0 to 366 days, or *limit* is neither a limit
             nor a name.
     """
 
@@ -52,7 +52,7 @@ class RateLimited(ThrottleError):
             )
         if limit is not None and not isinstance(limit, (Limit, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limit must be a limit of the job, or its name, not {limit!r}")
-        super().__init__(seconds)  # some frameworks build it again from these
+        super().__init__(seconds)  # some frameworks rebuild the error from these arguments
         self.retry_after = float(seconds)
         self.limit = limit
 

@@ -1,4 +1,4 @@
-"""The limits that a limiter knows by name. Refuses two definitions of one name, and calls that can never work."""
+"""The limits that a limiter knows by name. Rejects two definitions of one name, and calls that can never work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["LimitRegistry"]
 
 class LimitRegistry:
     """
-    One name, one definition: of the limits that are alive.
+    Each name has one definition, among the limits that exist.
 
     A limit owns its name from its declaration, or from its second call, for as long as the object exists. A limit that
     is made for one call is forgotten after the call, so it takes no memory and may be redefined at any time. Its old
@@ -26,7 +26,7 @@ class LimitRegistry:
     def __init__(self) -> None:
         self._limits: dict[str, _Known] = {}
         self.let_go: Callable[[], None] = lambda: None
-        """Called before two definitions are an error: lets go of limits that are only kept to be quick."""
+        """Called before two definitions raise an error: drops limits that only a cache keeps alive."""
 
     def add(self, limit: Limit) -> None:
         """

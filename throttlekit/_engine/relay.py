@@ -94,7 +94,7 @@ class Relay:
 
     def _remove(self, id: str, claims: Sequence[StoreClaim], *, keep: bool = False) -> None:
         if claims:
-            with suppress(StoreUnavailable):  # it is removed once it is woken again
+            with suppress(StoreUnavailable):  # otherwise it is removed once it is woken again
                 self._store.forget(claims, [id], "", keep=keep)
 
 
@@ -103,7 +103,7 @@ def read_note(waker: Waker[Any], note: Mapping[str, Any], item: Any, ends_in_us:
     Read a note of a `Relay`, as if it were the answer to a request of this process.
 
     Args:
-        item: What *waker* starts once the job is woken, if it waits.
+        item: The object that *waker* starts once the job is woken, if it waits.
         ends_in_us: As for `Waker.apply_answer`.
 
     Raises:
@@ -121,7 +121,7 @@ def read_note(waker: Waker[Any], note: Mapping[str, Any], item: Any, ends_in_us:
         id = str(note["id"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigurationError(
-            f"a note to the waker is not one that this throttlekit can read ({error!r}): "
+            f"this release of throttlekit cannot read a note to the waker ({error!r}): "
             "do the workers run another release? Update the waker first"
         ) from None
     reason = Reason.ALLOWED if kept is None else Reason.EXHAUSTED

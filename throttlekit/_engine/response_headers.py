@@ -21,7 +21,7 @@ _SECONDARY = 60.0  # GitHub: "wait for at least one minute"
 
 class Reading(NamedTuple):
     """
-    What a response reports of one limit of the service downstream. None: the response does not report that value.
+    One limit of the service downstream, as a response reports it. None: the response does not report that value.
 
     Attributes:
         unit: What the limit counts.
@@ -49,7 +49,7 @@ class Reading(NamedTuple):
 
 class Said(NamedTuple):
     """
-    What one response reports.
+    The limits that one response reports.
 
     Attributes:
         readings: The readings, in the order of `DIALECTS`. Empty for a response from a cache, which is out of date.
@@ -80,7 +80,7 @@ class Said(NamedTuple):
 
 
 def _rate_limit(fields: Fields) -> list[Reading]:
-    """Since version 8 a list of policies; in version 7 one policy in words."""
+    """Read `RateLimit`: a list of policies since version 8, one policy as `limit=…, remaining=…` in version 7."""
     text = fields.text("ratelimit")
     said = parameters_in(text)
     if "reset" in said:
@@ -125,7 +125,7 @@ def _family(prefix: str, *, first: str = "") -> Callable[[Fields], list[Reading]
 
 
 def _of_each_unit(pattern: str, units: Mapping[str, Unit]) -> Callable[[Fields], list[Reading]]:
-    """Limit, remaining and reset of each unit, where the limits are buckets. *pattern* has {unit} and {what}."""
+    """Read limit, remaining and reset of each unit. These limits are buckets. *pattern* has {unit} and {what}."""
 
     def read(fields: Fields) -> list[Reading]:
         readings: list[Reading] = []
@@ -170,7 +170,7 @@ def _retry_after(fields: Fields) -> float | None:
 
 
 def _secondary(fields: Fields) -> float | None:
-    """GitHub denies while requests remain: a secondary limit, which has no headers of its own."""
+    """Detect GitHub's secondary limit, which has no headers: GitHub denies although requests remain."""
     if not (fields.text("x-github-request-id") or fields.text("x-github-media-type")):
         return None
     denied = fields.status in (None, 403, 429)

@@ -21,23 +21,23 @@ _T = TypeVar("_T")
 _PERIOD_US, _SLOW_PERIOD_US, _LONGEST_PERIOD_US, _OWNER_PERIOD_US = 500_000, 5_000_000, 60_000_000, 300_000
 """
 Wakes may be lost, so a process looks periodically at a list where its jobs wait: every .5 s, or every 5 s if the limit
-is slow. If many processes have jobs there, each looks less often, so that all together look every .3 s; but each of
-them at least once a minute. Simulated: 200 processes at 1/s make 11.6 operations a job, and 43 if each looks every 5 s.
+is slow. If many processes have jobs there, each looks less often, so that together they look every .3 s, but each at
+least once a minute. Simulated: 200 processes at 1/s make 11.6 operations a job, and 43 if each looks every 5 s.
 """
 _NEVER_US = 2**62
 _IDS_NAMED = 8
 """How many ids of the first jobs a look names, to find those that the store does not know."""
 AHEAD_US = 2_000
 """
-How long before the time for which it was woken a job makes its request, because the request takes a while. A job of a
-window or a log does not, because it would be denied if it were early.
+A woken job makes its request this long before its time, because the request takes a while. A job of a window or a log
+does not, because it would be denied if it were early.
 """
 _SAME_LOOK_US = 10_000
-"""Looks that are requested within this time of each other are one look."""
+"""Requested looks whose times differ by less than this are one look."""
 
 
 def _look_period_us(algorithm: Algorithm, owners: int) -> int:
-    """How often a process looks at a list where *owners* have jobs: with many, each of them less often."""
+    """Return how often a process looks at a list on which *owners* processes have jobs."""
     if algorithm.estimates:
         return _PERIOD_US
     unit_us = algorithm.mark // 1000
@@ -61,7 +61,7 @@ class _Held(Generic[_T]):
     at_us: int | None = None
     """When it may request its units. None: it waits."""
     until_us: int = _NEVER_US
-    """When it makes a request although it was not woken."""
+    """When it makes a request even if it was not woken."""
 
     @property
     def due_us(self) -> int:
@@ -71,13 +71,13 @@ class _Held(Generic[_T]):
 @dataclass(slots=True, eq=False)
 class _List:
     """
-    What the process knows of one list.
+    One list, as this process knows it.
 
     Attributes:
-        ids: The jobs that it holds.
-        owners: How many processes have jobs there.
+        ids: The jobs that the process holds.
+        owners: How many processes have jobs on the list.
         periodic_us: The time of its next periodic look.
-        asked_us: The looks that the store requested: a sooner look does not replace a later one.
+        requested_us: The looks that the store requested: a sooner look does not replace a later one.
     """
 
     claim: StoreClaim
@@ -85,14 +85,14 @@ class _List:
     ids: dict[str, None] = field(default_factory=dict)
     owners: int = 1
     periodic_us: int = _NEVER_US
-    asked_us: list[int] = field(default_factory=list)
+    requested_us: list[int] = field(default_factory=list)
 
     @property
     def look_us(self) -> int:
-        return min((self.periodic_us, *self.asked_us))
+        return min((self.periodic_us, *self.requested_us))
 
     def period_us(self) -> int:
-        """How often the process looks: with many processes, each of them less often."""
+        """Return how often the process looks at the list."""
         return _look_period_us(self.claim.algorithm, self.owners)
 
 
@@ -101,7 +101,7 @@ class Room(Generic[_T]):
     Holds jobs that wait. The caller holds a lock, and all times are microseconds of the caller's clock.
 
     Args:
-        ahead_us: How long before the time for which it was woken a job is started: at least `AHEAD_US`.
+        ahead_us: How long before its time a woken job is started: at least `AHEAD_US`.
     """
 
     def __init__(self, ahead_us: int = AHEAD_US) -> None:
@@ -136,7 +136,7 @@ class Room(Generic[_T]):
             until_us: When the job makes a request even if it was not woken, because its longest wait is over.
 
         Returns:
-            The item that was held for this id before: a second copy of its message came.
+            The item that was held for this id before, if this is a second copy of its message.
         """
         before = self.release(id)
         known = self._lists.setdefault(claim.bucket, _List(claim, epoch))
@@ -156,7 +156,7 @@ class Room(Generic[_T]):
         return before
 
     def release(self, id: str) -> _T | None:
-        """Let go of a job that waits no longer."""
+        """Remove a job that no longer waits. Return its item."""
         held = self._held.pop(id, None)
         if held is None:
             return None
@@ -169,7 +169,7 @@ class Room(Generic[_T]):
         return held.item
 
     def hold_until(self, id: str, item: _T, at_us: int) -> _T | None:
-        """Hold a job that waits on no list, or was woken and could not be started, until *at_us*. Returns as `hold`."""
+        """Hold a job until *at_us*: it waits on no list, or was woken and could not be started. Returns like `hold`."""
         before = self.release(id)
         self._busy.pop(id, None)
         self._held[id] = held = _Held(id, item, "", self._ahead_us)
@@ -177,7 +177,7 @@ class Room(Generic[_T]):
         return before
 
     def release_all(self) -> list[_T]:
-        """Let go of all jobs that wait, in the order in which they came."""
+        """Remove all waiting jobs. Return their items, in the order in which they arrived."""
         items = [held.item for held in self._held.values()]
         self._held.clear()
         self._lists.clear()
@@ -200,7 +200,7 @@ class Room(Generic[_T]):
     # Wakes and looks
 
     def apply_wakes(self, wakes: Sequence[Wake], now_us: int) -> list[str]:
-        """Note wakes. Returns the ids of jobs that this process knows nothing of."""
+        """Apply wakes. Return the ids of jobs that this process does not know."""
         unknown: list[str] = []
         for id, in_us in wakes:
             held = self._held.get(id)
@@ -213,16 +213,16 @@ class Room(Generic[_T]):
         return unknown
 
     def look_in(self, claim: StoreClaim, in_us: int, now_us: int) -> None:
-        """Look at the list of *claim*, of one unit, in so long: whether jobs wait there in this process or not."""
+        """Schedule a look at the list of *claim*, of one unit, in *in_us*, even if this process has no jobs there."""
         known = self._lists.setdefault(claim.bucket, _List(claim))
         at_us = now_us + in_us
-        if not any(abs(each - at_us) < _SAME_LOOK_US for each in known.asked_us):
-            known.asked_us.append(at_us)
+        if not any(abs(each - at_us) < _SAME_LOOK_US for each in known.requested_us):
+            known.requested_us.append(at_us)
 
     def look_at_all(self, now_us: int) -> None:
         """Look now at every list where jobs wait."""
         for known in self._lists.values():
-            known.asked_us.append(now_us)
+            known.requested_us.append(now_us)
 
     def request_first(self, now_us: int, but: Sequence[str]) -> None:
         """
@@ -248,7 +248,7 @@ class Room(Generic[_T]):
         for known in list(self._lists.values()):
             if known.look_us > now_us:
                 continue
-            known.asked_us = [at_us for at_us in known.asked_us if at_us > now_us]
+            known.requested_us = [at_us for at_us in known.requested_us if at_us > now_us]
             known.periodic_us = now_us + known.period_us() if known.ids else _NEVER_US
             self._forget_idle(known)
             waiting = (id for id in known.ids if self._held[id].at_us is None)
@@ -256,7 +256,7 @@ class Room(Generic[_T]):
         return found
 
     def apply_look(self, claim: StoreClaim, look: Look, now_us: int) -> list[str]:
-        """Note what a look found. Returns as `woken`."""
+        """Apply the result of a look. Returns like `apply_wakes`."""
         known = self._lists.get(claim.bucket)
         if known is not None:
             known.owners = max(1, look.owners)
@@ -267,14 +267,14 @@ class Room(Generic[_T]):
         return self.apply_wakes(look.wakes, now_us)
 
     def next_us(self, *, with_ready: bool = True) -> int | None:
-        """When there is something to do next: a look, or, if *with_ready*, a job that may ask."""
+        """Return the time of the next look or, if *with_ready*, of the next job that may make its request."""
         while self._ready and self._held.get(self._ready[0][2].id) is not self._ready[0][2]:
             heapq.heappop(self._ready)
         ready = [self._ready[0][0]] if self._ready and with_ready else []
         return min((*ready, *(each.look_us for each in self._lists.values())), default=None)
 
     def _note_epoch(self, known: _List, epoch: str, now_us: int) -> None:
-        """All jobs ask again if the list is a new one, or is gone: the store has lost its state."""
+        """If the list is new or gone, the store has lost its state: let all jobs make their requests again."""
         if known.epoch not in ("", epoch):
             self._request_again(known.ids, now_us)
         known.epoch = epoch
@@ -295,19 +295,19 @@ class Room(Generic[_T]):
         heapq.heappush(self._ready, (held.due_us, self._number, held))
 
     def _forget_idle(self, known: _List) -> None:
-        if not known.ids and not known.asked_us:
+        if not known.ids and not known.requested_us:
             self._lists.pop(known.claim.bucket, None)
 
 
 class Stop:
     """
-    A list whose jobs something holds back that the store does not know, like an operator's pause.
+    A list that is stopped by something unknown to the store, like an operator's pause.
 
     Attributes:
-        at_us: When the jobs that it delays make their next requests.
-        ids: These jobs, in the order in which they asked first, and whether they have positions.
-        positions: How many have. If one has, the store learns that no thread is free for the list; then those without
-            ask later than those with, as they would pass before all that wait.
+        at_us: When the stopped jobs make their next requests.
+        ids: These jobs, in the order of their first requests, and whether each has a position.
+        positions: How many have one. If any has, the process reports no free thread for the list to the store. Jobs
+            without a position then make their requests after the others; otherwise they would be granted first.
     """
 
     __slots__ = ("at_us", "ids", "positions")

@@ -1,4 +1,4 @@
-"""`current()`: in a body, the decision of its job, the correction of its cost, and reports of responses."""
+"""`current()`: in a body, read the decision of its job, correct its cost, and apply responses."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from throttlekit.errors import ConfigurationError, LeaseLost, StoreUnavailable
 from throttlekit.hookspecs import Outcome
 from throttlekit.stores.base import Slowing
 
-__all__ = ["NOTHING", "RUNNING", "Holder", "Running", "check_held", "current", "falling", "falling_of"]
+__all__ = ["NOTHING", "RUNNING", "Holder", "Running", "check_held", "current", "slowing_of", "slowings_of"]
 
 _log = logging.getLogger("throttlekit")
 _settle_failed, _slow_failed = Every(), Every()
 
 
 class Holder(Protocol):
-    """What a running body needs of a limiter."""
+    """The methods of a limiter that a running body calls."""
 
     @property
     def events(self) -> EventDispatcher: ...
@@ -54,12 +54,12 @@ class Holder(Protocol):
 
 class Running:
     """
-    What `throttlekit.current()` gives to a body.
+    The running job, which `throttlekit.current()` returns in its body.
 
     Attributes:
-        decision: The decision that let the job run; None outside a throttled job.
-        lost: Whether another job has this one's slot of a concurrency limit by now, or may have: its lease could not be
-            renewed in time. The body runs on; it can leave undone what one job too many must not do.
+        decision: The decision that admitted the job; None outside a throttled job.
+        lost: Whether another job may have this job's slot of a concurrency limit by now, because its lease could not be
+            renewed in time. The body continues; it can skip steps that one job too many must not do.
     """
 
     __slots__ = ("__weakref__", "_decision", "_job", "_limiter", "_pid", "_read", "_settling", "_started_at", "lost")
@@ -81,7 +81,7 @@ class Running:
 
     @property
     def decision(self) -> Decision | None:
-        if self._read is not None:  # few bodies read it, and that takes longer than all else here
+        if self._read is not None:  # read on demand: few bodies need the decision, and reading it is slow
             with self._lock:
                 if self._read is not None:
                     self._decision, self._read = self._read(), None
@@ -89,15 +89,15 @@ class Running:
 
     @property
     def _lock(self) -> threading.RLock:
-        renew_lock_after_fork(self, "_settling", threading.RLock)  # here: few bodies use it, and that costs more
+        renew_lock_after_fork(self, "_settling", threading.RLock)  # on demand: few bodies use it, and this is slow
         return self._settling
 
     def check(self) -> None:
         """
-        For a body that would rather end than be one too many: call it before what matters.
+        Raise an error if the job has lost its slot. Call it before a step that one job too many must not do.
 
         Raises:
-            LeaseLost: The job has lost its slot; see `lost`. To the framework it is an error like any other.
+            LeaseLost: The job has lost its slot; see `lost`. The framework handles this like any other error.
         """
         if self.lost:
             raise LeaseLost("this job's slot of a concurrency limit is lost: its lease could not be renewed in time")
@@ -121,7 +121,7 @@ class Running:
             limiter.events.emit_finished(job, decision, _outcome(error), time.monotonic() - self._started_at)
 
     def _decision_for_events(self) -> Decision | None:
-        """The decision; None too if its receipt cannot be read: a plugin that listens must not end the body by that."""
+        """Return the decision; None also if its receipt cannot be read, because events must not fail the body."""
         try:
             return self.decision
         except ConfigurationError:
@@ -143,30 +143,30 @@ class Running:
 
     def settle(self, actual: int, *, limit: Limit | None = None) -> None:
         """
-        Say what the job took in the end: `Limiter.settle`, for the decision that let it run. May be said again
-        as more becomes known: *actual* is always the whole.
+        Correct the cost of the job, as `Limiter.settle` does for its decision. May be called several times: *actual* is
+        always the total.
 
-        Outside a throttled job, and for one that runs uncharged, nothing is done: a body can be called by
-        tests and by hand. If the store does not answer, the job goes on, and stays charged as it was: what it was to
-        give back is not given back later, for it may have been.
+        Does nothing outside a throttled job, and for one that runs uncharged, so that tests can call a body directly.
+        If the store does not answer, the job continues, and its charge stays. Units are then not refunded later,
+        because the store may have refunded them already.
 
         Raises:
             ConfigurationError: As for `Limiter.settle`.
         """
         if isinstance(actual, bool) or not isinstance(actual, int) or actual < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
-                f"settle takes the units that the job took, a whole number, not {safe_repr(actual)}"
+                f"settle takes the units that the job used, a whole number, not {safe_repr(actual)}"
             )
         with self._lock:
             self._settle(actual, limit)
 
     def done(self, limit: Limit) -> None:
         """
-        Give back the slot of *limit* that this job's workflow holds (`held_by=`), now: for its last job, once nothing
-        more is done that the slot is for. Call it in a `finally`, if no retry of the job is to find the slot held.
+        Release now the slot of *limit* that this job's workflow holds (`held_by=`). The last job of the workflow calls
+        it, when the slot is no longer needed. Call it in a `finally` if a retry must not find the slot held.
 
-        Outside a throttled job nothing is done. If the store does not answer, the slot is given back as
-        `Limiter.release` says.
+        Does nothing outside a throttled job. If the store does not answer, the slot is released later, as with
+        `Limiter.release`.
 
         Raises:
             ConfigurationError: *limit* has no `held_by=`.
@@ -180,7 +180,7 @@ class Running:
             self._decision = replace(self.decision, charged=others)
         if mine:
             self._limiter.release_all(mine, ran=True, done=True)
-        elif self._job is not None:  # it runs uncharged
+        elif self._job is not None:  # the job runs uncharged
             self._limiter.done(limit, job=self._job)
 
     def apply_response(
@@ -193,14 +193,14 @@ class Running:
         output_tokens: Limit | None = None,
     ) -> None:
         """
-        Apply what the partner's *response* says of its limits, as `Limiter.apply_response` does, to the limits and keys
-        that this job was charged under. Outside a throttled job, and for one that runs uncharged, nothing is done.
+        Apply the rate-limit headers of the partner's *response*, as `Limiter.apply_response` does, to the limits and
+        keys that this job was charged under. Does nothing outside a throttled job, or if it runs uncharged.
 
         Args:
             response: As for `Limiter.apply_response`.
-            limit: Which of the job's limits counts downstream's requests. Default: its only one, besides those named
-                here and those of concurrency, unless its cost is a callable.
-            tokens, input_tokens, output_tokens: Which of them count tokens.
+            limit: The limit of the job that counts requests to the partner. Default: the only one, apart from those
+                that count tokens and concurrency limits, unless its cost is a callable.
+            tokens, input_tokens, output_tokens: The limits of the job that count tokens.
 
         Raises:
             ConfigurationError: A limit is not one of the job's, has no rate, or it is not clear which is meant.
@@ -215,7 +215,7 @@ class Running:
         `adapt=` reduce their rates or slots, unless they were reduced since the job was admitted. `RateLimited` does
         this by itself.
 
-        Outside a throttled job nothing is done, and neither if the store does not answer.
+        Does nothing outside a throttled job, or if the store does not answer.
 
         Args:
             limit: One of the job's limits, or its name. Default: each that has `adapt=`.
@@ -226,7 +226,7 @@ class Running:
         if self._limiter is None or self.decision is None:
             return
         try:
-            self._limiter.slow_down(falling_of(self.decision, limit))
+            self._limiter.slow_down(slowings_of(self.decision, limit))
         except StoreUnavailable as error:
             if _slow_failed.due():
                 _log.warning("%s. The overload of the partner could not be stored.", error)
@@ -237,7 +237,7 @@ class Running:
         try:
             self._decision = self._limiter.settle(self.decision, actual=actual, limit=limit)
         except StoreUnavailable as error:
-            # It may have been given back all the same: to be sure, it is not given back again.
+            # The store may have refunded the units all the same, so they must not be refunded again.
             meant = settled_of(self.decision, limit)
             charged = [
                 each._replace(cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged
@@ -256,7 +256,7 @@ def check_held(limit: Limit) -> None:
     """
     if not isinstance(limit, Limit) or limit.held_by is None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(
-            f"{safe_repr(limit)} has no held_by=: each of its slots is given back when the body that holds it has ended"
+            f"{safe_repr(limit)} has no held_by=: each of its slots is released when the body that holds it has ended"
         )
 
 
@@ -273,34 +273,34 @@ RUNNING: ContextVar[Running] = ContextVar("throttlekit_running", default=NOTHING
 
 
 def current() -> Running:
-    """The job that runs in this thread or task. Outside of one, its `decision` is None and `settle` does nothing."""
+    """Return the job that runs in this thread or task. Outside a job, `decision` is None and `settle` does nothing."""
     return RUNNING.get()
 
 
-def falling(claim: Claim, granted_us: int | None = None) -> tuple[Limit, Slowing]:
+def slowing_of(claim: Claim, granted_us: int | None = None) -> tuple[Limit, Slowing]:
     """
-    The fall of a limit, for the key of *claim*.
+    Return the slow-down of a limit after a 429, for the key of *claim*.
 
     Args:
-        granted_us: When the refused job was admitted; None: not known, and the fall counts in any case.
+        granted_us: When the job that got the 429 was admitted. None: not known; the slow-down counts in any case.
 
     Raises:
-        ConfigurationError: It has no `adapt=`.
+        ConfigurationError: The limit has no `adapt=`.
     """
     limit = claim.limit
     if limit.adapt is None:
-        raise ConfigurationError(f"limit {limit.name!r} has no adapt=, so it never falls")
+        raise ConfigurationError(f"limit {limit.name!r} has no adapt=, so it cannot be slowed down")
     if isinstance(limit.adapt, SlotAdapt):
         return limit, Slowing(claim.claim, Drop(granted_us))
     return limit, Slowing(claim.claim, limit.adapt.refusal(limit.amount, limit.period_us, granted_us))
 
 
-def falling_of(decision: Decision, limit: Limit | str | None) -> list[tuple[Limit, Slowing]]:
+def slowings_of(decision: Decision, limit: Limit | str | None) -> list[tuple[Limit, Slowing]]:
     """
-    The falls that a job means which *decision* let run.
+    Return the slow-downs after a 429 or an overload of the job that *decision* admitted.
 
     Args:
-        limit: The one that is meant, or its name. None: each of its limits that has `adapt=`.
+        limit: The limit to slow down, or its name. None: each of the job's limits that has `adapt=`.
 
     Raises:
         ConfigurationError: *limit* is not one that the decision charged, or has no `adapt=`.
@@ -310,4 +310,4 @@ def falling_of(decision: Decision, limit: Limit | str | None) -> list[tuple[Limi
     if name is not None and not charged and decision.charged:
         names = ", ".join(repr(each.limit.name) for each in decision.charged)
         raise ConfigurationError(f"limit {name!r} is not one that the decision charged; it charged {names}")
-    return [falling(under(each), each.at_us) for each in charged if name is not None or each.limit.adapt is not None]
+    return [slowing_of(under(each), each.at_us) for each in charged if name is not None or each.limit.adapt is not None]

@@ -44,13 +44,13 @@ class StoreCalendar:
         self._ahead_us = store_us - self._clock_us()
 
     def note_answer(self, attempt: Attempt, answer: Answer | Exception) -> None:
-        """Learn the time from the store's *answer* to *attempt*, if the attempt needs it."""
+        """Take the time from the store's *answer* to *attempt*, if the attempt needs it."""
         if isinstance(answer, Answer) and needs_calendar(attempt):
             self.set(answer.now_us)
 
     def now_us(self, store: Store, claims: Sequence[StoreClaim]) -> int:
         """
-        The approximate time by the clock of *store*. If it is not known, a peek of *claims* reads it.
+        Return the approximate time by the clock of *store*. If it is not known, read it by a peek of *claims*.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -62,7 +62,7 @@ class StoreCalendar:
 
     def dated(self, attempt: Attempt, store: Store) -> Attempt:
         """
-        *attempt* with the offsets of the store's time, where this process's clock is a day or more from it.
+        Return *attempt* with the offsets of the store's time, if this process's clock is wrong by a day or more.
 
         Raises:
             StoreUnavailable: The time is not known yet, and the store did not answer.
@@ -73,8 +73,8 @@ class StoreCalendar:
         if abs(now_us - time.time_ns() // 1000) < DAY_US:
             return attempt
         claims = [
-            replace(asked, algorithm=claim.limit.bind(claim.cost, now_us)) if claim.limit.in_zone else asked
-            for claim, asked in zip(attempt.claims, attempt.request.claims, strict=True)
+            replace(store_claim, algorithm=claim.limit.bind(claim.cost, now_us)) if claim.limit.in_zone else store_claim
+            for claim, store_claim in zip(attempt.claims, attempt.request.claims, strict=True)
         ]
         return attempt._replace(request=attempt.request._replace(claims=claims))
 
@@ -90,13 +90,13 @@ def needs_calendar(attempt: Attempt) -> bool:
 @dataclass(slots=True, eq=False)
 class Stores:
     """
-    Where limits are counted.
+    The stores of one limiter.
 
     Attributes:
         shared: The limiter's store, behind its circuit breaker.
         in_process: Counts limits of scope "process".
-        returns: Gives back slots of the shared store that no process may know of.
-        calendar: Knows the time of the shared store.
+        returns: Releases slots that the shared store may have granted without an answer.
+        calendar: Estimates the time of the shared store.
     """
 
     shared: StoreAccess
@@ -109,8 +109,8 @@ class Stores:
 
     def decide(self, request: Request) -> Answer:
         """
-        Decide *request* in the shared store. If the caller gets no answer, the slots of *request* are given back: the
-        store may have granted them all the same.
+        Decide *request* in the shared store. If the caller gets no answer, the slots of *request* are released, because
+        the store may have granted them all the same.
         """
         try:
             return self.shared.decide(request.claims, request.requester, attempt=request.attempt)
@@ -137,7 +137,7 @@ class Stores:
             self.returns.owe(slots, after)
 
     def abandon(self, attempt: Attempt) -> None:
-        """Give back the slots that *attempt* was granted: its caller was interrupted before the body began."""
+        """Release the slots of *attempt*: its caller was interrupted before the body began."""
         in_process = {claim.claim.bucket for claim in attempt.claims if claim.in_process}
         slots = slots_of(attempt.request)
         self.in_process.settle([each for each in slots if each.bucket in in_process])
@@ -148,14 +148,14 @@ class Stores:
         return self.in_process if limit.scope == "process" else self.shared
 
     def each(self, claims: Sequence[Claim]) -> Iterator[tuple[Store, list[Claim]]]:
-        """Each store with its part of *claims*; first the one that always answers."""
+        """Yield each store with its part of *claims*; first the store that always answers."""
         for store, own in ((self.in_process, True), (self.shared, False)):
             part = [claim for claim in claims if claim.in_process is own]
             if part:
                 yield store, part
 
     def slow(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None:
-        """Slow limits down for a while; see `Store.slow`. First those that only this process counts."""
+        """Slow limits down for a while, first those of scope "process"; see `Store.slow`."""
         for store, own in ((self.in_process, True), (self.shared, False)):
             part = [slowing for limit, slowing in slowings if (limit.scope == "process") is own]
             if part:
@@ -190,7 +190,7 @@ class Stores:
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
-        """Hear of the wakes of *owner* that others make, in both stores. Returns what ends that."""
+        """Receive the wakes of *owner* from both stores. Returns a function that ends this."""
         ends = [store.listen(owner, on_wakes, missed) for store in (self.in_process, self.shared)]
 
         def end() -> None:
@@ -203,7 +203,7 @@ class Stores:
         return self.in_process if self.in_process.has_list(claim.bucket) else self.shared
 
     def settle(self, decision: Decision, actual: int, limit: Limit | None) -> Decision:
-        """Correct what *decision* charged; see `Limiter.settle`. One round trip at most."""
+        """Correct the charges of *decision*; see `Limiter.settle`. One round trip at most."""
         meant = settled_of(decision, limit)
         charged = tuple(
             each._replace(cost=each.limit.check_units(actual)) if each in meant else each for each in decision.charged
@@ -212,7 +212,7 @@ class Stores:
             corrections: list[Correction] = []
             for before, after in zip(decision.charged, charged, strict=True):
                 if before.bucket and (before.limit.scope == "process") is own and before.cost != after.cost:
-                    # The difference, rounded up: that also holds for a cost that was charged together with others.
+                    # The difference, rounded up: this is right also for a cost that was charged together with others.
                     algorithm = before.limit.bind(after.cost - before.cost, self._around_us(before))
                     corrections.append(Correction(before.bucket, algorithm, before.at_us, algorithm.size))
             if corrections:
@@ -221,7 +221,7 @@ class Stores:
         return replace(decision, charged=charged, cost=cost)
 
     def _around_us(self, charged: Charged) -> int:
-        """About what time it is for the limit of *charged*, by the clock of its store if that matters."""
+        """Return the approximate time for the limit of *charged*, by the clock of its store if that matters."""
         now_us, limit = time.time_ns() // 1000, charged.limit
         if not limit.in_zone or limit.scope == "process":
             return now_us

@@ -1,4 +1,4 @@
-"""`acquire_many`: take up to n units of one limit. It looks first, and then takes what the look found free."""
+"""`acquire_many`: take up to n units of one limit. It peeks first, and then takes the units that were free."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["UpTo"]
 
 class UpTo:
     """
-    The questions of one `acquire_many`: what to look for, and then what to take. Each is put without a job, so that
-    only what waiting jobs leave passes, and each is charged whole or not at all.
+    The requests of one `acquire_many`: first a peek, and then requests to take units. They are made without a job, so
+    that waiting jobs go first. Each is charged completely or not at all.
 
     Args:
         in_force: See `Limiter.in_force`.
 
     Attributes:
-        limit, key: For each question.
-        most: What to look for.
-        cost: What to take next; 1 until there was a look.
+        limit, key: The limit and the key of each request.
+        most: The cost of the peek.
+        cost: The cost of the next request; 1 until the peek.
 
     Raises:
         ConfigurationError: As `Limiter.acquire_many` does.
@@ -48,11 +48,11 @@ class UpTo:
         call = Call([limit], job, key)
         resolver.registry.check(call)
         if isinstance(limit, Concurrency):
-            raise ConfigurationError(f"limit {limit.name!r} gives slots, each to its own holder: take them one by one")
+            raise ConfigurationError(f"limit {limit.name!r} grants slots, each to one holder: take them one by one")
         if limit.scope in ("queue", "job"):
             raise ConfigurationError(
-                f"limit {limit.name!r} counts each {limit.scope} apart: acquire_many needs a limit that counts all "
-                "together, or by key="
+                f"limit {limit.name!r} counts each {limit.scope} separately: acquire_many needs a limit that counts "
+                "all together, or by key="
             )
         if limit.check_units(most) < 1:
             raise ConfigurationError(f"limit {limit.name!r}: acquire_many takes up to a number of at least 1, not 0")
@@ -64,7 +64,7 @@ class UpTo:
         self._again = False
 
     def take(self, peek: Callable[..., Decision], acquire: Callable[..., Decision]) -> Decision:
-        """Look with *peek*, and take with *acquire*. An `AsyncLimiter` does the same with its own."""
+        """Call *peek*, and then *acquire*. An `AsyncLimiter` does the same with its own methods."""
         with suppress(StoreUnavailable):
             self.apply_peek(peek(self.limit, key=self.key, cost=self.most))
         decision = acquire(self.limit, key=self.key, cost=self.cost)
@@ -77,7 +77,7 @@ class UpTo:
         self.cost = _free(decision, self.most)
 
     def smaller(self, decision: Decision) -> bool:
-        """Whether to take fewer after *decision*: other callers took units since the look. At most twice."""
+        """Whether to request fewer after *decision*, because other callers took units since the peek. At most twice."""
         if decision.allowed or self.cost == 1:
             return False
         self.cost = 1 if self._again else _free(decision, self.cost)
@@ -87,17 +87,17 @@ class UpTo:
 
 def _free(decision: Decision, cost: int) -> int:
     """
-    How many units would have passed where *cost* were decided on; 1 if none. A guess that is too high is denied, and
-    charges nothing.
+    Return how many units would have been granted in place of *cost*; 1 if none. If the estimate is too high, the
+    request is denied, and charges nothing.
     """
     if decision.allowed:
         return cost
     free = 0
     if isinstance(decision.limit, TokenBucket) and decision.reason in ("exhausted", "in line"):
-        size_us = decision.limit.bind(cost).size  # what is short of it is a time, of the jobs that wait too
+        size_us = decision.limit.bind(cost).size  # `retry_after` is the missing part of it, with the waiting jobs' part
         free = (size_us - round(decision.retry_after * 1_000_000)) * cost // size_us
     elif decision.reason == "exhausted" and decision.remaining >= cost:
-        free = cost // 2  # it is slowed down: how many pass is not known
+        free = cost // 2  # the limit is slowed down: how many are free is not known
     elif decision.reason == "exhausted":
         free = decision.remaining
     return max(1, min(free, decision.remaining, cost - 1))

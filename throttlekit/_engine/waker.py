@@ -3,7 +3,7 @@ The waiting jobs of one worker process, and the thread that starts them.
 
 Example: the store denies a job, so `apply_answer` puts it into the `Room`. Later the store wakes it: the wake arrives
 with the answer to another request, or on the channel (`on_wakes`). At its time, when a worker thread is free, the
-waker's thread calls *start*, and the job makes its request again. Wakes can be lost, so the thread also polls.
+waker's thread calls *start*, and the job makes its request again. Wakes may be lost, so it also looks periodically.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RETRY_US = 500_000
 """How long after a failed look, or a failed attempt to listen, the process tries again."""
 
 _LATER_US = 1_000_000
-"""How long after the jobs with positions the jobs without one check whether their list is still stopped."""
+"""On a stopped list, jobs without a position make their next requests this long after those with one."""
 
 _PASSED_ON_US = 60_000_000
 """How long a process remembers a job that it returned to its framework."""
@@ -48,14 +48,14 @@ class _Here(Generic[_T]):
     def __init__(self, ahead_us: int = AHEAD_US) -> None:
         self.owner = os.urandom(6).hex()
         self.room: Room[_T] = Room(ahead_us)
-        self.reported_full: set[str] = set()
+        self.full_lists: set[str] = set()
         self.attempts: dict[str, str] = {}
         """The attempts of jobs whose request got no answer: their next request is the same attempt."""
         self.waited: dict[str, tuple[int, Waited]] = {}
         """How long the jobs of this process have waited, and when they began to; until they end."""
         self.stops: dict[str, Stop] = {}
         self.stopped: dict[str, str] = {}
-        """For each job that is stopped, the bucket of its `Stop`."""
+        """For each stopped job, the bucket of its `Stop`."""
         self.passed_on: dict[str, int] = {}
         """The jobs that were returned to their framework, in that order, and until when they are remembered."""
         self.changed = threading.Condition()
@@ -80,7 +80,7 @@ class _Here(Generic[_T]):
         self.leave_stop(id)
 
     def stop(self, id: str, bucket: str, at_us: int, *, has_position: bool) -> int:
-        """Note that a job waits on a stopped list. Returns when it makes its next request: with the others there."""
+        """Note that a job waits on a stopped list. Return the time of its next request: that of the other jobs."""
         known = self.stops.get(bucket)
         has_position = has_position or (known is not None and known.ids.get(id, False))
         self.leave_stop(id)
@@ -100,7 +100,7 @@ class _Here(Generic[_T]):
                 del self.stops[bucket]
 
     def resume(self, bucket: str) -> None:
-        """End the stop of a list: its jobs make their requests, in their order."""
+        """End the stop of a list, so that its jobs make their requests, in their order."""
         stop = self.stops.pop(bucket, None)
         if stop is None:
             return
@@ -112,7 +112,7 @@ class _Here(Generic[_T]):
             self.room.look_in(unit, 0, _now_us())
 
     def free_for(self, bucket: str, free: int) -> int:
-        """How many threads are free for the jobs of a list: none while it is stopped, so that no job is woken."""
+        """Return how many threads are free for a list: none while it is stopped, so that no job is woken."""
         stop = self.stops.get(bucket)
         return 0 if stop is not None and stop.positions else free
 
@@ -123,10 +123,10 @@ class _Here(Generic[_T]):
         else:
             self.room.done(id)
         self.leave_stop(id)
-        for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added, so none accumulate
+        for other, until_us in list(islice(self.passed_on.items(), 2)):  # one is added below, so none accumulate
             if until_us <= now_us:
                 self.forget(other)
-        self.passed_on.pop(id, None)  # it goes to the end
+        self.passed_on.pop(id, None)  # it moves to the end
         self.passed_on[id] = now_us + _PASSED_ON_US
         return item
 
@@ -142,8 +142,8 @@ class Waker(Generic[_T]):
             job no longer exists. If it raises, the job is started again later.
         give_back: Called with a message that the waker does not hold, so that it returns to its framework: an older
             copy of a message, or any message after `close`.
-        ahead_us: How long before the time for which it was woken a job is started: about the time until its request. At
-            most `EARLY_US`.
+        ahead_us: How long before its time a woken job is started: about the time from its start to its request. At most
+            `EARLY_US`.
         roams: Whether any process may take a job that this one holds. Then this process may not know that a job has
             waited before, and the job's entries may have another owner.
     """
@@ -205,8 +205,7 @@ class Waker(Generic[_T]):
         ends_in_us: Callable[[int], int | None] = lambda waited_us: None,
     ) -> tuple[Requester, str]:  # fmt: skip
         """
-        Note that a job makes a request. Returns the caller, and the id of the attempt, which is the same one if the
-        last request got no answer.
+        Note that a job makes a request. Returns the caller, and the attempt's id: the last one if its answer was lost.
 
         Args:
             ends_in_us: Takes how long the job has waited, and returns how much longer it may wait. None: any time.
@@ -220,7 +219,7 @@ class Waker(Generic[_T]):
                     here.resume(bucket)
             here.passed_on.pop(id, None)
             if not free:
-                here.reported_full.update(buckets)
+                here.full_lists.update(buckets)
             attempt = here.attempts.pop(id, "") or os.urandom(4).hex()
             for_us, denials, _ = here.waited_of(id)
         return Requester(caller, id, here.owner, free, ends_in_us(for_us), for_us, denials), attempt
@@ -262,7 +261,7 @@ class Waker(Generic[_T]):
             self.begin()
         for unit, ids in unknown:
             self._remove(unit, ids)
-        if kept is not None and was_passed_on:  # it was woken before it was known here, so it is in the order no more
+        if kept is not None and was_passed_on:  # it was woken before, so it is no longer in the order
             self._look(here, units[kept.claim], [id])
         for each in back:
             self._give_back(each)
@@ -287,7 +286,7 @@ class Waker(Generic[_T]):
             ends_in_us: When the job's longest wait ends. It makes a request then at the latest.
             claims: The job's claims, of one unit each. The job keeps the positions that it has on their lists.
             stops: The bucket of a list that is stopped, for example by a rule that pauses the limit. No job of the list
-                is woken until one of those that are held here makes a request.
+                is woken until one of the stopped jobs of this process makes a request.
         """
         here = self._here
         with here.changed:
@@ -303,7 +302,7 @@ class Waker(Generic[_T]):
                 before = here.room.hold_until(id, item, min(at_us, ends_us))
                 here.changed.notify()
         for claim in claims if has_position and begins else ():
-            if claim.bucket == stops:  # first, so that the store wakes nobody in place of this job
+            if claim.bucket == stops:  # look first, so that the store wakes no other job in place of this one
                 self._look(here, claim, ())
         if has_position:
             self._remove_all(claims, [id], keep=True, any_owner=self._roams)
@@ -321,21 +320,21 @@ class Waker(Generic[_T]):
         self.report_free()
 
     def report_free(self) -> None:
-        """Note that a thread is free. Call it whenever a body has ended, also that of a job without limits."""
+        """Note that a thread is free. Call it whenever a body has ended, even that of a job without limits."""
         here = self._here
         with here.changed:
-            for bucket in here.reported_full:
+            for bucket in here.full_lists:
                 unit = here.room.unit_of(bucket)
                 if unit is not None and here.room.waits_on(bucket):
                     here.room.look_in(unit, 0, _now_us())
-            here.reported_full.clear()
+            here.full_lists.clear()
             here.changed.notify()
 
     def pass_on(self, id: str, *, at_once: bool = False) -> _T | None:
         """
         Note that a waiting job is returned to its framework. It keeps its position: the process that takes its message
-        next makes its request, and holds it from then on. If the job is woken before that, other jobs pass meanwhile.
-        Returns the item that was held.
+        next makes its request, and holds it from then on. If the job is woken before that, other jobs are granted in
+        the meantime. Returns the item that was held.
 
         Args:
             at_once: The job was woken, and a worker starts it now: its wake keeps its units until then.
@@ -345,7 +344,7 @@ class Waker(Generic[_T]):
             return here.pass_on(id, _now_us(), at_once=at_once)
 
     def leave(self, id: str, claims: Sequence[StoreClaim]) -> _T | None:
-        """Remove a job that no longer waits, here and from its waitlists. Returns the item that was held."""
+        """Remove a job that no longer waits, from this process and from its waitlists. Returns the held item."""
         here = self._here
         with here.changed:
             item = here.room.release(id)
@@ -354,12 +353,12 @@ class Waker(Generic[_T]):
         return item
 
     def leave_lists(self, id: str, claims: Sequence[StoreClaim]) -> None:
-        """Remove a job that has waited from the lists of *claims*, because it passed them without the store."""
+        """Remove a job that has waited from the lists of *claims*, because it was granted without the store."""
         here = self._here
         with here.changed:
             has_waited = self._roams or here.waited_of(id).denials > 0
             here.room.done(id)
-            here.attempts.pop(id, None)  # a grant that was lost is of the run that begins now, and of no later one
+            here.attempts.pop(id, None)  # a lost grant belongs to the run that begins now, not to a later one
         if has_waited:
             self._remove_all(claims, [id], any_owner=self._roams)
 
@@ -382,8 +381,8 @@ class Waker(Generic[_T]):
 
     def on_limits_changed(self) -> None:
         """
-        Note that the rules of live control have changed. Jobs of stopped lists make their requests, in their order. Of
-        each other list the first job does, because a look uses the limit of a job's last request.
+        Note that the rules of live control have changed. Jobs of stopped lists make their requests, in their order. So
+        does the first job of each other list, because a look uses the limit of a job's last request.
         """
         here = self._here
         with here.changed:
@@ -397,7 +396,7 @@ class Waker(Generic[_T]):
     # The thread
 
     def _run(self, here: _Here[_T]) -> None:
-        listens_us: int | None = _now_us()  # when to begin to listen; None: it does
+        listens_us: int | None = _now_us()  # when to begin to listen; None: it already listens
         while True:
             if listens_us is not None and listens_us <= _now_us():
                 listens_us = None if self._listen(here) else _now_us() + _RETRY_US
@@ -455,21 +454,20 @@ class Waker(Generic[_T]):
             return
         with here.changed:
             if not free and claim.bucket not in here.stops:
-                here.reported_full.add(claim.bucket)
+                here.full_lists.add(claim.bucket)
             unknown = here.room.apply_look(claim, found, _now_us())
         self._remove(claim, unknown)
 
     def _remove(self, claim: StoreClaim, ids: Sequence[str]) -> None:
         """
-        Handle wakes of jobs that this process does not hold, so that others pass. A job keeps its position if it was
-        returned to its framework, or if another process may hold it.
+        Handle wakes of jobs that this process does not hold, so that they do not block others. A job keeps its position
+        if it was returned to its framework, or if another process may hold it.
         """
         here = self._here
         with here.changed:
             if self._roams:
-                ids = here.room.apply_wakes(
-                    [Wake(id, 0) for id in ids], _now_us()
-                )  # without those that are here by now
+                wakes = [Wake(id, 0) for id in ids]
+                ids = here.room.apply_wakes(wakes, _now_us())  # without jobs that have arrived since
                 for id in ids:
                     here.pass_on(id, _now_us(), at_once=False)
             passed_on = [id for id in ids if id in here.passed_on]
@@ -485,12 +483,12 @@ class Waker(Generic[_T]):
         try:
             with suppress(StoreUnavailable):  # then they are removed once they are woken again
                 self._store.forget(claims, ids, "" if any_owner else self._here.owner, keep=keep)
-        except Exception:  # the waker's thread must not end by it
+        except Exception:  # the waker's thread must not end
             _LOG.exception("Jobs could not be removed from their waitlists.")
 
 
 def _pause_s(*times_us: int | None) -> float | None:
-    """The seconds until the first of *times_us*; None: there is none."""
+    """Return the seconds until the first of *times_us*; None: there is none."""
     first_us = min((each for each in times_us if each is not None), default=None)
     return None if first_us is None else max(0.0, (first_us - _now_us()) / 1e6)
 

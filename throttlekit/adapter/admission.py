@@ -37,23 +37,23 @@ _M = TypeVar("_M", contravariant=True)
 
 
 class Host(Protocol[_M]):
-    """What an adapter knows of its framework's messages. Whatever these methods raise harms no job."""
+    """An adapter's access to its framework's messages. If a method raises, no job is lost: it is deferred or fails."""
 
     def options(self, message: _M) -> JobOptions:
         """
         The limits and options of *message*.
 
         Raises:
-            ConfigurationError: It carries options that cannot be read.
+            ConfigurationError: The message carries options that cannot be read.
         """
         ...
 
     def job(self, message: _M) -> Job:
-        """*message* as limits see it."""
+        """Return the job of *message*, for the limits."""
         ...
 
     def delivery(self, message: _M, max_wait: float | None) -> Delivery:
-        """How the framework would deliver *message* later; *max_wait* is the job's own, in seconds, if it has one."""
+        """How the framework delivers *message* later. *max_wait* is the job's own longest wait in seconds, or None."""
         ...
 
 
@@ -80,11 +80,11 @@ class Throttling(Generic[_M]):
         adapter_is_in_use()
 
     def warn_in_memory(self) -> None:
-        """Log a warning, once, if the limiter counts in memory, which is rarely intended. For a worker that starts."""
+        """Log a warning once if the limiter counts in memory, which is rarely intended. Call it as a worker starts."""
         if self.limiter.in_memory and not self._warned:
             self._warned = True
             self._log.warning(
-                "This worker's limits are kept in memory: each process has the whole of every limit for itself. Name "
+                "This worker's limits are kept in memory: each process counts alone, up to the full limit. Name "
                 'a store: Limiter("redis://…"), or the environment variable THROTTLEKIT_URL.'
             )
 
@@ -93,38 +93,38 @@ class Throttling(Generic[_M]):
         Request the units of *message*: one round trip, or none if it names no limit.
 
         Args:
-            waits: The waker that holds the message if it is denied (`Deferred`). None: it returns after the delay.
+            waits: The waker that keeps the message if it is denied (`Deferred`). None: the framework redelivers it
+                after the delay.
 
-        Never raises: an error of the configuration is `Failed`, any other error is logged and defers the job for a
-        second. Only `Run` has charged anything.
-        """
-        asked = self._limits_to_request(message, waits)
-        if not isinstance(asked, Run) or not asked.limits:
-            return asked
+        Never raises: a configuration error returns `Failed`; any other error is logged and defers the job for a
+        second. Only `Run` has charged anything."""
+        run = self._limits_to_request(message, waits)
+        if not isinstance(run, Run) or not run.limits:
+            return run
         try:
-            decision = self.limiter.acquire(*asked.limits, job=asked.job, delivery=asked.delivery)
+            decision = self.limiter.acquire(*run.limits, job=run.job, delivery=run.delivery)
         except Exception as error:
-            return self._outcome_of_error(asked.job, error, waits)
-        return self._outcome(decision, asked)
+            return self._outcome_of_error(run.job, error, waits)
+        return self._outcome(decision, run)
 
     async def admit_async(self, message: _M, waits: Waiting | None = None) -> Outcome:
-        """Like `admit`, in an event loop, which never waits for the store. If it is cancelled, it has taken nothing."""
-        asked = self._limits_to_request(message, waits)
-        if not isinstance(asked, Run) or not asked.limits:
-            return asked
+        """Like `admit`, in an event loop, which the store never blocks. If it is cancelled, nothing stays charged."""
+        run = self._limits_to_request(message, waits)
+        if not isinstance(run, Run) or not run.limits:
+            return run
         try:
-            decision = await self._in_loop.acquire(*asked.limits, job=asked.job, delivery=asked.delivery)
+            decision = await self._in_loop.acquire(*run.limits, job=run.job, delivery=run.delivery)
         except Exception as error:
-            return self._outcome_of_error(asked.job, error, waits)
-        return self._outcome(decision, asked)
+            return self._outcome_of_error(run.job, error, waits)
+        return self._outcome(decision, run)
 
     def leave(self, message: _M, waits: Waiting | None = None) -> None:
         """
-        Take the job of *message* out of the lists on which it waits, as it ends without running: the next one gets its
-        turn at once, and not once its units have lain there for a while. One round trip. Never raises.
+        Remove the job of *message*, which ends without running, from its waitlists. The next job gets its turn at
+        once, and not only when the entry expires. One round trip. Never raises.
 
         Args:
-            waits: How it waits on waitlists.
+            waits: The waker that keeps the message, if one does.
         """
         try:
             job = self._host.job(message)
@@ -135,18 +135,18 @@ class Throttling(Generic[_M]):
             elif job.id:
                 wiring_of(self.limiter).stores.forget(claims, [job.id], "")
         except Exception as error:
-            self._log.debug("The position of a %s that ended stays for a moment: %r", self._noun.lower(), error)
+            self._log.debug("The position of a %s that ended is removed later: %r", self._noun.lower(), error)
 
     def waited_of(self, id: str) -> Waited:
-        """How a job waited that runs in this process, or in the one that forked this one. Its run counts."""
+        """How long a job waited that runs in this process, or in its parent before a fork. Its run counts."""
         return wiring_of(self.limiter).pipeline.history.of(id)
 
     def record_waited(self, id: str, waited: Waited) -> None:
-        """For `waited_of`, and for what a 429 of its body leads to: a job whose waker is elsewhere was let run here."""
+        """Note how a job waited whose waker is in another process, for `waited_of` and for a 429 of its body."""
         wiring_of(self.limiter).pipeline.history.note(id, waited)
 
     def concerns(self, options: JobOptions) -> bool:
-        """Whether jobs with these *options* are to be admitted: they have limits, or a plugin may add some."""
+        """Whether jobs with these *options* need admission: they have limits, or a plugin may add some."""
         return bool(options.limits) or self.limiter.events.configures_limits
 
     def limits(self, options: JobOptions, job: Job) -> tuple[Limit, ...]:
@@ -158,18 +158,18 @@ class Throttling(Generic[_M]):
 
     def rate_limited(self, run: Run, error: RateLimited, *, release: Callable[[], None]) -> Outcome:
         """
-        The body of the job that *run* let run raised *error*: the service downstream requires a pause.
+        Handle *error*, which the body of the job of *run* raised: the service downstream requires a pause.
 
-        Pauses the limits that *error* means, in the whole fleet, and puts the job in front of those that have not
-        run. Never raises.
+        Pauses the limits that *error* means, in the whole fleet, and puts the job ahead of jobs that have not run.
+        Never raises.
 
         Args:
-            release: Gives back the slots that the body holds. Called once the pause is stored: before that, a waiting
+            release: Releases the slots that the body holds. Called once the pause is stored: before that, a waiting
                 job would take the slot and call downstream.
 
         Returns:
-            `Deferred` nearly always. `Run` means that the job may wait no longer and runs no second time, or that it
-            has no limit: *error* ends it like any other error of its body.
+            Nearly always `Deferred`. `Run` means that *error* ends the job like any other error of its body, because
+            the job has waited for too long or has no limit.
         """
         job, delivery = run.job, run.delivery
         if not run.limits:
@@ -190,8 +190,8 @@ class Throttling(Generic[_M]):
 
     def pause(self, run: Run, error: RateLimited, *, release: Callable[[], None]) -> bool | Failed:
         """
-        The first half of `rate_limited`, for a body that runs in another process than the waker of its job: pause the
-        limits that *error* means, and release the slots. That process calls `wait_again` then.
+        The first half of `rate_limited`, for a body that does not run in the process of its job's waker: pause the
+        limits that *error* means, and release the slots. The waker's process then calls `wait_again`.
 
         Returns:
             Whether the pause is stored.
@@ -208,8 +208,8 @@ class Throttling(Generic[_M]):
 
     def over(self, run: Run, waited: Waited) -> Outcome | None:
         """
-        For the same process: what becomes of a job that has waited so, and is to wait once more, if it may not. None:
-        it may.
+        Return the outcome of a job that has *waited* for too long to wait again after a 429, or None if it may wait.
+        For the process that runs the body.
         """
         if not run.limits or not run.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             return None
@@ -218,25 +218,25 @@ class Throttling(Generic[_M]):
 
     def wait_again(self, message: _M, waits: Waiting, retry_after: float, *, stored: bool) -> Outcome:
         """
-        The second half of `rate_limited`: the job of *message*, whose body has ended, waits once more.
+        The second half of `rate_limited`: the job of *message*, whose body has ended, waits again.
 
         Args:
-            retry_after: As the body's error says.
+            retry_after: The value of the body's error, in seconds.
             stored: What `pause` returned.
         """
-        asked = self._limits_to_request(message, waits)
-        if not isinstance(asked, Run) or not asked.limits:
-            return asked
+        run = self._limits_to_request(message, waits)
+        if not isinstance(run, Run) or not run.limits:
+            return run
         try:
             decision = wait_again(
-                self.limiter, asked.limits, retry_after, job=asked.job, delivery=asked.delivery, stored=stored
+                self.limiter, run.limits, retry_after, job=run.job, delivery=run.delivery, stored=stored
             )
         except Exception as error:
-            return self._outcome_of_error(asked.job, error, waits)
-        return self._outcome(decision, asked)
+            return self._outcome_of_error(run.job, error, waits)
+        return self._outcome(decision, run)
 
     async def rate_limited_async(self, run: Run, error: RateLimited) -> Outcome:
-        """Like `rate_limited`, for the body that runs in an event loop: `end` releases its slots."""
+        """Like `rate_limited`, for a body that runs in an event loop. `end` releases its slots."""
         context = copy_context()
         pause = partial(self.rate_limited, run, error, release=partial(end, error))
         outcome = await self.limiter.threads.carry_through(lambda: context.run(pause))
@@ -274,11 +274,11 @@ class Throttling(Generic[_M]):
             waits.waker.hold(waits.id or job.id, waits.item, round(_PANIC_DELAY * 1_000_000))
         return Deferred(_PANIC_DELAY, None)
 
-    def _outcome(self, decision: Decision, asked: Run) -> Outcome:
+    def _outcome(self, decision: Decision, run: Run) -> Outcome:
         if not decision.allowed and not decision.final:
             return Deferred(decision.delay, decision)
         if decision.allowed or self.rules.on_waited_too_long == "run":
-            return Run(asked.job, asked.limits, decision, asked.delivery, asked.on_429)
+            return Run(run.job, run.limits, decision, run.delivery, run.on_429)
         if self.rules.on_waited_too_long == "drop":
             return Dropped(_refusal(decision))
         return Failed(WaitedTooLong(_refusal(decision), limit=decision.limit.name, reason=decision.reason), decision)
@@ -290,5 +290,5 @@ _UNTHROTTLED = Run(Job(), (), None, Delivery())
 
 def _refusal(decision: Decision) -> str:
     if decision.reason == "queue full":
-        return f"limit {decision.limit.name!r} refused this job: as many wait already as its queue takes"
+        return f"limit {decision.limit.name!r} rejected this job: its queue is full"
     return f"limit {decision.limit.name!r} denied this job past its max_wait or max_deferrals"

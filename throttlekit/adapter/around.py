@@ -22,15 +22,14 @@ __all__ = ["Admitted", "Around", "watched"]
 
 class Around:
     """
-    `with Around(throttling, run, follow):` or `async with`: `begin` and `end` around a body, and a 429 that it raises.
+    `with Around(throttling, run, follow):` or `async with`: call `begin` and `end`, and handle a 429 of the body.
 
     Inside the body of another job, that job is the current one again afterwards.
 
     Args:
-        run: What admitted the job. One that runs uncharged has no decision of its own.
-        follow: Called with what becomes of a job whose body raised `RateLimited`, once its slots are released. It
-            raises, or returns whether the error ends here; for `Run`, where it is an error like any other, it is not
-            called.
+        run: The outcome that admitted the job. A job that runs uncharged has no grant: `begin` is not called for it.
+        follow: Called with the new outcome if the body raised `RateLimited`, once its slots are released. It raises, or
+            returns whether to suppress the error. Not called for `Run`, where the error is like any other.
     """
 
     def __init__(self, throttling: Throttling[Any], run: Run, follow: Callable[[Outcome], bool]) -> None:
@@ -73,11 +72,11 @@ class Around:
 
 class Admitted:
     """
-    A job that is not deferred, until its body begins, or it is known that none will. Of `around` and `cancel` the one
-    counts that comes first, in any thread.
+    An outcome other than `Deferred`, until the body begins or is cancelled. Only the first call of `around` or
+    `cancel`, in any thread, has an effect.
 
     Args:
-        outcome: `Run`, or `Failed` or `Dropped` where the framework calls the body to end a job.
+        outcome: `Run`; or `Failed` or `Dropped`, if the framework calls the body to end a job.
         follow: As for `Around`.
 
     Attributes:
@@ -92,7 +91,8 @@ class Admitted:
 
     def around(self) -> Any:
         """
-        What the body runs in; None: it does not run. Inside of it, the job's function is any function.
+        Return the context in which the body runs; None: the body does not run. A nested call of the job's function is
+        an ordinary call.
 
         Raises:
             Exception: The error of `Failed`.
@@ -109,7 +109,7 @@ class Admitted:
         return self._around
 
     def cancel(self) -> Callable[[], None] | None:
-        """What gives back all that a job was charged whose body has not begun, and now never does; None: nothing."""
+        """Return a function that refunds the job, whose body now never begins; None: there is nothing to refund."""
         outcome = self._take()
         decision = outcome.decision if isinstance(outcome, Run) else None
         return None if decision is None else partial(self._throttling.limiter.cancel, decision)
@@ -122,11 +122,11 @@ class Admitted:
 
 def watched(function: Callable[..., Any], admitted: Callable[[], Admitted | None]) -> Callable[..., Any]:
     """
-    *function*, plain or async, as a framework's worker calls it: the body of the job that *admitted* returns in its
-    thread or task. None: a job without limits, or a call by hand. A dropped one returns None.
+    Wrap *function*, plain or async, as the body of the job that *admitted* returns in the calling thread or task. If it
+    returns None (a job without limits, or a direct call), *function* is just called. A dropped job returns None.
 
-    A plain function of a job with limits that returns an awaitable fails with `ConfigurationError`: what its caller
-    awaits would run after the job's slots are released.
+    If the job has limits, a plain function that returns an awaitable raises `ConfigurationError`, because the awaitable
+    would run after the job's slots are released.
     """
 
     def around() -> Any:
@@ -139,7 +139,7 @@ def watched(function: Callable[..., Any], admitted: Callable[[], Admitted | None
             with context:
                 made = function(*args, **kwargs)
                 if isinstance(context, Around) and inspect.isawaitable(made):
-                    raise _returned_its_body(made)
+                    raise _awaitable_error(made)
                 return made
         return None
 
@@ -153,10 +153,10 @@ def watched(function: Callable[..., Any], admitted: Callable[[], Admitted | None
     return body_async if inspect.iscoroutinefunction(function) else body
 
 
-def _returned_its_body(made: Any) -> ConfigurationError:
+def _awaitable_error(made: Any) -> ConfigurationError:
     if inspect.iscoroutine(made):
         made.close()
     return ConfigurationError(
-        "a job with limits is a plain function that returned something to await, which would run after its slots are "
-        "given back: declare it with `async def`; a decorator around an async function must be async itself"
+        "a plain function of a job with limits returned an awaitable, which would run after the job's slots are "
+        "released: declare it with `async def`; a decorator around an async function must be async itself"
     )

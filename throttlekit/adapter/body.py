@@ -1,4 +1,4 @@
-"""The body of a job while it runs: what `throttlekit.current()` returns there, and the leases it holds."""
+"""The body of a job while it runs: set what `throttlekit.current()` returns, and hold the job's leases."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = [
 ]  # fmt: skip
 
 _MOST_REMEMBERED = 256
-_texts: dict[int, tuple[Limit, str]] = {}  # what is in it keeps its limit, and so the id, alive
+_texts: dict[int, tuple[Limit, str]] = {}  # by id; each entry keeps its limit alive, so its id is not reused
 
 
 def begin(limiter: Limiter, decision: Decision, job: Job | None = None) -> None:
-    """The body that *decision* let run begins in this thread. Its leases are renewed from now on."""
+    """Begin, in this thread, the body that *decision* admitted. Its leases are renewed from now on."""
     running = Running(limiter, decision, job=job)
     RUNNING.set(running)
     running.begin()
@@ -35,10 +35,10 @@ def begin(limiter: Limiter, decision: Decision, job: Job | None = None) -> None:
 
 def begin_from_receipt(limiter: Limiter, receipt: Mapping[str, Any], job: Job | None = None) -> None:
     """
-    As `begin`, for a decision that another process made and wrote down with `receipt`.
+    Like `begin`, for a decision of another process, which wrote the *receipt*.
 
     Raises:
-        ConfigurationError: It holds slots, and is not what `receipt` writes. Any other is read when it is used.
+        ConfigurationError: *receipt* has slots and is not valid. One without slots is only read when it is used.
     """
     if any(each.get("holder") for each in receipt["charged"]):
         begin(limiter, decision_from_receipt(receipt), job)
@@ -50,18 +50,18 @@ def begin_from_receipt(limiter: Limiter, receipt: Mapping[str, Any], job: Job | 
 
 def end(error: BaseException | None = None) -> None:
     """
-    The body has ended, with *error* if it raised one: its leases are released.
+    End the body, which raised *error* if that is not None, and release its leases.
 
-    Does nothing where no body runs. Call it as often as the framework's hooks do.
+    Does nothing if no body runs, so several hooks of a framework may call it.
     """
     try:
-        current().end(error)  # first: an interrupt in between must not leave a lease that is renewed without end
+        current().end(error)  # first, so that an interrupt after it does not leave a lease that is renewed forever
     finally:
         RUNNING.set(NOTHING)
 
 
 async def end_async(limiter: Limiter, error: BaseException | None = None) -> None:
-    """Like `end`, in an event loop, which waits for no store: carried through if the caller is cancelled."""
+    """Like `end`, in an event loop, which the store never blocks. Completes even if the caller is cancelled."""
     running = current()
     RUNNING.set(NOTHING)
     if running.decision is not None and running.decision.leases:
@@ -71,14 +71,14 @@ async def end_async(limiter: Limiter, error: BaseException | None = None) -> Non
 
 
 def resume(running: Running) -> None:
-    """A job that ran inside the body of *running*, in its thread, has ended: that body is the current one again."""
+    """Make *running* the current body again, after a job that ran inside it, in its thread, has ended."""
     RUNNING.set(running)
 
 
 @contextmanager
 def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Generator[Running, None, None]:
     """
-    For adapters that call the body themselves: `begin` and `end` around it. Yields the `Running` of the job.
+    Call `begin` and `end` around a body, for adapters that call it themselves. Yields the `Running` of the job.
 
     Inside the body of another job, that job stays the current one.
     """
@@ -97,7 +97,7 @@ def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Gen
 
 
 def receipt(decision: Decision) -> dict[str, Any]:
-    """What the body's own process needs of *decision*, as plain JSON data, where another process admitted the job."""
+    """Return the parts of *decision* that the body needs, as JSON data, for a body that runs in another process."""
     charged = [
         {
             "limit": _text_of(each.limit),
@@ -113,7 +113,7 @@ def receipt(decision: Decision) -> dict[str, Any]:
 
 
 def _text_of(limit: Limit) -> str:
-    """*limit* as JSON, written once for the few that most jobs have: to a pool, one text costs less than its parts."""
+    """Return *limit* as JSON. Cached: most jobs share a few limits, and one text is cheap to send to a pool."""
     found = _texts.get(id(limit))
     if found is None:
         if len(_texts) >= _MOST_REMEMBERED:
@@ -124,13 +124,13 @@ def _text_of(limit: Limit) -> str:
 
 def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
     """
-    The decision that *receipt* was written of, as far as `settle` and `release` need it.
+    Return the decision of *receipt*, with the parts that `settle` and `release` need.
 
     Raises:
-        ConfigurationError: It is not what `receipt` writes.
+        ConfigurationError: `receipt` did not write it.
     """
     try:
-        charged = tuple(_charged(each) for each in receipt["charged"])
+        charged = tuple(_read_charge(each) for each in receipt["charged"])
         first = charged[0]
         return Decision(
             allowed=True, limit=first.limit, key="", cost=first.cost, remaining=0, retry_after=0.0, delay=0.0,
@@ -140,7 +140,7 @@ def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
         raise ConfigurationError(f"a job's receipt is not one that throttlekit wrote: {safe_repr(error)}") from None
 
 
-def _charged(data: Mapping[str, Any]) -> Charged:
+def _read_charge(data: Mapping[str, Any]) -> Charged:
     try:
         written = json.loads(data["limit"])
     except (ValueError, RecursionError):
@@ -158,9 +158,9 @@ def _charged(data: Mapping[str, Any]) -> Charged:
 
 def flush(limiter: Limiter) -> None:
     """
-    Report now what *limiter* decided here, for processes that end without notice, like RQ's work-horse.
+    Report the decisions of *limiter* in this process now. For processes that end without notice, like RQ's work-horse.
 
-    One round trip in a process younger than two seconds, or after its first job, and only if there is something to
-    report. None in an older one, which reports by itself. If the store does not answer, the report is dropped.
+    Needs one round trip if there is something to report and the process is younger than two seconds or has run one job.
+    An older process reports in the background. If the store does not answer, the report is dropped.
     """
     limiter.flush()

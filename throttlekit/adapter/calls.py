@@ -31,12 +31,12 @@ class Tokens(TypedDict):
 
 class Asked(NamedTuple):
     """
-    What one request means here.
+    The limits of one HTTP request, and the job that makes it.
 
     Attributes:
         running: The job that makes the request.
-        limits: What is to be waited for: nothing that the job was charged under already.
-        key, cost: Of these limits.
+        limits: The limits to wait for, without those under which the job was charged already.
+        key, cost: The key and the cost for these limits.
     """
 
     running: Running
@@ -50,11 +50,11 @@ class Calls:
     """
     The limits of one client.
 
-    A request in a job's body was charged with the job, under the limits that the job has: for these nothing is waited
-    for. For the others, and outside a job, each request waits in its thread or task.
+    A request in a job's body does not wait for the limits under which the job was charged already. For other limits,
+    and outside a job, each request waits in its thread or task.
 
     Args:
-        limits: The first is the one that the partner's responses speak of.
+        limits: The partner's responses are about the first one.
         tokens: The limits that count tokens, as `Limiter.apply_response` takes them.
         key, cost: As for `Limiter.wait`, or a function of the request.
         timeout: As for `Limiter.wait`.
@@ -71,27 +71,27 @@ class Calls:
 
     def __post_init__(self) -> None:
         if not self.limits:
-            raise ConfigurationError("a client without a limit waits for nothing: name one")
+            raise ConfigurationError("a client needs at least one limit: name one")
         tokens = self.tokens
         for each in (*self.limits, tokens["tokens"], tokens["input_tokens"], tokens["output_tokens"]):
             if each is not None and not isinstance(each, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigurationError(f"a client takes limits, not {each!r}")
             if isinstance(each, Concurrency):
                 raise ConfigurationError(
-                    f"limit {each.name!r} gives slots, which a client cannot hold until a response is read: "
+                    f"limit {each.name!r} grants slots, which a client cannot hold until a response is read: "
                     "write `with limiter.hold(slots):` around the call"
                 )
 
     def asked(self, request: object) -> Asked:
-        """What *request* waits for, in the job that runs here."""
+        """Return the limits for which *request* waits, given the job that runs in this thread or task."""
         running = current()
-        mine = _charged(running)
+        mine = _charged_names(running)
         key = self.key(request) if callable(self.key) else self.key
         cost = self.cost(request) if callable(self.cost) else self.cost
         return Asked(running, tuple([each for each in self.limits if each.name not in mine]), key, cost)
 
     def in_job(self, asked: Asked) -> bool:
-        """Whether what the response says is about a limit of the job."""
+        """Whether the response is about a limit under which the job was charged."""
         return self.limits[0] not in asked.limits
 
     def wait(self, limiter: Limiter, asked: Asked) -> Decision | None:
@@ -101,34 +101,34 @@ class Calls:
         return limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=self.timeout)
 
     def handle_refusal(self, limiter: Limiter, asked: Asked, denial: RateLimited) -> None:
-        """The partner denied the request: the fleet pauses. In a job, the `RateLimited` that it raises does that."""
+        """Pause the fleet, because the partner denied the request. In a job, the `RateLimited` it raises does that."""
         if not self.in_job(asked):
             with suppress(StoreUnavailable):
                 limiter.pause(self.limits[0], denial.retry_after, key=asked.key, refused=True)
 
     def apply_response(self, limiter: Limiter, asked: Asked, response: object) -> None:
-        """Take over what *response* says."""
+        """Apply the rate-limit headers of *response*."""
         if self.in_job(asked):
             self.hear_in_job(asked, response)
         else:
             limiter.apply_response(response, self.limits[0], **self.tokens, key=asked.key)
 
     def hear_in_job(self, asked: Asked, response: object) -> None:
-        """Take over what *response* says of the job's own limits."""
-        mine, tokens = _charged(asked.running), self.tokens.copy()
+        """Apply the rate-limit headers of *response* to the job's own limits."""
+        mine, tokens = _charged_names(asked.running), self.tokens.copy()
         for unit in ("tokens", "input_tokens", "output_tokens"):
             limit = tokens[unit]
             tokens[unit] = limit if limit is not None and limit.name in mine else None
         asked.running.apply_response(response, self.limits[0], **tokens)
 
     def denial(self, response: Any) -> RateLimited | None:
-        """The error to raise: for a 429, and for a 503 or GitHub's 403 that has a retry time."""
+        """Return the error to raise: for a 429, and for a 503 or GitHub's 403 that has a retry time."""
         status = response.status_code
         if status == 429 or (status in (403, 503) and "Retry-After" in response.headers):
             return RateLimited.from_response(response, limit=self.limits[0])
         return None
 
 
-def _charged(running: Running) -> set[str]:
+def _charged_names(running: Running) -> set[str]:
     decision = running.decision
     return set() if decision is None else {each.limit.name for each in decision.charged}

@@ -1,4 +1,4 @@
-"""Show throttlekit's log lines in workers of frameworks that configure only a logger of their own."""
+"""Show throttlekit's log lines in workers of frameworks that configure only their own logger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["show_log"]
 
 def show_log(worker: str) -> None:
     """
-    Have this process write throttlekit's log lines where its framework's logger *worker* writes, at the same level.
+    Send throttlekit's log lines to the handlers of the framework's logger *worker*, at its level.
 
     Does nothing if the logger `throttlekit` or the root logger has a handler, or if *worker* has none.
     """

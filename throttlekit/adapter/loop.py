@@ -1,4 +1,4 @@
-"""The stream of messages of a worker that is an event loop, in which denied messages wait until they are woken."""
+"""The message stream of a worker that runs in an event loop. Denied messages wait in it until they are woken."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from throttlekit.limiter import Limiter
 __all__ = ["HoldingStream"]
 
 _LOOK_EVERY = 0.5
-"""Seconds: signal handlers of frameworks do not always wake their loop."""
+"""Seconds between two checks: signal handlers of frameworks do not always wake their loop."""
 
-_AT_ONCE = 32  # messages that go back to the broker at the same time
+_AT_ONCE = 32  # messages that are returned to the broker concurrently
 _CANCEL_AGAIN_S = 2.0
 _INSIST_S, _TRY_AGAIN_S = 30.0, 0.5
-"""How long a worker that ends waits for a broker that is not available and does not redeliver messages."""
+"""How long, and how often, a stopping worker retries if its broker is unavailable and does not redeliver messages."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -29,22 +29,22 @@ _R = TypeVar("_R")
 
 class HoldingStream(ABC, Generic[_R, _T]):
     """
-    Holds unacknowledged messages of a broker until they may run. Its `listen` replaces that of the broker.
+    Keeps unacknowledged messages of a broker until they may run. Its `listen` replaces that of the broker.
 
     A denied message leaves the worker and waits with the `waker`. When it is woken, `listen` yields it again, so a
     waiting message does not use the worker's capacity. When the worker ends, waiting messages are returned to the
     broker. One stream belongs to one event loop.
 
     Args:
-        open_stream: The broker's own `listen`. What it yields is R; T is a message as the adapter holds it.
+        open_stream: The broker's own `listen`, which yields values of R. T is the adapter's type for a message.
         free: How many tasks the worker may begin now.
-        most: How many messages may wait here. While so many do, none are fetched.
+        most: The largest number of messages that may wait. While so many wait, none are fetched.
         log: The adapter's logger.
         opens_within: How many seconds a stream may take to open. It is not cancelled before: the clients of some
             brokers close the channel if a stream is cancelled while it opens.
-        tend_every: Every so many seconds `tend` is called.
-        answers_within: How many seconds a pending read goes on after the worker was stopped. Some brokers lose or delay
-            a message that is on its way when the read is cancelled.
+        tend_every: Seconds between two calls of `tend`.
+        answers_within: How many seconds a pending read continues after the worker was stopped. Some brokers lose or
+            delay a message that is in transit when the read is cancelled.
     """
 
     def __init__(
@@ -77,29 +77,29 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     @abstractmethod
     def received(self, raw: _R) -> _T:
-        """What has come, as the adapter holds it."""
+        """Convert a received *raw* value to the adapter's type."""
 
     @abstractmethod
     def handed_on(self, message: _T, *, waited: bool) -> _R:
-        """*message* for the worker. *waited*: it was held here; else it has just come."""
+        """Convert *message* for the worker. *waited*: it waited in this stream; otherwise it has just arrived."""
 
     @abstractmethod
     async def is_ours(self, message: _T) -> bool:
-        """Whether *message*, which has waited, is this worker's still. If not, it is forgotten."""
+        """Whether *message*, which has waited, still belongs to this worker. If not, it is discarded."""
 
     @abstractmethod
     def comes_again(self, message: _T) -> bool:
-        """Whether the broker delivers *message* again, here or elsewhere, if this worker just ends."""
+        """Whether the broker redelivers *message*, to any worker, if this worker just ends."""
 
     @abstractmethod
     async def send_back(self, message: _T) -> None:
         """Put *message* into the broker, and then acknowledge it."""
 
     async def tend(self) -> None:
-        """Do what the broker needs for messages that are held; see *tend_every*. An error is logged."""
+        """Do periodic work for waiting messages, like renewing their claims; see *tend_every*. Errors are logged."""
 
     def needs_another_stream(self, held: int, streams: int) -> bool:
-        """Whether the broker sends no more through its *streams* while so many messages are held."""
+        """Whether the broker sends nothing more through its *streams* while *held* messages are unacknowledged."""
         return False
 
     def more_streams(self) -> Sequence[AsyncGenerator[_R, None]]:
@@ -108,11 +108,11 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     async def listen(self) -> AsyncGenerator[_R, None]:
         """
-        The messages that are due, and those that come.
+        Yield woken messages and new messages.
 
         Raises:
-            Exception: The first error of a stream of the broker, also of one that is being closed. It is raised after
-                the waiting messages are put back. Further errors are logged.
+            Exception: The first error of a stream of the broker, even while it is being closed. It is raised after the
+                waiting messages are put back. Further errors are logged.
         """
         self._loop, self.is_open = asyncio.get_running_loop(), True
         self._add_stream()
@@ -121,15 +121,15 @@ class HoldingStream(ABC, Generic[_R, _T]):
         try:
             while True:
                 if self._woken:
-                    is_ours = await self.is_ours(self._woken[0])  # it stays there in case the worker stops meanwhile
+                    is_ours = await self.is_ours(self._woken[0])  # not removed yet: the worker may stop meanwhile
                     message = self._woken.popleft()
                     if is_ours:
                         yield self.handed_on(message, waited=True)
-                elif (raw := self._arrived()) is not None:
+                elif (raw := self._take_arrived()) is not None:
                     yield self.handed_on(self.received(raw), waited=False)
                 else:
                     self._fetch()
-                    await self._rung()
+                    await self._wait_for_ring()
         except StopAsyncIteration:
             return
         finally:
@@ -142,13 +142,13 @@ class HoldingStream(ABC, Generic[_R, _T]):
             try:
                 await self.tend()
             except Exception as error:
-                self._log.warning("The messages that are held could not be renewed in the broker: %r", error)
+                self._log.warning("The waiting messages could not be renewed in the broker: %r", error)
 
     def _add_stream(self) -> None:
         self._streams[self._open_stream()] = None
         self._opened_at = asyncio.get_running_loop().time()
 
-    def _arrived(self) -> _R | None:
+    def _take_arrived(self) -> _R | None:
         for stream, reading in self._streams.items():
             if reading is not None and reading.done():
                 self._streams[stream] = None
@@ -169,10 +169,10 @@ class HoldingStream(ABC, Generic[_R, _T]):
     async def _close(self) -> None:
         """Return the waiting messages as the worker stops, so that other workers get them at once."""
         self.is_open = False
-        # A stream that is cancelled while it opens may close the channel of all, and lose every acknowledgement.
+        # A stream that is cancelled while it opens may close the shared channel, and lose every acknowledgement.
         await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
         held = await asyncio.to_thread(self.waker.close)
-        held[:0] = self._woken  # now, as the waker may still have woken some
+        held[:0] = self._woken  # only now, because the waker may have woken some until it closed
         self._woken.clear()
         read, errors = await self._end_readings()
         held += read
@@ -200,7 +200,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         errors: list[BaseException] = []
         for reading in readings:
             while not reading.done():
-                # Again, as redis-py may swallow one; not soon, as one amid aiormq's goodbye closes the channel of all.
+                # Repeat, as redis-py may swallow a cancel; but not soon: while aiormq closes, one closes the channel.
                 reading.cancel()
                 await asyncio.wait([reading], timeout=_CANCEL_AGAIN_S)
             if reading.cancelled():
@@ -233,10 +233,10 @@ class HoldingStream(ABC, Generic[_R, _T]):
     def _call(self, function: Callable[[_T], None], message: _T) -> None:
         """Call *function* in the loop, from any thread."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop was closed: its messages are delivered again
+            with suppress(RuntimeError):  # the loop was closed: its messages are redelivered
                 self._loop.call_soon_threadsafe(function, message)
 
-    async def _rung(self) -> None:
+    async def _wait_for_ring(self) -> None:
         """Wait until a message is woken or arrives."""
         bell = self._bell = asyncio.get_running_loop().create_future()
         timer = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._ring)
@@ -255,7 +255,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         Return *message* to its broker. If the broker would not redeliver it otherwise, retry until it is available.
 
         Args:
-            until: By the loop's clock, for how long. None: for 30 seconds from now.
+            until: The deadline for retries, by the loop's clock. None: 30 seconds from now.
         """
         until = asyncio.get_running_loop().time() + _INSIST_S if until is None else until
         while True:
@@ -264,12 +264,12 @@ class HoldingStream(ABC, Generic[_R, _T]):
                 break
             except Exception as error:
                 if self.comes_again(message) or asyncio.get_running_loop().time() > until:
-                    lost = "the broker delivers it again later" if self.comes_again(message) else "it is lost"
+                    lost = "the broker redelivers it later" if self.comes_again(message) else "it is lost"
                     self._log.error("A message that waited could not be put back, and %s: %r", lost, error)
                     break
                 if not self._is_away:
                     self._is_away = True
                     self._log.warning(
-                        "The broker is away: waiting messages are put back if it answers within %g s.", _INSIST_S
+                        "The broker is unavailable: waiting messages are put back if it answers within %g s.", _INSIST_S
                     )
                 await asyncio.sleep(_TRY_AGAIN_S)

@@ -1,8 +1,7 @@
 """
-What users write about a job: `throttle=`, `throttle_on_429=`, `throttle_max_wait=`, and how long a job may wait.
+The options of a job: `throttle=`, `throttle_on_429=`, `throttle_max_wait=`, and how long a job may wait.
 
-Every option is checked here, once for all frameworks, and this file is the authority for how limits travel by value
-in a message.
+This module checks every option, for all frameworks, and defines how limits are written into a message ("by value").
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ __all__ = [
 ]
 
 OPTIONS = THROTTLE, ON_429, MAX_WAIT = "throttle", "throttle_on_429", "throttle_max_wait"
-"""The options' names, in every framework: those of a framework's own calls begin with `throttle`."""
+"""The options' names, in every framework. They begin with `throttle`, to differ from a framework's own options."""
 
 _OF_OUR_FUNCTIONS = {"on_429": ON_429, "max_wait": MAX_WAIT}
-"""Names of arguments of throttlekit's own functions, and what the option of a job is called."""
+"""Argument names of throttlekit's functions that users may write by mistake, and the right option for each."""
 
 OnWaitedTooLong: TypeAlias = Literal["fail", "drop", "run"]
 
@@ -58,13 +57,13 @@ OnWaitedTooLong: TypeAlias = Literal["fail", "drop", "run"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """
-    What one job is held to.
+    The limits and wait options of one job.
 
     Attributes:
         limits: The job's limits. Empty: it runs at once.
-        on_429: The name of the limit that a `RateLimited` in the job's body pauses, where the error names no limit.
+        on_429: The name of the limit that a `RateLimited` in the job's body pauses, if the error names no limit.
             None: every limit of the job that is not a concurrency limit.
-        max_wait: Seconds that the job may wait in all, from its first denial. None: as the adapter's `WaitRules` say.
+        max_wait: Seconds that the job may wait in all, from its first denial. None: the value in `WaitRules`.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -105,10 +104,10 @@ class JobOptions:
         cls, what: str, given: Mapping[str, Any], *, limiter: Limiter, function: Callable[..., Any] | None = None
     ) -> JobOptions:
         """
-        As `read`, of the options *given* where *what* is declared. Other options are left alone.
+        Like `read`, for the options *given* in the declaration of *what*. Other options are ignored.
 
         Raises:
-            ConfigurationError: One of ours can never work. The message begins with *what*: "task 'a'".
+            ConfigurationError: An option can never work. The message begins with *what*: "task 'a'".
         """
         try:
             throttle, on_429, max_wait = map(given.get, OPTIONS)
@@ -118,11 +117,11 @@ class JobOptions:
 
     def travelling(self, given: Mapping[str, Any], job: Job) -> dict[str, Any]:
         """
-        Those of our options among *given*, for one message of such a job, as plain data: limits by value.
+        Return throttlekit's options among *given* as plain data for one message, with its limits by value.
 
         Args:
-            given: As a user writes them; limits that travel already, as those of a retry, stay as they are.
-            job: The message as limits see it: keys and costs are worked out here.
+            given: As a user writes them. Limits that are by value already, as in a retry, stay as they are.
+            job: The job of the message, from which keys and costs are computed.
 
         Raises:
             ConfigurationError: An option can never work.
@@ -141,10 +140,10 @@ class JobOptions:
 
     def with_message(self, travelled: Mapping[str, Any]) -> JobOptions:
         """
-        The limits of a message that has these options, which `travelling` wrote.
+        Return the options of a message that carries *travelled*, which `travelling` wrote.
 
         Raises:
-            ConfigurationError: They are not what it writes.
+            ConfigurationError: `travelling` did not write them.
         """
         on_429, max_wait = travelled.get(ON_429), travelled.get(MAX_WAIT)
         return JobOptions(
@@ -162,7 +161,7 @@ class WaitRules:
     Attributes:
         max_wait: Seconds from the first denial.
         max_deferrals: How often a job may be denied.
-        on_waited_too_long: What happens to a job that exceeds one of them, or that a full `queue=` refuses: "fail" ends
+        on_waited_too_long: What happens to a job that exceeds one of them, or that a full `queue=` rejects: "fail" ends
             it with `WaitedTooLong`, "drop" ends it without running it, "run" runs it uncharged, **beyond the limit**.
     """
 
@@ -175,7 +174,7 @@ class WaitRules:
         cls, max_wait: float | timedelta | None, max_deferrals: int | None, on_waited_too_long: OnWaitedTooLong
     ) -> WaitRules:
         """
-        Read and check an adapter's arguments; None means any.
+        Read and check an adapter's arguments. None means no bound.
 
         Raises:
             ConfigurationError: A value can never work.
@@ -190,10 +189,11 @@ class WaitRules:
 
     def delivery(self, framework: Delivery, max_wait: float | None, **of_job: Any) -> Delivery:
         """
-        *framework*'s delivery for a job whose own longest wait is *max_wait*; None: it has none of its own.
+        Return the delivery of *framework* for one job.
 
         Args:
-            of_job: What else of the delivery is this job's.
+            max_wait: The job's own longest wait, in seconds. None: the value of these rules.
+            of_job: Other fields of the delivery that this job sets.
         """
         longest = self.max_wait if max_wait is None else max_wait
         return replace(framework, max_wait=longest, max_deferrals=self.max_deferrals, **of_job)
@@ -201,13 +201,13 @@ class WaitRules:
 
 def check_limiter(limiter: object, usage: str) -> Limiter:
     """
-    Return *limiter* if it is one.
+    Return *limiter* if it is a `Limiter`.
 
     Args:
         usage: How the call is written, for the error: "Throttle takes a limiter: Throttle(Limiter(…))".
 
     Raises:
-        ConfigurationError: It is something else.
+        ConfigurationError: *limiter* is something else.
     """
     if not isinstance(limiter, Limiter):
         raise ConfigurationError(f"{usage}, not {limiter!r}")
@@ -217,7 +217,7 @@ def check_limiter(limiter: object, usage: str) -> Limiter:
 def boolean_in(option: str, value: object) -> bool:
     """
     Raises:
-        ConfigurationError: *value* is not a bool: the text "false" would count as true.
+        ConfigurationError: *value* is not a bool. The text "false", for example, would count as true.
     """
     if not isinstance(value, bool):
         raise ConfigurationError(f"{option} must be True or False, not {safe_repr(value)}")
@@ -231,14 +231,14 @@ def misspelt(names: Iterable[str]) -> dict[str, str]:
     Most frameworks accept any option.
     """
     given = set(names)
-    meant = {name: option for name in given if (option := _meant_by(name))}
+    meant = {name: option for name in given if (option := _similar_option(name))}
     if THROTTLE in given:
         meant |= {name: option for name, option in _OF_OUR_FUNCTIONS.items() if name in given}
     return meant
 
 
 @lru_cache(256)
-def _meant_by(name: str) -> str | None:
+def _similar_option(name: str) -> str | None:
     if name in OPTIONS or name.startswith("throttlekit"):  # an option that an adapter uses itself
         return None
     return next(iter(similar_names(name, OPTIONS, unknown=False)), None)
@@ -257,14 +257,14 @@ def check_spelling(what: str, options: Mapping[str, Any], function: object = Non
         ConfigurationError: One is. The message has the misspelt and the right name.
     """
     for name, meant in misspelt(options).items():
-        if function is None or not _takes(function, name, options[name]):
+        if function is None or not _accepts(function, name, options[name]):
             raise ConfigurationError(f"{what} has no option {name!r}: did you mean {meant!r}?")
 
 
-def _takes(function: Any, name: str, value: object) -> bool:
+def _accepts(function: Any, name: str, value: object) -> bool:
     try:
         parameters = signature(function).parameters
-    except (TypeError, ValueError):  # it has no signature, or is only named
+    except (TypeError, ValueError):  # it has no signature, or is only a name
         return not _holds_limits(value)
     return name in parameters or (
         any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()) and not _holds_limits(value)
@@ -278,7 +278,7 @@ def _holds_limits(value: object) -> bool:
 
 def check_function(limits: Iterable[Limit], function: Callable[..., Any]) -> None:
     """
-    Make sure that the keys and tiers of *limits* can be worked out from the arguments of *function*.
+    Make sure that the keys and tiers of *limits* can be computed from the arguments of *function*.
 
     Raises:
         ConfigurationError: A template names an argument that *function* does not take.
@@ -303,7 +303,7 @@ def check_on_429(on_429: Limit | str | None, limits: Iterable[Limit]) -> None:
 
 
 def name_of(on_429: Limit | str | None) -> str | None:
-    """The option `throttle_on_429` as it is kept and travels: the limit's name."""
+    """Return the limit's name, which is how the option `throttle_on_429` is stored and sent."""
     return on_429.name if isinstance(on_429, Limit) else on_429
 
 
@@ -333,21 +333,21 @@ def read_limits(spec: Any) -> tuple[Limit, ...]:
 
 
 def is_dumped(spec: Any) -> bool:
-    """Whether *spec* looks like limits that travelled by value."""
+    """Whether *spec* looks like limits that `dump_limits` wrote."""
     return isinstance(spec, list) and all(isinstance(limit, dict) for limit in spec)  # pyright: ignore[reportUnknownVariableType]
 
 
 def dump_limits(limits: Iterable[Limit], job: Job) -> list[dict[str, Any]]:
-    """The limits as they travel by value with *job*."""
+    """Return the limits as plain data, for the message of *job*."""
     return [dump(limit, job) for limit in limits]
 
 
 def load_limits(spec: Any) -> tuple[Limit, ...]:
     """
-    The limits that travelled by value with a job.
+    Return the limits that a message carries by value.
 
     Raises:
-        ConfigurationError: *spec* is not what throttlekit writes.
+        ConfigurationError: throttlekit did not write *spec*.
     """
     if spec is None:
         return ()

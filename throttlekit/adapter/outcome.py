@@ -21,10 +21,10 @@ class Run:
     Attributes:
         job: The job.
         limits: The limits of the job. Empty: it names no limit, and the limiter was not called.
-        decision: What the limiter decided; None without a limit, or where another process keeps it. Not
-            allowed: the job waited for too long, and `on_waited_too_long="run"` runs it uncharged.
-        delivery: How it would be deferred.
-        on_429: The limit that a 429 pauses, by its name.
+        decision: The limiter's decision. None: the job has no limit, or another process has the decision. If it is a
+            denial, the job waited for too long, and `on_waited_too_long="run"` runs it uncharged.
+        delivery: How the framework would defer the job.
+        on_429: The name of the limit that a 429 pauses.
     """
 
     job: Job
@@ -37,7 +37,7 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Deferred:
     """
-    The job returns by its framework's delayed delivery.
+    The job is denied, and its framework redelivers it later.
 
     Attributes:
         delay: The seconds until the framework should deliver it again.
@@ -54,8 +54,8 @@ class Failed:
     The job ends as failed, without its body and without a retry, because another request cannot help.
 
     Attributes:
-        error: What the job's result shows: a `ConfigurationError`, or `WaitedTooLong`.
-        decision: The denial that was the last one, if there was one.
+        error: The error for the job's result: a `ConfigurationError`, or `WaitedTooLong`.
+        decision: The last denial, if there was one.
     """
 
     error: Exception
@@ -68,7 +68,7 @@ class Dropped:
     The job ends without running, and not as a failure: `on_waited_too_long="drop"`.
 
     Attributes:
-        reason: Why, for a log line or a revoked task's message.
+        reason: Why it ends, for a log line or the message of a revoked task.
     """
 
     reason: str

@@ -21,7 +21,7 @@ from throttlekit.limiter import Limiter
 __all__ = ["limited", "pause", "wait_again"]
 
 _MOMENT = 0.1
-"""The shortest time, in seconds, after which a job runs again that got a 429, whatever the response says."""
+"""The shortest delay, in seconds, of a job that got a 429, whatever the response says."""
 
 
 def limited(
@@ -35,7 +35,7 @@ def limited(
     on_429: Limit | str | None = None,
 ) -> Decision:
     """
-    Pause the limits that *error* means, which the body of *job* raised, and deny the job.
+    Pause the limits that *error*, which the body of *job* raised, means. Deny the job.
 
     Args:
         job: The job that was admitted.
@@ -57,12 +57,12 @@ def limited(
     delivery = replace(delivery, again=True)
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
-    denied = _denied(limiter, decision, job, delivery)
+    denied = _defer_briefly(limiter, decision, job, delivery)
     if denied.final:
         return denied
     if stored:
         return replace(denied, delay=max(denied.delay, _MOMENT))
-    # No other process pauses, but the job itself waits for as long as the response says.
+    # The pause is not stored, so other processes do not pause; but this job waits for as long as the response says.
     return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))
 
 
@@ -70,15 +70,15 @@ def pause(
     limiter: Limiter, error: RateLimited, limits: Sequence[Limit], *, job: Job, on_429: Limit | str | None = None
 ) -> tuple[Claim, bool]:
     """
-    Pause what *error* means, which the body of *job* raised. Returns the first limit that is meant, and whether the
-    pause is stored: otherwise no other process learns of it.
+    Pause the limits that *error*, which the body of *job* raised, means. Return the first of them, and whether the
+    pause is stored. If it is not stored, other processes do not pause.
 
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
     """
     claims = limiter.claims(Call(limits, job))
-    named = _meant(claims, error.limit)
-    meant = named or _meant(claims, on_429) or _rates(claims)
+    named = _claims_named(claims, error.limit)
+    meant = named or _claims_named(claims, on_429) or _rates(claims)
     slots = [] if named else [each for each in claims if isinstance(each.limit, Concurrency) and each not in meant]
     try:
         limiter.refuse(meant, round(error.retry_after * 1_000_000), _granted_us(), slots)
@@ -95,7 +95,7 @@ def wait_again(
     limiter: Limiter, limits: Sequence[Limit], retry_after: float, *, job: Job, delivery: Delivery, stored: bool
 ) -> Decision:
     """
-    Let a job wait once more with the waker of *delivery*: its body raised `RateLimited`, and what that means is paused.
+    Let a job, whose body raised `RateLimited`, wait again with the waker of *delivery*. Its limits are paused already.
 
     Args:
         stored: As returned by `pause`.
@@ -110,15 +110,14 @@ def wait_again(
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
     assert delivery.waits is not None  # noqa: S101 - as the caller made it
-    return _held(limiter, Call(limits, job, delivery=delivery), delivery.waits, decision, retry_after, stored=stored)
+    return _hold(limiter, Call(limits, job, delivery=delivery), delivery.waits, decision, retry_after, stored=stored)
 
 
-def _held(
+def _hold(
     limiter: Limiter, call: Call, waits: Waiting, decision: Decision, retry_after: float, *, stored: bool
 ) -> Decision:
     """
-    Turn a grant into a denial. The job waits for a moment; if no process knows of the pause, it waits for
-    *retry_after*.
+    Turn a grant into a denial. The job waits for a moment, or for *retry_after* if the pause is not *stored*.
     """
     if decision.final or not (decision.allowed or decision.reason == "store unavailable"):
         return decision
@@ -136,12 +135,12 @@ def _held(
 
 
 def _granted_us() -> dict[str, int]:
-    """When the job that runs here was admitted, by bucket."""
+    """When the current job was charged, by bucket."""
     decision = current().decision
     return {} if decision is None else {each.bucket: each.at_us for each in decision.charged}
 
 
-def _meant(claims: Sequence[Claim], what: Limit | str | None) -> list[Claim]:
+def _claims_named(claims: Sequence[Claim], what: Limit | str | None) -> list[Claim]:
     return [] if what is None else [claim for claim in claims if claim.limit.name == name_of(what)]
 
 
@@ -149,7 +148,7 @@ def _rates(claims: Sequence[Claim]) -> list[Claim]:
     return [claim for claim in claims if not isinstance(claim.limit, Concurrency)] or list(claims)
 
 
-def _denied(limiter: Limiter, decision: Decision, job: Job, delivery: Delivery) -> Decision:
+def _defer_briefly(limiter: Limiter, decision: Decision, job: Job, delivery: Delivery) -> Decision:
     """Turn a grant into a denial with a short wait. It counts like any other denial."""
     if not decision.allowed:
         return decision

@@ -27,22 +27,22 @@ _AT_ONCE = Delivery(comes_back=False)
 
 class RequestLimits:
     """
-    The limits that requests are held to.
+    The limits of the requests to a web application.
 
-    A request does not wait: it is answered at once, passes only where no job waits before it, and keeps no
-    position. The slots that it takes are its own until `release`, and their leases are renewed meanwhile.
+    A request does not wait: it is granted or denied at once, is granted only if no job waits ahead of it, and gets no
+    position. It holds its slots until `release`, and their leases are renewed meanwhile.
 
-    The limits read a request as they read a job. Its arguments are `remote_addr`, `path` and `method`, those of the
-    view, and those that the application gives by name. Those of the view go last: a client may choose them.
+    For the limits, a request is a job. Its arguments are `remote_addr`, `path` and `method`, those of the view, and
+    those that the application names in *given*. A client may choose the view's arguments, so the others override them.
 
     Args:
-        limiter: Decides.
-        limits: What each request is charged under: all or none.
-        given: What the application gives: for each name a function, which the framework's adapter calls.
-        example: How to write it, for errors.
+        limiter: The limiter that decides.
+        limits: The limits of each request. It is charged under all of them, or under none.
+        given: A function for each argument of the application, which the framework's adapter calls.
+        example: An example of the call, for errors.
 
     Raises:
-        ConfigurationError: One of them can never work.
+        ConfigurationError: An argument can never work.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class RequestLimits:
         limiter.declare(*self.limits)
         for limit in self.limits:
             if limit.scope == "queue":
-                raise ConfigurationError(f"limit {limit.name!r} counts each queue apart, and a request has no queue")
+                raise ConfigurationError(f"limit {limit.name!r} counts per queue, and a request has no queue")
         for name, function in given.items():
             if not callable(function):
                 raise ConfigurationError(f"{name}= must be a function that is called for each request: {example}")
 
     def of(self, view: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
         """
-        Make sure that the limits' templates name what a request to *view* has. To be called once for each view.
+        Make sure that the limits' templates name only arguments of a request to *view*. Call it once for each view.
 
         Returns:
-            What the view's arguments are by name, of those that it is called with; positional ones and defaults too.
+            A function that maps a call's arguments to their names, with positional arguments and defaults.
 
         Raises:
             ConfigurationError: A template names anything else.
@@ -79,7 +79,7 @@ class RequestLimits:
                 kinds.setdefault(each.name, Parameter.KEYWORD_ONLY)
 
         def request() -> None:
-            """Takes what a request to the view has."""
+            """Take the arguments of a request to the view."""
 
         parameters = [Parameter(name, kind) for name, kind in sorted(kinds.items(), key=lambda each: each[1])]
         request.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ class RequestLimits:
         def arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
             try:
                 bound = takes.bind(*args, **kwargs)
-            except TypeError:  # the view raises it, or is called in another way than its signature says
+            except TypeError:  # the view will raise it, or accepts more than its signature says
                 return kwargs
             bound.apply_defaults()
             return {**bound.arguments, **kwargs}
@@ -99,13 +99,13 @@ class RequestLimits:
 
     def job(self, view: str, of_view: Mapping[str, Any], given: Mapping[str, Any], *request: str | None) -> Job:
         """
-        A request as the limits read it.
+        Return the request as a job, for the limits.
 
         Args:
-            view: Its name, for limits that count each job apart.
-            of_view, given: The arguments of the view, and what the application's functions returned.
-            request: The address that the server sees, the path, and the method. Those without an address, of a Unix
-                socket, are counted together.
+            view: The view's name, for limits that count per job.
+            of_view, given: The arguments of the view, and the values that the application's functions returned.
+            request: The address that the server sees, the path, and the method. Requests without an address, from a
+                Unix socket, are counted together.
         """
         return Job(name=view, kwargs={**of_view, **_of_request(*request), **given})
 
@@ -117,7 +117,7 @@ class RequestLimits:
         return AsyncLimiter(self.limiter)
 
     def acquire(self, job: Job) -> Decision:
-        """Decide the request *job*, and renew its slots until `release`."""
+        """Decide whether to admit the request *job*, and renew its slots until `release`."""
         return self._keep(self.limiter.acquire(*self.limits, job=job, delivery=_AT_ONCE))
 
     async def acquire_async(self, job: Job) -> Decision:
@@ -125,21 +125,21 @@ class RequestLimits:
         return self._keep(await self.in_loop.acquire(*self.limits, job=job, delivery=_AT_ONCE))
 
     def release(self, decision: Decision) -> None:
-        """The request has ended: its slots come free. No round trip without slots."""
+        """Release the slots of a request that has ended. Without slots there is no round trip."""
         self.limiter.release(decision)
 
     async def release_async(self, decision: Decision) -> None:
-        """Like `release`, in an event loop; carried through if the caller is cancelled."""
+        """Like `release`, in an event loop. Completes even if the caller is cancelled."""
         if decision.leases:
             await self.in_loop.release(decision)
 
     def release_with(self, response: object, decision: Decision) -> Callable[[], object]:
-        """A function that releases at its first call. If *response* is dropped before, they come free then."""
+        """Return a function that releases the slots when it is first called, or when *response* is dropped."""
         limiter = self.limiter
 
-        # The collector may drop it in any thread, also in one that holds a lock which `release` needs.
+        # The garbage collector may drop it in any thread, even in one that holds a lock which `release` needs.
         dropped = weakref.finalize(response, _thread.start_new_thread, limiter.release, (decision,))
-        dropped.atexit = False  # a process that ends waits for no store: the leases end by themselves
+        dropped.atexit = False  # a process that ends does not wait for the store: the leases expire
 
         def release() -> None:
             if dropped.detach() is not None:
@@ -150,14 +150,14 @@ class RequestLimits:
     @staticmethod
     def status(denied: Decision) -> int:
         """
-        The status of the answer to a request that was *denied*: 429. While the store is unavailable it is 503: the
-        client has done nothing wrong.
+        Return the HTTP status for a request that was *denied*: 429, or 503 if the store is unavailable, because then
+        the client has done nothing wrong.
         """
         return 503 if denied.reason == "store unavailable" else 429
 
     @staticmethod
     def write_headers(decision: Decision, headers: Any) -> None:
-        """Add *decision* to the *headers* of a response. Those of an inner view, which was decided later, stay."""
+        """Add *decision* to the *headers* of a response. Headers of a nested view, which was decided later, stay."""
         if not (decision.allowed and "RateLimit" in headers):
             for name, value in decision.headers().items():
                 headers[name] = value

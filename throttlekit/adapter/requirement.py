@@ -14,10 +14,10 @@ def installed_by(requirement: str) -> Generator[None, None, None]:
     For the imports of an adapter's `__init__`: if a module of its framework is missing, say what to install.
 
     Args:
-        requirement: What pip takes: "throttlekit-jobs[celery]".
+        requirement: The argument for pip: "throttlekit-jobs[celery]".
 
     Raises:
-        ModuleNotFoundError: In place of the one that names only the module.
+        ModuleNotFoundError: The original error, with the command that installs the module.
     """
     try:
         yield

@@ -1,11 +1,10 @@
 """
-Count what this process decides, and report it to the fleet once a second: what `throttlekit top` shows.
+Count the decisions of this process, and report them to the fleet once a second. `throttlekit top` shows the result.
 
-Rule 1: a decision costs one count in memory. Reports are sent beside it, in one round trip each.
-Rule 2: everything is bounded, here and there: of many keys the most pressing are reported one by one, all of them in
-their limit's sum.
-Rule 3: counts that cannot be sent are dropped. A report that got no answer may have been counted: to send it again
-could count it twice. Definitions are sent again.
+Rule 1: a decision costs one count in memory. A background thread sends each report in one round trip.
+Rule 2: memory is bounded, in the process and in the store. If there are many keys, the most pressing are reported one
+by one; the sum of a limit includes all its keys.
+Rule 3: a report that gets no reply is dropped, not sent again: it may have been counted. Definitions are sent again.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ class SharedCommands(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Seen:
-    """What was decided on one key, or on the rest of a limit's, since the last report."""
+    """Decisions on one key since the last report, or on all keys of a limit that are not counted separately."""
 
     limit: Limit
     bucket: str
     allowed: int = 0
     arrived: int = 0
-    """Jobs that asked for the first time."""
+    """Jobs that requested units for the first time."""
     units: int = 0
     settled: int = 0
     denied: dict[str, int] = field(default_factory=dict[str, int])
@@ -105,9 +104,9 @@ class _Seen:
 
 class Counts:
     """
-    What was decided since the last report. Bounded: of keys beyond the 10 000th only their limit's sum is kept.
+    Decisions since the last report. Bounded: after 10 000 keys, further keys are counted only in their limit's sum.
 
-    A count is exact, whatever the number of threads.
+    Counts are exact, for any number of threads.
     """
 
     def __init__(self) -> None:
@@ -121,10 +120,10 @@ class Counts:
         self, decision: Decision, claims: Sequence[Claim], answer: Answer, waited: Waited, job: Job | None
     ) -> None:
         """
-        Count what the store decided on *claims*.
+        Count the store's decision on *claims*.
 
         Args:
-            waited: How the job has waited, this denial included.
+            waited: How long the job has waited, and how often it was denied, including this denial.
         """
         now_us, reason, binding = answer.now_us, decision.reason, claims[answer.claim]
         held_by = None if waited.claim is None or not waited.denials else claims[waited.claim].claim.bucket
@@ -135,9 +134,9 @@ class Counts:
         with self._lock:
             if decision.allowed:
                 for each in decision.charged:
-                    seen = self._seen.get(each.bucket) or self._meet(each.bucket, each.limit)
+                    seen = self._seen.get(each.bucket) or self._seen_of(each.bucket, each.limit)
                     seen.allowed += 1
-                    # Where a job waited it arrived by its first denial, and at its other limits it does now.
+                    # A job that waited was counted at that limit with its first denial, and is counted at others now.
                     seen.arrived += not waited.denials or (held_by is not None and each.bucket != held_by)
                     seen.units += each.cost
                     if each.bucket == held_by:
@@ -147,7 +146,7 @@ class Counts:
                 bucket, due_us = "", 0
             else:
                 bucket = binding.claim.bucket
-                seen = self._seen.get(bucket) or self._meet(bucket, decision.limit)
+                seen = self._seen.get(bucket) or self._seen_of(bucket, decision.limit)
                 seen.denied[reason] = seen.denied.get(reason, 0) + 1
                 if job is None or reason == "queue full":
                     return
@@ -161,17 +160,17 @@ class Counts:
                 jobs[job.id] = (bucket, reason, now_us - waited.for_us, waited.denials, due_us, now_us)
 
     def record_prefetched(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
-        """Count jobs that passed with units that had been taken ahead."""
+        """Count jobs that were granted from prefetched units."""
         with self._lock:
-            seen = self._seen.get(bucket) or self._meet(bucket, limit)
+            seen = self._seen.get(bucket) or self._seen_of(bucket, limit)
             seen.allowed += jobs
             seen.arrived += jobs
             seen.units += units
 
     def record_settled(self, limit: Limit, bucket: str, extra: int) -> None:
-        """Count a correction by `settle`: *extra* units were charged besides; fewer than 0: given back."""
+        """Count a correction by `settle`: *extra* more units were charged, or, if negative, refunded."""
         with self._lock:
-            seen = self._seen.get(bucket) or self._meet(bucket, limit)
+            seen = self._seen.get(bucket) or self._seen_of(bucket, limit)
             seen.settled += extra
 
     def downstream_429(self, limit: Limit) -> None:
@@ -182,19 +181,19 @@ class Counts:
                 self._partner_429s[id] = self._partner_429s.get(id, 0) + 1
 
     def take_429s(self) -> list[tuple[str, int]]:
-        """The 429s since the last report, by limit. Counting starts again at 0."""
+        """Return the 429s since the last report, by limit, and reset them."""
         with self._lock:
             partner_429s, self._partner_429s = self._partner_429s, {}
         return list(partner_429s.items())
 
     def take(self) -> tuple[list[_Seen], list[list[str]]]:
-        """What was counted, and what is known of jobs. Both are empty afterwards."""
+        """Return the counts and the reports on jobs, and reset both."""
         with self._lock:
             seen, self._seen = self._seen, {}
             jobs, self._jobs = self._jobs, {}
-        return list(seen.values()), [[reported_id(job_id), _written(*known)] for job_id, known in jobs.items()]
+        return list(seen.values()), [[reported_id(job_id), _job_report(*known)] for job_id, known in jobs.items()]
 
-    def _meet(self, bucket: str, limit: Limit) -> _Seen:
+    def _seen_of(self, bucket: str, limit: Limit) -> _Seen:
         if len(self._seen) >= _MOST_KEPT:
             bucket = limit_id(limit.name, limit.fingerprint)
             if bucket in self._seen:
@@ -204,57 +203,57 @@ class Counts:
 
 
 @dataclass(slots=True, eq=False)
-class _Here:
-    """What is of this process: a forked child begins with a new one."""
+class _ProcessState:
+    """The state of this process. A forked child begins with a new one."""
 
     counts: Counts = field(default_factory=Counts)
     began: float = 0.0
-    told_at: float = 0.0
+    alive_at: float = 0.0
     took_us: int = 0
-    known_as: str = ""
+    reported_name: str = ""
     defined: dict[str, tuple[object, float]] = field(default_factory=dict[str, "tuple[object, float]"])
     to_define: dict[str, str] = field(default_factory=dict[str, str])
-    spoke: bool = False
+    has_flushed: bool = False
 
 
 class Activity:
     """
-    Counts what this process decides, and reports it. See the module.
+    Counts the decisions of this process, and reports them. See the module.
 
     Args:
-        store: Where reports go.
+        store: The store that receives the reports.
     """
 
     def __init__(self, store: SharedCommands) -> None:
         self._store = store
-        self._here = _Here()
-        renew_lock_after_fork(self, "_here", _Here)
+        self._here = _ProcessState()
+        renew_lock_after_fork(self, "_here", _ProcessState)
 
     @property
     def counts(self) -> Counts:
-        """Where to count."""
+        """The counts since the last report."""
         return self._here.counts
 
     def report(self) -> None:
         """
-        Report what is new. The first call in a process reports nothing: it comes before its first decision.
+        Report the new counts. The first call in a process reports nothing, because it precedes the first decision.
 
         Raises:
-            StoreUnavailable: The store did not answer. What was new is dropped, but for the definitions of limits.
+            StoreUnavailable: The store did not answer. The new counts are dropped, but not the definitions of limits.
         """
         here, now = self._here, time.monotonic()
         here.began = here.began or now
         seen, jobs = here.counts.take()
         partner_429s = here.counts.take_429s()
-        # One that ends at once, like a work-horse, is no process that anybody could look for.
+        # A process that ends at once, like a work-horse, is not listed: nobody could look for it.
         lives = now - here.began > _SHORT_LIFE
-        if not (seen or partner_429s or here.to_define) and not (lives and now - here.told_at > _ALIVE_EVERY):
+        if not (seen or partner_429s or here.to_define) and not (lives and now - here.alive_at > _ALIVE_EVERY):
             return
         name = f"{socket.gethostname()}:{os.getpid()} {_framework()} {here.took_us}" if lives else ""
         definitions = here.to_define = self._definitions(here, seen, now)
         sums = _sums(seen)
         report = {
-            "process": [here.known_as, name] if name else [here.known_as],
+            "process": [here.reported_name, name] if name else [here.reported_name],
             "limits": [[limit, text] for limit, text in definitions.items()],
             "jobs": jobs,
             **_numbers(seen, sums),
@@ -265,25 +264,25 @@ class Activity:
         beside += [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json(partner_429s))] if partner_429s else []
         beside += report_history(_moments(sums, dict(partner_429s)))
         self._store.commands([*beside, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
-        if here.to_define is definitions:  # else another thread reports them, too
+        if here.to_define is definitions:  # otherwise another thread reports them, too
             here.to_define = {}
-        here.took_us, here.known_as = round((time.perf_counter() - began) * 1_000_000), name
-        here.told_at = now if lives else here.told_at
+        here.took_us, here.reported_name = round((time.perf_counter() - began) * 1_000_000), name
+        here.alive_at = now if lives else here.alive_at
 
     def last_word(self) -> None:
         """
-        As `report`, if the process may be one that ends before its next: it is young, or this is its first job.
+        Call `report` if the process may end before its next report: it is young, or this is its first job.
 
         Raises:
-            StoreUnavailable: The store did not answer. What was new is dropped.
+            StoreUnavailable: The store did not answer. The new counts are dropped.
         """
         here = self._here
-        first, here.spoke = not here.spoke, True
+        first, here.has_flushed = not here.has_flushed, True
         if first or time.monotonic() - here.began < _SHORT_LIFE:
             self.report()
 
-    def _definitions(self, here: _Here, seen: Sequence[_Seen], now: float) -> dict[str, str]:
-        """The definitions that were not reported within a minute, and those of reports that got no answer."""
+    def _definitions(self, here: _ProcessState, seen: Sequence[_Seen], now: float) -> dict[str, str]:
+        """Return the definitions that were not reported in the last minute, or whose report got no reply."""
         texts = dict(here.to_define)
         for each in seen:
             limit = each.limit
@@ -292,21 +291,21 @@ class Activity:
             name = limit_id(limit.name, limit.fingerprint)
             known, at = here.defined.get(name, (None, 0.0))
             if name not in texts and (known != limit.definition or now - at > _DEFINED_EVERY):
-                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None, **_beside(limit)})
+                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None, **_extra_fields(limit)})
                 here.defined[name] = (limit.definition, now)
         if len(here.defined) > _MOST_KEPT:
             here.defined.clear()
         return texts
 
 
-def _beside(limit: Limit) -> dict[str, Any]:
-    """What a definition leaves out, and an operator's rule has to fit: the cost of each job, and the share."""
+def _extra_fields(limit: Limit) -> dict[str, Any]:
+    """Return fields that `plain` omits, and that operators' rules are checked against: fixed cost, and share."""
     fixed: dict[str, Any] = {"fixed_cost": limit.cost} if isinstance(limit.cost, int) and limit.cost != 1 else {}
     return fixed if limit.share is None else {**fixed, "shared": "strict" if limit.share.strict else "weighted"}
 
 
 def _sums(seen: Sequence[_Seen]) -> dict[str, _Seen]:
-    """The sum of each limit that the fleet shares, by its id."""
+    """Return the sum of each limit that the fleet shares, by its id."""
     sums: dict[str, _Seen] = {}
     for each in seen:
         if each.limit.scope != "process":
@@ -316,7 +315,7 @@ def _sums(seen: Sequence[_Seen]) -> dict[str, _Seen]:
 
 
 def _numbers(seen: Sequence[_Seen], sums: Mapping[str, _Seen]) -> dict[str, list[Any]]:
-    """The counts of a report: each limit's sum, and of the keys the most pressing."""
+    """Return the counts of a report: the sum of each limit, and the most pressing keys."""
     keys = [each for each in seen if each.limit.scope != "process" and each.bucket not in sums]
     keys.sort(key=lambda each: (each.due_us, each.denials, each.units), reverse=True)
     limits, keys = list(sums.values())[:_MOST_REPORTED], keys[:_MOST_REPORTED]
@@ -336,7 +335,7 @@ def _numbers(seen: Sequence[_Seen], sums: Mapping[str, _Seen]) -> dict[str, list
 
 
 def _moments(sums: Mapping[str, _Seen], partner_429s: Mapping[str, int]) -> dict[str, Moment]:
-    """What is added to the history of each limit, at most 100."""
+    """Return the additions to the history of each limit, for at most 100 limits."""
     found = {id: Moment(partner_429s=count) for id, count in partner_429s.items()}
     for each in list(sums.values())[:_MOST_REPORTED]:
         paused = each.denied.get("paused", 0)
@@ -348,17 +347,17 @@ def _moments(sums: Mapping[str, _Seen], partner_429s: Mapping[str, int]) -> dict
 
 
 def reported_rate(limit: Limit) -> int:
-    """The rate as it is reported: thousandths of a unit per minute; 0 for a concurrency limit, which has no rate."""
+    """Return the rate in thousandths of a unit per minute; 0 for a concurrency limit, which has no rate."""
     return round(limit.amount * 60_000_000_000 / limit.period_us) if limit.period_us else 0
 
 
-def _written(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
+def _job_report(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
     """The report on a job."""
     return _json((bucket, reason, since_us, deferrals, due_us, now_us))
 
 
 def reported_id(job_id: str) -> str:
-    """*job_id* as it is reported: its first 200 characters, with "?" for what is no character (a lone surrogate)."""
+    """Return *job_id* as it is reported: its first 200 characters, with "?" for a lone surrogate."""
     return job_id[:_LONGEST_JOB_ID].encode("utf-8", "replace").decode()
 
 
@@ -368,7 +367,7 @@ def _json(value: object) -> str:
 
 
 def _framework() -> str:
-    """The framework whose worker this is, by its command, else by the adapter that is at work; "-" if none is."""
+    """Return the worker's framework, by its command or else by the adapter that was imported; "-" if unknown."""
     command = os.path.normpath(sys.argv[0] if sys.argv else "").split(os.sep)[-3:]
     named = [name for name in _FRAMEWORKS if name in command]
     return (named or [name for name in _FRAMEWORKS if f"throttlekit_{name}" in sys.modules] or ["-"])[0]

@@ -1,7 +1,7 @@
 """
-What a page shows of the fleet beside `snapshot.look`: the keys, tenants, holders and first waiting jobs of one limit.
+Read the keys, tenants, holders and first waiting jobs of one limit, for pages that show more than `snapshot.look`.
 
-Bounded for any number of keys: each function sends a few commands of some hundred names, and scans in pages.
+The work is bounded: each function sends a few commands with some hundred names, and scans keys in pages.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Page:
     Some keys of a limit, in no order.
 
     Attributes:
-        cursor: Where the next page begins; "": this was the last one.
-        looked, of: How many keys of all limits were looked at for this page, and how many are kept.
+        cursor: Where the next page begins. "": this is the last page.
+        looked, of: How many keys of all limits were scanned for this page, and how many are stored.
     """
 
     keys: tuple[Key, ...]
@@ -76,12 +76,12 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Holder:
     """
-    So many slots that are held.
+    A job or a workflow that holds slots.
 
     Attributes:
-        job_id: "" for a workflow.
-        since: By the clock of the process that asked for them, seconds since 1970; None: it is not known.
-        workflow: Whose jobs hold the slot together, as it is stored: quoted, or a digest; "": a job does.
+        job_id: The job; "" for a workflow.
+        since: When the slots were requested, by the requester's clock, seconds since 1970; None: not known.
+        workflow: The workflow whose jobs share the slot, as it is stored: quoted, or a digest. "": a job holds it.
     """
 
     job_id: str
@@ -108,13 +108,13 @@ class WaitingJob:
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """
-    One tenant of a shared limit, in the last minute; all processes together.
+    One tenant of a shared limit, in the last minute, summed over all processes.
 
     Attributes:
-        name: As it is stored: quoted, or a digest.
-        weight: Its weight when it was last counted; of a limit with priorities, 1.
-        units: Units that passed.
-        longest_wait: The longest wait of a job that asked, in seconds, from its first denial on.
+        name: The name as it is stored: quoted, or a digest.
+        weight: The weight when it was last counted. For a limit with priorities: 1.
+        units: Units that were granted.
+        longest_wait: The longest wait of a job that requested units, in seconds, from its first denial.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Tenant:
 
 
 def keys_by_limit(fleet: Fleet) -> dict[str, list[Key]]:
-    """The keys of *fleet* by the id of their limit, the most pressing first."""
+    """Return the keys of *fleet* by the id of their limit, the most pressing first."""
     keys: dict[str, list[Key]] = {}
     for each in fleet.keys:
         keys.setdefault(each.id, []).append(each)
@@ -133,8 +133,8 @@ def keys_by_limit(fleet: Fleet) -> dict[str, list[Key]]:
 
 def pressing_keys(store: FleetStore, known: Known, most: int) -> tuple[Key, ...]:
     """
-    The keys of a limit where most jobs wait, then the most denied, then the most used: of the 300 first of all limits
-    in each of these orders.
+    Return the keys of a limit with the most waiting jobs, then the most denied, then the most used. Only the first 300
+    keys of all limits in each of these orders are considered.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -151,13 +151,13 @@ def browse_keys(
     store: FleetStore, known: Known, cursor: str, wanted: Callable[[str, str | None], bool] = lambda key, part: True
 ) -> Page:
     """
-    One page of a limit's keys: at most 150 of them, found among at most some 2 000 of all limits. A key that is kept
-    from the first page to the last is on one of them. Kept are those that were decided on in the last hour, 100 000 of
-    the whole fleet; see `Activity`.
+    Return one page of a limit's keys: at most 150, found by a scan of about 2 000 keys of all limits. A key that stays
+    stored during the whole scan is on one page. The store keeps the keys of the last hour, up to 100 000 for the fleet;
+    see `Activity`.
 
     Args:
-        cursor: "" at first, then that of the page before.
-        wanted: Whether a key, as it is stored, with its scope's part, is wanted.
+        cursor: "" for the first page, then the cursor of the previous page.
+        wanted: A filter, called with a key as it is stored, and with its scope's part.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -168,7 +168,7 @@ def browse_keys(
     cursor = cursor or "0"
     for _ in range(_SCANS):
         (scanned,) = store.commands([("ZSCAN", KEYS[0], cursor, "MATCH", pattern, "COUNT", _SCANNED_AT_ONCE)])
-        cursor, found = _scanned(scanned)
+        cursor, found = _read_scan(scanned)
         looked += _SCANNED_AT_ONCE
         for name in found:
             parts = parts_of(name)
@@ -182,7 +182,7 @@ def browse_keys(
 
 def find_key(store: FleetStore, known: Known, key: str) -> Key | None:
     """
-    The key itself, as the limit's template or callable gives it. None: nothing is known or counted of it.
+    Return the key that the limit's template or callable returns as *key*. None: nothing is stored for it.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -195,7 +195,7 @@ def find_key(store: FleetStore, known: Known, key: str) -> Key | None:
 
 def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
     """
-    Who holds slots of *key*, the longest first, at most 50; none unless it is a concurrency limit's.
+    Return up to 50 holders of slots of *key*, the oldest first. Empty unless its limit is a concurrency limit.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -231,7 +231,7 @@ def first_waiting(store: FleetStore, key: Key) -> tuple[WaitingJob, ...]:
 
 def tenants_of(store: FleetStore) -> dict[str, tuple[Tenant, ...]]:
     """
-    The tenants of the last minute, of each limit by its id; those that got most first.
+    Return the tenants of the last minute by the id of their limit, those with the most units first.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -259,13 +259,13 @@ def _is_of(known: Known, bucket: str) -> bool:
 
 
 def with_minutes(store: FleetStore, known: Known, keys: tuple[Key, ...], now: float) -> tuple[Key, ...]:
-    """*keys* of *known* with what was decided in the last minute."""
+    """Return *keys* of *known* with the decisions of the last minute."""
     minutes = minutes_of_keys(store, [known.id, *(each.bucket for each in keys)], now)
     return tuple(replace(each, minute=replace(minutes[each.bucket], rates=minutes[known.id].rates)) for each in keys)
 
 
-def _scanned(reply: Any) -> tuple[str, list[str]]:
-    """The cursor and the names of a ZSCAN, whose reply a cluster's client reads as pairs."""
+def _read_scan(reply: Any) -> tuple[str, list[str]]:
+    """Return the cursor and the names of a ZSCAN reply, which a cluster's client returns as pairs."""
     after, found = reply
     names = [each[0] for each in found] if found and isinstance(found[0], tuple) else found[::2]
     return after.decode() if isinstance(after, bytes) else str(after), [text_of(name) for name in names]

@@ -1,4 +1,4 @@
-"""The history of live control: what was changed, when, by whom, from what to what."""
+"""The history of live control: each change, with its time, its operator, and the rules before and after."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Verb: TypeAlias = Literal[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """
-    What was changed.
+    One change by an operator.
 
     Attributes:
-        at: When, by the store's clock: seconds since 1970.
-        by: By whom.
-        verb: How.
+        at: The time by the store's clock, in seconds since 1970.
+        by: The operator.
+        verb: The command.
         name: The limit's name.
-        part: The key, the tier or the tenant; None: all there is.
-        before, after: What was in force, and what is; None: the limit as it is declared.
-        forgotten: Of "reset": how many stored values were deleted. Of "clear-line": how many waitlists were emptied.
+        part: The key, the tier or the tenant; None: all of them.
+        before, after: The rule before and after the change; None: no rule, so the limit is as declared.
+        forgotten: For "reset": how many stored values were deleted. For "clear-line": how many waitlists were emptied.
     """
 
     at: float
@@ -46,7 +46,7 @@ class Change:
 
 
 def recorded(change: Change) -> list[tuple[str | int, ...]]:
-    """What keeps *change* in the history. It goes first: nothing is changed that is not recorded."""
+    """Return the commands that record *change*. Send them before the change, so that none is unrecorded."""
     entry = {
         "v": _VERSION,
         "at": round(change.at * 1_000_000),
@@ -70,7 +70,7 @@ def _kept(rule: Rule | None) -> list[Any] | None:
 
 
 def change_of(kept: bytes) -> Change | None:
-    """The change that is *kept* in the history; None: it is of another release."""
+    """Return the change that is stored as *kept*; None: another release wrote it."""
     entry = data_of(kept)
     try:
         at, part = entry["at"], entry["part"]
@@ -91,7 +91,7 @@ def change_of(kept: bytes) -> Change | None:
 
 
 def this_operator() -> str:
-    """user@host."""
+    """Return "user@host"."""
     import getpass
     import socket
 

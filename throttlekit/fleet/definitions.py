@@ -1,4 +1,4 @@
-"""The definitions of limits that the fleet has reported, and whether they can follow a rule of live control."""
+"""The definitions of limits that the fleet has reported, and whether a rule of live control fits them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REPLACED_AFTER_S = 130.0
 
 def definitions_of(store: FleetStore) -> list[Known]:
     """
-    The definitions that the fleet has used lately; of a limit with tiers one for each tier. At most 1 000.
+    Return the definitions that the fleet has used lately, at most 1 000. A limit with tiers has one for each tier.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -38,7 +38,7 @@ def definitions_of(store: FleetStore) -> list[Known]:
 
 
 def reported_within(definitions: Iterable[Known]) -> list[Known]:
-    """*definitions* without those that another one has replaced: they stay known for an hour."""
+    """Return *definitions* without replaced ones, which the store keeps for an hour."""
     definitions = list(definitions)
     newest: dict[tuple[str, str | None], float] = {}
     for each in definitions:
@@ -51,7 +51,7 @@ def reported_within(definitions: Iterable[Known]) -> list[Known]:
 
 def definition_of(store: FleetStore, id: str) -> Known | None:
     """
-    The definition that the fleet reported as *id*, without its last minute; None: not one of the last hour.
+    Return the definition that the fleet reported as *id*, without its last minute; None: not used in the last hour.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -62,7 +62,7 @@ def definition_of(store: FleetStore, id: str) -> Known | None:
 
 def names_of(store: FleetStore) -> tuple[str, ...]:
     """
-    The names of the limits that the fleet has used lately, in order.
+    Return the names of the limits that the fleet has used lately, sorted.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -70,13 +70,13 @@ def names_of(store: FleetStore) -> tuple[str, ...]:
     kept: Any = store.commands([("HVALS", fleet_name("limits"))])[0]
     definitions: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
     named: list[dict[str, Any]] = [each for each in definitions if isinstance(each, dict)]
-    # What another release wrote must not keep an operator from a pause.
+    # A definition of another release must not prevent a pause, so read only the name.
     return tuple(sorted({str(each["name"]) for each in named if "name" in each}))
 
 
 def tiers_of(store: FleetStore, name: str) -> tuple[str, ...]:
     """
-    The tiers of the limit *name* that the fleet has used lately, in order.
+    Return the tiers of the limit *name* that the fleet has used lately, sorted.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -87,22 +87,22 @@ def tiers_of(store: FleetStore, name: str) -> tuple[str, ...]:
 
 def check_rule(store: FleetStore, rule: Rule) -> None:
     """
-    Refuse a *rule* that no worker would follow, as far as it is known.
+    Reject a *rule* that no worker would follow, judged by the reported definitions.
 
     Raises:
-        ConfigurationError: No definition that the fleet has reported of the rule's limit, and of its tier, can follow.
+        ConfigurationError: The rule fits none of the definitions that the fleet has reported for its limit and tier.
         StoreUnavailable: The store did not answer.
     """
-    concerned = [
+    matching = [
         each for each in definitions_of(store) if rule.is_for(each.limit.name) and not _is_of_another_tier(rule, each)
     ]
-    reasons = [why_ignored(rule, each) for each in concerned]
+    reasons = [why_ignored(rule, each) for each in matching]
     if reasons and None not in reasons:
         raise ConfigurationError(f"{str(reasons[0]).rstrip('.')}. Nothing was changed")
 
 
 def why_ignored(rule: Rule, known: Known) -> str | None:
-    """Why the workers that use the definition *known* do not follow *rule*; None if they do."""
+    """Return why workers with the definition *known* ignore *rule*; None if they follow it."""
     limit = known.limit
     if rule.what == "set":
         if limit.of_tier is None and rule.part is not None:
@@ -121,7 +121,7 @@ def why_ignored(rule: Rule, known: Known) -> str | None:
         except ConfigurationError as error:
             return str(error)
     if rule.what == "weight" and not known.shared:
-        return f"limit {limit.name!r} has no share=: no tenant of it has a weight"
+        return f"limit {limit.name!r} has no share=: its tenants have no weights"
     if rule.what == "weight" and known.shared == "strict":
         return f"the weights of limit {limit.name!r} are priorities, which only its share= can change"
     if rule.what == "pause" and rule.part is not None and not has_keys(known):
@@ -130,12 +130,12 @@ def why_ignored(rule: Rule, known: Known) -> str | None:
 
 
 def has_keys(known: Known) -> bool:
-    """Whether the limit counts several keys apart: its own, or those of its scope."""
+    """Whether the limit counts several keys separately: those of key=, or those of its scope."""
     return known.keyed or known.limit.scope != "global"
 
 
 def per_minute(limit: Limit) -> float:
-    """Units that the rate lets pass in a minute; 0: a concurrency limit, which has no rate."""
+    """Return the units per minute of the rate; 0 for a concurrency limit, which has no rate."""
     return limit.amount * 60_000_000 / limit.period_us if limit.period_us else 0.0
 
 
@@ -145,8 +145,8 @@ def _is_of_another_tier(rule: Rule, known: Known) -> bool:
 
 def has_share(limit: Limit) -> bool:
     """
-    Whether the units of a minute can be compared with the rate. They cannot if there is no rate, if it is less than a
-    unit per minute, or if it is that of a window which is longer than a minute.
+    Whether the units of a minute can be compared with the rate. They cannot if there is no rate, if it is less than
+    one unit per minute, or if its window is longer than a minute.
     """
     is_window = limit.algorithm in ("fixed-window", "sliding-window", "sliding-log")
     return per_minute(limit) >= 1 and not (is_window and limit.period_us > _MINUTE_US)
@@ -154,8 +154,8 @@ def has_share(limit: Limit) -> bool:
 
 def share_of_minute(limit: Limit, minute: Minute) -> float | None:
     """
-    The units of *minute*, as a share of what the rate allows in a minute. None if they cannot be compared, if the rate
-    changed within the minute, or if the minute is not known.
+    Return the units of *minute* as a share of the units that the rate allows in a minute. None if they cannot be
+    compared, if the rate changed within the minute, or if the minute is not known.
     """
     if not minute.is_known or not is_steady(limit, minute) or not has_share(limit):
         return None

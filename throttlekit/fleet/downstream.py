@@ -1,4 +1,4 @@
-"""How many 429s from the partner paused each limit in the last minutes: a hash in the store; see fleet_429.lua."""
+"""The number of 429s from the partner that paused each limit lately: a hash in the store; see fleet_429.lua."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["COUNT_429S", "DOWNSTREAM_429S", "KEPT_S", "STEP_S", "counts_429", "t
 COUNT_429S = throttlekit_lua.script("fleet_429")
 DOWNSTREAM_429S = fleet_name("429s")
 STEP_S = 20
-"""The length of a step, as the scripts of the fleet have it."""
+"""The length of a step. The fleet's scripts use the same value."""
 KEPT_S = 900
 
 
 def counts_429(stored: Iterable[tuple[bytes, bytes]], now: float) -> dict[str, dict[int, int]]:
     """
-    The 429s that paused each limit in the last 15 minutes: by the limit's id, and by the step of 20 s (its number since
-    1970). What is written in another way is left out.
+    Return the 429s that paused each limit in the last 15 minutes, by the limit's id and by the number of the 20 s step
+    since 1970. Fields in another format are skipped.
     """
     first = (now - KEPT_S) // STEP_S
     found: dict[str, dict[int, int]] = {}

@@ -1,4 +1,4 @@
-"""A limiter's part in the fleet: it follows the rules of live control, and reports what it decides."""
+"""A limiter's part in the fleet: it follows the rules of live control, and reports its decisions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["Fleet"]
 
 class Fleet:
     """
-    A limiter in memory has no fleet.
+    The rules and the reports of one limiter. A limiter in memory has none.
 
     Args:
-        store: One that takes commands; see `StoreAccess.shared`.
-        owner: The limiter. When it is collected the reporter ends, so no task may refer to it.
+        store: A store that accepts commands; see `StoreAccess.shared`.
+        owner: The limiter. When it is garbage-collected the reporter ends, so no task may refer to it.
 
     Attributes:
-        passed: Called before each report for what was counted elsewhere: limit, bucket, jobs, units.
+        passed: Called before each report; returns grants that were counted elsewhere: limit, bucket, jobs, units.
     """
 
     def __init__(self, store: StoreAccess, owner: object) -> None:
@@ -50,7 +50,7 @@ class Fleet:
         self._follower.add_listener(listener)
 
     def has_overrides(self) -> bool:
-        """Whether a rule is in force, of any limit. Only the first call in a process sends a request to the store."""
+        """Whether a rule is in force, for any limit. Only the first call in a process sends a request to the store."""
         if not self._reporter.is_running:
             self._reporter.ensure_started()
         return bool(self._follower.rules)
@@ -67,11 +67,11 @@ class Fleet:
     def count(
         self, decision: Decision, claims: Sequence[Claim], answer: Answer, waited: Waited, job: Job | None
     ) -> None:
-        """Count what the store decided on *claims*; see `Counts.record_decision`."""
+        """Count the store's decision on *claims*; see `Counts.record_decision`."""
         self.activity.counts.record_decision(decision, claims, answer, waited, job)
 
     def count_settled(self, before: Decision, after: Decision) -> None:
-        """Count what `settle` has corrected."""
+        """Count the corrections by `settle`."""
         for old, new in zip(before.charged, after.charged, strict=True):
             if old.bucket and old.cost != new.cost and old.limit.scope != "process":
                 self.activity.counts.record_settled(old.limit, old.bucket, new.cost - old.cost)
@@ -81,8 +81,8 @@ class Fleet:
         self.activity.counts.downstream_429(limit)
 
     def flush(self) -> None:
-        """Report now what was decided, if this process may end before its next report; see `Activity.last_word`."""
-        with suppress(Exception):  # no job fails because of a report about it
+        """Report now, if this process may end before its next report; see `Activity.last_word`."""
+        with suppress(Exception):  # a report must not fail a job
             self._count()
             self.activity.last_word()
 

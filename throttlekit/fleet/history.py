@@ -1,10 +1,10 @@
 """
-What each limit did in the last 24 hours, minute by minute, and in the last 30 days, hour by hour: kept in the store.
+The decisions of each limit in the last 24 hours, by minute, and in the last 30 days, by hour. The store keeps them.
 
-Rule 1: a step counts what the store received in it. When it has ended it never changes, for any reader.
+Rule 1: a step contains the reports that the store received in it. After its end it never changes.
 Rule 2: a step is known if any process reported in it, and the history had begun. Otherwise its numbers are None, which
 is not the same as 0.
-Rule 3: a limit takes 69 kB, and 200 limits have a history. How fleet_history.lua makes room for a new one is there.
+Rule 3: a limit uses 69 kB, and at most 200 limits have a history. fleet_history.lua describes which one is replaced.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from throttlekit.stores.base import SupportsCommands
 __all__ = ["CHANGED", "HISTORIES", "RANGES", "Bar", "Moment", "Range", "bars_of", "history_name", "report_history"]
 
 HISTORIES = (fleet_name("timelines"), fleet_name("timeline"))
-"""The names of the limits that have a history, and the record of when any process reported."""
+"""The storage keys of the list of limits that have a history, and of the record of when any process reported."""
 CHANGED = 2**36 - 1
-"""The rate of a record in which it changed."""
+"""Recorded in place of the rate if it changed during the record."""
 
 _SCRIPT = throttlekit_lua.script("fleet_history")
 _BYTES, _MINUTES, _HOURS = 32, 1_440, 720
 _AT_ONCE = 25
 _BEGUN = ((_MINUTES + _HOURS) * _BYTES, (_MINUTES + _HOURS) * _BYTES + 4)
-"""Where the minute is in which the history was begun."""
+"""The bytes that store the minute in which the history begins."""
 _WIDTHS = (16, 40, 28, 28, 28, 24, 8, 36, 24, 24)
 
 
 @dataclass(slots=True)
 class Moment:
     """
-    What is added to the history of a limit.
+    An addition to the history of a limit.
 
     Attributes:
-        units: Units that were granted, as far as `settle` has corrected them.
-        granted, arrived: Jobs that were granted, and jobs that asked for the first time.
-        denied, paused: Denials, without and because of a pause.
+        units: Units that were granted, with the corrections by `settle` so far.
+        granted, arrived: Jobs that were granted, and jobs that requested units for the first time.
+        denied, paused: Denials for other reasons than a pause, and because of a pause.
         partner_429s: 429s from the partner that paused the limit.
-        rate: As `reported_rate` returns it; 0: not known.
-        wait_ds: The longest wait of a job that asked, in tenths of a second.
-        waiting: How many jobs a reader saw waiting; None: it was no reader.
+        rate: The rate, as `reported_rate` returns it; 0: not known.
+        wait_ds: The longest wait of a job that requested units, in tenths of a second.
+        waiting: How many jobs a reader saw waiting; None: no reader adds this.
     """
 
     units: int = 0
@@ -62,13 +62,13 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Bar:
     """
-    One step of a chart: a minute, an hour, or several of them. Numbers as in `Moment`; None: not known.
+    One step of a chart: a minute, an hour, or several of them. The numbers are as in `Moment`; None: not known.
 
     Attributes:
         at: When it begins, in seconds since 1970.
-        longest_wait: In seconds.
-        rate: That which was in force throughout; None: it changed, or is not known.
-        waiting: The most jobs that a reader saw waiting.
+        longest_wait: The longest wait, in seconds.
+        rate: The rate that was in force throughout; None: it changed, or is not known.
+        waiting: The largest number of jobs that a reader saw waiting.
     """
 
     at: int
@@ -85,7 +85,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """How long a chart is: *bars* of *merged* records each, which are of *step* seconds."""
+    """The length of a chart: *bars* bars of *merged* records each; a record covers *step* seconds."""
 
     step: int
     merged: int
@@ -106,15 +106,15 @@ RANGES: Mapping[str, Range] = {
 
 
 def history_name(id: str) -> str:
-    """Where the history of the limit *id* is kept."""
+    """Return the storage key of the history of the limit *id*."""
     return fleet_name(f"timeline:{id}")
 
 
 def report_history(added: Mapping[str, Moment], *, by_reader: bool = False) -> list[tuple[str | int, ...]]:
     """
-    The commands that add to the history of limits, each by its id, and mark the time as known unless *by_reader*.
+    Return the commands that add to the history of limits, by id, and mark the time as known unless *by_reader*.
 
-    Each command takes a few limits, so that none holds the server for long.
+    Each command covers only a few limits, so that none blocks the server for long.
     """
     ids = list(added)
     return [
@@ -135,7 +135,7 @@ def _report(added: Mapping[str, Moment], by_reader: bool) -> tuple[str | int, ..
 
 def bars_of(store: SupportsCommands, ids: Sequence[str], now: float, of: Range) -> dict[str, list[Bar]]:
     """
-    The bars of each limit, the oldest first; the last one is still running.
+    Return the bars of each limit, the oldest first. The last one is still running.
 
     Args:
         now: The store's clock, seconds since 1970.
@@ -153,7 +153,7 @@ def bars_of(store: SupportsCommands, ids: Sequence[str], now: float, of: Range) 
     )
 
     def records() -> tuple[dict[int, tuple[int, ...]], float]:
-        """The records of the next key by their number, and when it was begun, in seconds since 1970."""
+        """Return the records of the next key by number, and when its history begins, in seconds since 1970."""
         joined = b"".join(bytes(next(replies)).ljust(end - first, b"\0") for first, end in parts)
         found = ((number, _fields(joined[at * _BYTES : (at + 1) * _BYTES])) for at, number in enumerate(numbers))
         begun = bytes(next(replies))
@@ -175,7 +175,7 @@ def bars_of(store: SupportsCommands, ids: Sequence[str], now: float, of: Range) 
 
 
 def _pieces(numbers: range, ring: int) -> list[tuple[int, int]]:
-    """From which record to which: the ring may begin again between them."""
+    """Return the ranges of records, as first and end: two if the ring wraps around between them."""
     first = numbers[0] % ring
     if first + len(numbers) <= ring:
         return [(first, first + len(numbers))]
@@ -188,7 +188,7 @@ def _fields(record: bytes) -> tuple[int, ...]:
 
 
 def _bar(at: int, records: Iterable[tuple[tuple[int, ...] | None, bool]]) -> Bar:
-    """The bar of some records, each of which may be missing, and may be of a time that is known."""
+    """Merge records into a bar. Each is None if nothing was recorded, with whether its time is known."""
     records = list(records)
     kept = [fields for fields, _ in records if fields is not None]
     waiting = max((fields[8] for fields in kept), default=0)

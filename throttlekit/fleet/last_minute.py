@@ -1,11 +1,11 @@
 """
-What the fleet decided in the last minute, by limit and by key: the ring of steps that fleet_report.lua writes.
+The fleet's decisions in the last minute, by limit and by key, from the ring of steps that fleet_report.lua writes.
 
 Rule 1: a step that has ended never changes. A report counts in the step in which the store receives it.
 Rule 2: a step is known if a process reported in it. Otherwise its counts are not known, which is not the same as 0: no
-process was at work, or the store lost its data.
+process was running, or the store lost its data.
 
-Each function sends short commands only: however many limits and keys there are, none holds the server for long.
+Each function sends only short commands: for any number of limits and keys, none blocks the server for long.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ _LINES, _FIRST = KEYS[1], 6
 _PASSED, _DENIED, _COUNTS = KEYS[_FIRST::3], KEYS[_FIRST + 1 :: 3], KEYS[_FIRST + 2 :: 3]
 _STEPS = len(_COUNTS)
 READ_STEPS = 60 // STEP_S + 1
-"""How many steps reach into the last minute. Of the ring's five the oldest is not read: it may have expired."""
+"""How many steps overlap the last minute. The oldest of the ring's five steps is not read: it may have expired."""
 _CODES = ("a", "n", "u", "s", "w", "r", *REASON_CODES.values())
 _IDS_AT_ONCE = 25
-"""By one command: 251 fields, which take the server .15 ms; of 100 ids, 5 ms were seen on a busy machine."""
+"""Ids per command: 251 fields, 0.15 ms of server time. With 100 ids, 5 ms were measured on a busy machine."""
 _OTHER_REASONS = "any"
 _MARK = "step"
 
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What was decided in the last minute, all processes together."""
+    """The decisions of the last minute, summed over all processes."""
 
     allowed: int | None = None
-    """Decisions that let something pass; not known of a key."""
+    """Grants; not known for a key."""
     units: int = 0
-    """Units that passed, as they were charged then."""
+    """Units that were granted, before corrections."""
     denied: Mapping[str, int] | None = None
     """Denials by reason."""
     longest_wait: float = 0.0
-    """The longest wait of a job that asked, in seconds, from its first denial on. Jobs ask in the order of waiting."""
+    """The longest wait of a job that requested units, in seconds, from its first denial."""
     settled: int = 0
-    """Units that `settle` charged besides; fewer than 0: gave back."""
+    """Units that `settle` charged additionally; negative: refunded."""
     is_known: bool = True
-    """Whether a process reported in the last minute. If not, no number here says anything."""
+    """Whether a process reported in the last minute. If not, the other numbers are meaningless."""
     rates: frozenset[int] = frozenset()
     """The rates of the limit in the last minute; see `Step.rate`."""
     arrived: int = 0
-    """Jobs that asked for the first time; 0 of a key."""
+    """Jobs that requested units for the first time; 0 for a key."""
 
     @property
     def used(self) -> int:
-        """Units that were used, as far as `settle` has said it."""
+        """Units that were granted, with the corrections by `settle` so far."""
         return max(0, self.units + self.settled)
 
     @property
@@ -77,15 +77,15 @@ class Minute:
 @dataclass(frozen=True, slots=True)
 class Step:
     """
-    What one limit, or one key, decided in 20 seconds, all processes together.
+    The decisions under one limit, or one key, in 20 seconds, summed over all processes.
 
     Attributes:
-        number: Seconds since 1970 at its begin, divided by 20. The last step is still running.
+        number: The seconds since 1970 at its start, divided by 20. The last step is still running.
         denied: Denials by reason.
-        arrived: Jobs that asked for the first time; 0 of a key.
+        arrived: Jobs that requested units for the first time; 0 for a key.
         longest_wait, settled: As in `Minute`.
-        is_known: Whether a process reported in these 20 seconds. If not, no other number says anything.
-        rate: The rate that was in force, as `reported_rate` returns it; -1: it changed; 0: not known, or a key's.
+        is_known: Whether a process reported in these 20 seconds. If not, the other numbers are meaningless.
+        rate: The rate that was in force, as `reported_rate` returns it; -1: it changed; 0: not known, or a key.
     """
 
     number: int
@@ -101,7 +101,7 @@ class Step:
 
 def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[str, tuple[Step, ...]]:
     """
-    The last 60 to 80 seconds of each of *ids*, of limits or of keys, the oldest step first.
+    Return the steps of the last 60 to 80 seconds for each of *ids*, of limits or of keys, the oldest first.
 
     Args:
         now: The store's clock, seconds since 1970.
@@ -115,7 +115,7 @@ def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[
 def _steps_and(
     store: SharedCommands, ids: Sequence[str], now: float, others: Sequence[Sequence[str | int]]
 ) -> tuple[dict[str, tuple[Step, ...]], list[Any]]:
-    """As `recent_steps`, with the replies to *others* in the same round trip."""
+    """Like `recent_steps`, with the replies to *others* in the same round trip."""
     pages = [ids[at : at + _IDS_AT_ONCE] for at in range(0, len(ids), _IDS_AT_ONCE)]
     numbers = _numbers(now)
     questions = [
@@ -135,7 +135,7 @@ def _steps_and(
 
 
 def minute_of(steps: Sequence[Step], now: float) -> Minute:
-    """The last minute of *steps*: of the step that begins before it, the part that reaches into it."""
+    """Sum *steps* over the last minute. A step that began before it counts in proportion."""
     weighted = [(weight, step) for step in steps if (weight := weight_of(step.number, now)) > 0]
 
     def total(counts: Iterable[tuple[float, int]]) -> int:
@@ -156,8 +156,8 @@ def minute_of(steps: Sequence[Step], now: float) -> Minute:
 
 def minutes_of_keys(store: SharedCommands, buckets: Sequence[str], now: float) -> dict[str, Minute]:
     """
-    The last minute of each key; `Minute.allowed` is not known. Counted are, of each process, the 100 most pressing keys
-    of each report. Denials whose reasons are not kept, as too many keys are counted, have the reason "any".
+    Return the last minute of each key, without `Minute.allowed`. A process reports only its 100 most pressing keys each
+    time. Denials whose reason the store no longer keeps, because there are too many keys, have the reason "any".
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -183,15 +183,15 @@ def minutes_of_keys(store: SharedCommands, buckets: Sequence[str], now: float) -
 
 def pressing_names(store: SharedCommands, order: str, depth: int, now: float, name: str = "") -> list[str]:
     """
-    The keys that press most, by bucket.
+    Return the most pressing keys, by bucket.
 
-    Jobs on a waitlist may wait for longer than was estimated when they were denied, and ask nothing meanwhile. So a key
-    whose last job should have passed within the last hour is among those with the longest waitlists if jobs still wait.
+    Waiting jobs may wait for longer than was estimated at their denial, and send no request meanwhile. So a key whose
+    last job was estimated to run within the last hour is also listed with the longest waitlists, if jobs still wait.
 
     Args:
-        order: Which first, a letter each: l those where most wait, d the most denied, p those that passed most.
-        depth: How many keys are read in each order, of all limits: at least 1.
-        name: Only keys of limits that have this in their name, as it is stored.
+        order: The orders, one letter each: l most waiting jobs first, d most denials first, p most granted units first.
+        depth: How many keys of all limits are read in each order: at least 1.
+        name: Return only keys of limits whose name, as it is stored, contains this.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -212,14 +212,14 @@ def pressing_names(store: SharedCommands, order: str, depth: int, now: float, na
     waits = store.commands([("EXISTS", wait_names(each)[1]) for each in overdue]) if overdue else []
     ordered = {
         "l": [*map(text_of, lines), *(each for each, some_wait in zip(overdue, waits, strict=True) if some_wait)],
-        "d": _ranked(numbers, ranks[:READ_STEPS], now),
-        "p": _ranked(numbers, ranks[READ_STEPS:], now),
+        "d": _rank(numbers, ranks[:READ_STEPS], now),
+        "p": _rank(numbers, ranks[READ_STEPS:], now),
     }
     return list(dict.fromkeys(each for which in order for each in ordered[which] if name in _limit_of(each)))
 
 
 def weight_of(number: int, now: float) -> float:
-    """The part of a step that is in the last minute."""
+    """Return the fraction of a step that is within the last minute."""
     back, into = divmod(now, STEP_S)
     back -= number
     whole = READ_STEPS - 1
@@ -241,8 +241,8 @@ def _step(number: int, mark: bytes | None, texts: Sequence[bytes | None]) -> Ste
     )
 
 
-def _ranked(numbers: Iterable[int], steps: Iterable[Any], now: float) -> list[str]:
-    """The names of all *steps*, by the sum of their scores in the last minute."""
+def _rank(numbers: Iterable[int], steps: Iterable[Any], now: float) -> list[str]:
+    """Return the names in all *steps*, ordered by the sum of their scores in the last minute."""
     total: dict[str, float] = defaultdict(float)
     for number, scored in zip(numbers, steps, strict=True):
         for each, score in pairs(scored):
@@ -251,6 +251,6 @@ def _ranked(numbers: Iterable[int], steps: Iterable[Any], now: float) -> list[st
 
 
 def _limit_of(bucket: str) -> str:
-    """The limit's name, as it is stored."""
+    """Return the name of the limit of *bucket*, as it is stored."""
     parts = parts_of(bucket)
     return "" if parts is None else parts[0].partition(":")[0]

@@ -1,4 +1,4 @@
-"""What a stored waitlist contains, for people. Reads what lua/throttlekit_lua/waitlist.lua writes."""
+"""Read a stored waitlist, to show it to users. lua/throttlekit_lua/waitlist.lua writes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _SAMPLE = 20
-"""The costs and the waits of a list are those of so many of its jobs."""
+"""How many jobs of a list are read to estimate its costs and waits."""
 _PLACE, _INSTANT = 30, 16
 _FIELDS = 11
 _STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": State.KEPT}
@@ -30,12 +30,12 @@ _STATES = {b"o": State.WAITING, b"w": State.WOKEN, b"p": State.WOKEN, b"k": Stat
 
 class SlowNow(NamedTuple):
     """
-    A limit that is slower for a while.
+    A temporary slow-down of a limit.
 
     Attributes:
-        rate: Units a second that pass now, at most.
-        by: "adapt": downstream refused calls; "headers": downstream said how much is left.
-        ends: In how many seconds it is over, if no other response changes it.
+        rate: The largest number of units per second that is granted now.
+        by: "adapt": the partner rejected calls; "headers": the partner's headers reported the remaining units.
+        ends: In how many seconds it ends, if no other response changes it.
     """
 
     rate: float
@@ -65,11 +65,11 @@ class ListNow(NamedTuple):
     A waitlist.
 
     Attributes:
-        jobs: How many wait, those included that were woken and have not asked.
-        owners: How many owners have jobs in the order.
-        ids: Of some of the jobs, the first of them among these.
-        paused: For how many more seconds no job passes; None: the limit is not paused.
-        slowed: How it is slowed down; None: it is not.
+        jobs: How many jobs wait, including those that were woken but have not sent their request.
+        owners: How many owners have waiting jobs.
+        ids: The ids of some of the jobs, including the first one.
+        paused: For how many more seconds no job is admitted; None: the limit is not paused.
+        slowed: The slow-down; None: there is none.
     """
 
     jobs: int
@@ -80,7 +80,7 @@ class ListNow(NamedTuple):
 
 
 def list_questions(bucket: str) -> list[tuple[str | int, ...]]:
-    """The commands whose answers `list_from` reads."""
+    """Return the commands whose replies `list_from` reads."""
     record, order, _, _ = wait_names(bucket)
     return [
         ("HMGET", record, "paused", "from", "slow"),
@@ -94,10 +94,10 @@ def list_questions(bucket: str) -> list[tuple[str | int, ...]]:
 
 def list_from(answers: Iterator[Any], now_us: int, mark: int) -> ListNow:
     """
-    What the next of *answers* say.
+    Read one waitlist from the next *answers*.
 
     Args:
-        mark: That of the limit's algorithm, see `Algorithm.mark`.
+        mark: The mark of the limit's algorithm, see `Algorithm.mark`.
     """
     (until, begun, slow), waiting, woken, owners, first, some = (next(answers) for _ in range(6))
     pause = Pause(int(until or 0), int(begun or 0)).at(now_us)
@@ -107,22 +107,22 @@ def list_from(answers: Iterator[Any], now_us: int, mark: int) -> ListNow:
 
 
 def entries_question(bucket: str, ids: tuple[bytes | str, ...]) -> tuple[Any, ...]:
-    """The command whose answer has the entries of *ids*, each of which `entry_from` reads."""
+    """Return the command whose reply has the entries of *ids*. `entry_from` reads each of them."""
     return "HMGET", wait_names(bucket)[2], *ids
 
 
 def owner_question(bucket: str, owner: str) -> tuple[str | int, ...]:
-    """The command whose answer `listens` reads."""
+    """Return the command whose reply `listens` reads."""
     return "HGET", wait_names(bucket)[0], f"p{owner}"
 
 
 def listens(free: bytes | None) -> bool:
-    """Whether an owner was listening when it was last called, by the free threads that are stored of it."""
+    """Whether an owner listened for its last wake-up, according to its stored number of free threads."""
     return free is None or int(free) != DEAF
 
 
 def entry_from(text: bytes | None) -> Entry | None:
-    """An entry as it is stored; None: there is none, or it is of another release."""
+    """Parse a stored entry; None: there is none, or another release wrote it."""
     fields = (text or b"").split(b" ", _FIELDS - 1)
     try:
         state, owner, _, cost, _, _, _, since_us, denials, *_ = fields
@@ -132,7 +132,7 @@ def entry_from(text: bytes | None) -> Entry | None:
 
 
 def _id_of(member: bytes) -> bytes | None:
-    """The id in a member of the order; None: it has none that is of use here."""
+    """Return the job id in a member of the order; None: it has none."""
     if member[:1] == b"h":
         return member[1 + _PLACE :].partition(b"|")[2]
     if member[:1] in (b"o", b"w"):
@@ -141,11 +141,11 @@ def _id_of(member: bytes) -> bytes | None:
 
 
 def _slow_now(fields: Sequence[bytes], mark: int, now_us: int) -> SlowNow | None:
-    """The slowdown that is stored as *fields*; None: there is none now. *mark*: `Algorithm.mark`."""
+    """Return the slow-down that is stored as *fields*; None: there is none now. *mark*: see `Algorithm.mark`."""
     try:
         slow = Slowdown(*map(int, fields)).at(now_us)
         pace = pace_of(slow, mark, 1, now_us)
-    except (TypeError, ValueError, ZeroDivisionError):  # of another release
+    except (TypeError, ValueError, ZeroDivisionError):  # another release wrote it
         return None
     if pace is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether the jobs that wait for a limit get fewer, and when none is left: from what was decided in the last minute."""
+"""Estimate, from the last minute, whether a limit's waitlist shrinks, and when it is empty."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from throttlekit.fleet.snapshot import Key, Known
 __all__ = ["Outlook", "outlook_of"]
 
 _LEAST_CHANGE = 0.05
-"""Of the larger of arrivals and grants: a smaller difference is neither growth nor decline."""
+"""If arrivals and grants differ by less than this share of the larger one, the trend is steady."""
 _HAS_ROOM = 0.8
 _PATIENCE_S = 60.0
 _ROOM = "the limit has room: the workers are the bottleneck, or another limit holds the jobs back"
@@ -21,15 +21,16 @@ _ROOM = "the limit has room: the workers are the bottleneck, or another limit ho
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """
-    What becomes of the jobs that wait, if the next minutes are like the last one.
+    A forecast for the waiting jobs, if the next minutes are like the last one.
 
     Attributes:
-        arrived_jobs, granted_jobs: Jobs that asked for the first time, and jobs that were granted, in the last minute.
-        trend: Whether fewer or more of them wait than a minute ago.
-        clears_in_seconds: In how many seconds none waits; None: not at this rate.
-        limit_has_room: The limit would let more jobs pass than it does: the workers are the bottleneck, or another
-            limit holds these jobs back.
-        text: What gets worse, in words; "" if nothing does.
+        arrived_jobs, granted_jobs: Jobs that requested units for the first time, and jobs that were granted, in the
+            last minute.
+        trend: Whether fewer or more jobs wait than a minute ago.
+        clears_in_seconds: In how many seconds no job waits; None: not at this rate.
+        limit_has_room: The limit could admit more jobs than it does: the workers are the bottleneck, or
+            another limit denies the jobs.
+        text: A warning; "" if there is none.
     """
 
     arrived_jobs: int
@@ -42,10 +43,10 @@ class Outlook:
 
 def outlook_of(known: Known, keys: Sequence[Key]) -> Outlook | None:
     """
-    The outlook of a limit with *keys*, the most pressing ones. None: no job waits, or the last minute is not known.
+    Return the outlook of a limit with its most pressing *keys*. None: no job waits, or the last minute is not known.
 
-    Example: 600 jobs wait, 100 arrived in the last minute and 300 were granted. So 200 fewer wait each minute, and none
-    in 180 seconds.
+    Example: 600 jobs wait; in the last minute, 100 arrived and 300 were granted. So 200 fewer wait each minute, and
+    none waits in 180 seconds.
     """
     waiting, minute = sum(key.waiting for key in keys), known.minute
     if not waiting or not minute.is_known:
@@ -61,7 +62,7 @@ def outlook_of(known: Known, keys: Sequence[Key]) -> Outlook | None:
 
 
 def _has_room(known: Known, waiting: Sequence[Key]) -> bool:
-    """Whether jobs have waited for a minute although the limit lets more pass than it did all the time."""
+    """Whether a job has waited for a minute although the limit had units left all the time."""
     held = any(key.paused is not None or key.slowed is not None for key in waiting)
     if held or max(key.oldest_wait or 0.0 for key in waiting) < _PATIENCE_S:
         return False

@@ -1,4 +1,4 @@
-"""The layer above all others: decides calls by what live control says of their limits."""
+"""The top layer: applies the rules of live control to the limits of a call."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["OverrideLayer"]
 
 class OverrideLayer:
     """
-    Decides calls on their limits as they count now: with another rate, paused, in shadow mode.
+    Decides calls with the rules in force: limits with another rate, paused, or in shadow mode.
 
     While no rule is in force, it passes every call down.
 
     Args:
-        pipeline: Its layers decide limits in shadow mode, one by one; it defers what a pause holds back.
+        pipeline: Decides each limit in shadow mode separately, and defers jobs of a paused limit.
         below: Decides the limits that are enforced.
     """
 
@@ -67,7 +67,7 @@ class OverrideLayer:
         return decision
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
-        """As `Pipeline.peek_all`. A call with a paused limit, or with one in shadow mode, is decided separately."""
+        """Like `Pipeline.peek_all`. A call with a paused limit, or with one in shadow mode, is decided separately."""
         if not self._fleet.has_overrides():
             return self._pipeline.peek_all(calls)
         overrides, resolver = self._fleet.overrides, self._pipeline.resolver
@@ -85,7 +85,7 @@ class OverrideLayer:
                 answers[number] = error
         answers.update(zip(together, self._pipeline.peek_all([*together.values()]), strict=True))
         for number, answer in answers.items():
-            if isinstance(answer, CostExceedsLimit):  # an operator's rate may be too low for it
+            if isinstance(answer, CostExceedsLimit):  # an operator's rate may be too low for the cost
                 with suppress(CostExceedsLimit):
                     answers[number] = self._hold_back(calls[number], overrides.too_dear(answer, calls[number]))
         return [answers[number] for number in range(len(calls))]
@@ -106,8 +106,8 @@ class OverrideLayer:
 
     def _shadow_claims(self, call: Call, limits: Sequence[Limit]) -> tuple[list[Claim], dict[str, Rule]]:
         """
-        The claims of *limits*, which are in shadow mode; and, by the limit's name, the rate rules that never admit
-        the call's cost.
+        Return the claims of *limits*, which are in shadow mode, and, by the limit's name, the rate rules that can never
+        admit the call's cost.
         """
         claims: list[Claim] = []
         too_dear: dict[str, Rule] = {}
@@ -121,7 +121,7 @@ class OverrideLayer:
         return claims, too_dear
 
     def _hold_back(self, call: Call, paused: Paused) -> Decision:
-        """The denial of a call that a rule holds back; a job is deferred."""
+        """Return the denial of a call that a rule pauses. A job is deferred."""
         fleet, job = self._fleet, call.waiting
         try:
             (claim,) = self._claims(call, paused.limit)
@@ -135,7 +135,7 @@ class OverrideLayer:
             found = self._pipeline.where(call, self._in_force(call, call.cost))
             known = NOT_WAITED if found is None else Waited(found.for_us, 1, found.claim)
         decision, waited = fleet.overrides.held_back(claim, paused.rule, known)
-        if found is not None:  # not for the end of the pause, if its units come later
+        if found is not None:  # wait until its units are estimated to be free, if that is after the pause
             decision = replace(decision, delay=max(decision.delay, found.in_us / 1_000_000))
         if call.peek:
             return decision
@@ -153,7 +153,7 @@ class OverrideLayer:
         return decision
 
     def _in_force(self, call: Call, cost: int | None) -> list[Claim]:
-        """The claims of *call* at the rates that its limits have now; none if it costs more than one lets pass."""
+        """Return the claims of *call* at the current rates; none if its cost exceeds one of its limits."""
         limits = self._fleet.overrides.in_force(call.limits, call.job)
         with suppress(CostExceedsLimit):
             return self._pipeline.resolver.resolve(call.on(limits)._replace(cost=cost), remember=False)

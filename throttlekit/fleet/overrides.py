@@ -1,4 +1,4 @@
-"""What live control says about the limits of a call."""
+"""Apply the rules of live control to the limits of a call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["OverriddenLimits", "Overrides", "Paused"]
 
 _log = logging.getLogger("throttlekit")
 
-_SOONEST, _LATEST = 2.0, 60.0  # after which a job asks again whether a pause without an end is over
+_SOONEST, _LATEST = 2.0, 60.0  # bounds of the time after which a job retries during a pause without an end
 _LONGEST_WHY = 500
 _NO_RULES = Rules()
 _SPREAD, _SPREAD_SHARE = 10.0, 0.1  # after a pause with an end, its jobs retry over this time
@@ -32,7 +32,7 @@ _SPREAD, _SPREAD_SHARE = 10.0, 0.1  # after a pause with an end, its jobs retry 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """A limit that admits no job now, and the rule that says so."""
+    """A limit that admits no job now, and the rule that pauses it."""
 
     limit: Limit
     rule: Rule
@@ -41,12 +41,12 @@ class Paused:
 @dataclass(frozen=True, slots=True)
 class OverriddenLimits:
     """
-    What becomes of a call's limits.
+    The limits of a call after the rules are applied.
 
     Attributes:
-        limits: Those that decide.
-        shadow: Those in shadow mode: they decide, and deny no job.
-        paused: The one that admits no job.
+        limits: The limits that are enforced.
+        shadow: The limits in shadow mode, which decide but deny no job.
+        paused: The limit that is paused for the longest time; None: none is paused.
     """
 
     limits: list[Limit]
@@ -58,32 +58,32 @@ class Overrides:
     """
     Applies the rules that are in force to the limits of a call.
 
-    A rule that a limit cannot take is logged, and does not count.
+    A rule that does not fit its limit is logged and ignored.
     """
 
     def __init__(self, follower: RuleFollower) -> None:
         self._follower = follower
         self._made: dict[tuple[str, str | None], tuple[Limit, Rule | None, Rule | None, Limit]] = {}
-        self._refused: dict[str, Every] = {}
-        self._dear = Every()
+        self._ignored_logs: dict[str, Every] = {}
+        self._denied_log = Every()
 
     @property
     def rules(self) -> dict[str, Rules]:
-        """Those in force; empty nearly always."""
+        """The rules in force; nearly always empty."""
         return self._follower.rules
 
     def weight_of(self, limit: str, tenant: str) -> float | None:
-        """What an operator gave *tenant* of the limit called *limit* in place of its weight; None: nothing."""
+        """Return the weight that an operator set for *tenant* of the limit named *limit*; None: none was set."""
         own = self.rules.get(limit)
         rule = own.weight.get(tenant) if own is not None else None
         return None if rule is None or rule.over(self._follower.now_us()) else rule.weight
 
     def apply(self, call: Call, resolver: ClaimResolver) -> OverriddenLimits:
         """
-        What becomes of the limits of *call*.
+        Apply the rules to the limits of *call*.
 
         Raises:
-            ConfigurationError: A key or a tier cannot be worked out.
+            ConfigurationError: A key or a tier cannot be computed.
         """
         rules, now_us = self.rules, self._follower.now_us()
         overridden = OverriddenLimits([], [])
@@ -92,7 +92,7 @@ class Overrides:
             if own is _NO_RULES and scale is None:
                 overridden.limits.append(declared)
                 continue
-            limit = self._altered(declared.for_job(call.job), own.set, scale, now_us)
+            limit = self._alter(declared.for_job(call.job), own.set, scale, now_us)
             paused = _pause(call, limit, resolver.key(call, limit), own.pause, now_us) if own.pause else None
             if paused is not None and (overridden.paused is None or _end(paused.rule) > _end(overridden.paused.rule)):
                 overridden = replace(overridden, paused=paused)
@@ -102,33 +102,33 @@ class Overrides:
 
     def too_dear(self, error: CostExceedsLimit, call: Call) -> Paused:
         """
-        A cost that the rate that an operator set never admits: the job waits until the rule has ended, or another is
-        set.
+        Return the limit and the rule for a cost that the operator's rate can never admit, but the declared rate can.
+        The job waits until the rule ends or is replaced.
 
         Raises:
-            CostExceedsLimit: The limit never admits it as it was declared either.
+            CostExceedsLimit: The declared rate cannot admit the cost either.
         """
         now_us = self._follower.now_us()
         for limit in (declared.for_job(call.job) for declared in call.limits if declared.name == error.limit):
             own = self.rules.get(limit.name, _NO_RULES)
             rule, scale = own.set.get(limit.of_tier), self._scale(limit.name, now_us)
-            if scale is not None and error.cost <= self._altered(limit, own.set, None, now_us).most:
+            if scale is not None and error.cost <= self._alter(limit, own.set, None, now_us).most:
                 rule = scale
             if rule is not None and error.cost <= limit.most:
-                if not own.shadow and self._dear.due():
+                if not own.shadow and self._denied_log.due():
                     _log.warning(
-                        "Limit %r holds back jobs that cost more than %d: no more passes at the rate that %s set. "
+                        "Limit %r denies jobs that cost more than %d, the most that the rate set by %s can admit. "
                         "Set a greater burst, rate or factor, or end the rule.", limit.name, error.most, rule.by,
                     )  # fmt: skip
                 return Paused(limit, rule)
         raise error
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> list[Limit]:
-        """*limits* as they count now; those with tiers as the one of *job*'s tier, or as they are if there is none."""
+        """Return *limits* with the rules applied. With a job, a limit with tiers becomes that of its tier."""
         return [self._in_force(declared, job) for declared in limits]
 
     def now_us(self) -> int:
-        """The time by which rules begin and end."""
+        """Return the time that decides when rules begin and end: the store's clock, in µs."""
         return self._follower.now_us()
 
     def held_back(self, claim: Claim, rule: Rule, waited: Waited) -> tuple[Decision, Waited]:
@@ -159,10 +159,10 @@ class Overrides:
         own, scale = self.rules.get(declared.name), self._scale(declared.name, now_us)
         if (own is None and scale is None) or (job is None and declared.varies):
             return declared
-        return self._altered(declared.for_job(job), (own or _NO_RULES).set, scale, now_us)
+        return self._alter(declared.for_job(job), (own or _NO_RULES).set, scale, now_us)
 
     def _scale(self, name: str, now_us: int) -> Rule | None:
-        """The rule that scales the limit called *name*: its own, or of the patterns the one of the lowest factor."""
+        """Return the rule that scales the limit *name*: its own, or the matching pattern with the lowest factor."""
         own = self.rules.get(name, _NO_RULES).scale.get(None)
         if own is not None and not own.over(now_us):
             return own
@@ -170,10 +170,10 @@ class Overrides:
         found = [rule for rule in patterns if rule.is_for(name) and not rule.over(now_us)] if patterns else ()
         return min(found, key=lambda rule: rule.factor or 1, default=None)
 
-    def _altered(self, limit: Limit, rules: dict[str | None, Rule], scale: Rule | None, now_us: int) -> Limit:
+    def _alter(self, limit: Limit, rules: dict[str | None, Rule], scale: Rule | None, now_us: int) -> Limit:
         rule = rules.get(limit.of_tier)
         if rule is None and None in rules and limit.of_tier is not None:
-            self._refuse(limit.name, rules[None], "it has tiers, and the rule names none")
+            self._log_ignored(limit.name, rules[None], "it has tiers, and the rule names none")
         if rule is not None and rule.over(now_us):
             rule = None
         if rule is None and scale is None:
@@ -186,18 +186,18 @@ class Overrides:
             try:
                 new = scaled(new, thousandths(each.factor)) if each.factor else altered(new, each.rate, each.burst)
             except ConfigurationError as error:
-                self._refuse(limit.name, each, str(error))
-        if not limit.by_value:  # those are made again for each job
+                self._log_ignored(limit.name, each, str(error))
+        if not limit.by_value:  # a limit by value is created again for each job
             self._made[limit.name, limit.of_tier] = limit, rule, scale, new
         return new
 
-    def _refuse(self, name: str, rule: Rule, why: str) -> None:
-        if self._refused.setdefault(name, Every()).due():
+    def _log_ignored(self, name: str, rule: Rule, why: str) -> None:
+        if self._ignored_logs.setdefault(name, Every()).due():
             stays, what = "as it was declared", f"the rate {safe_repr(rule.rate)}"
             if rule.what == "scale":
                 stays, what = "as it is", f"the factor {rule.factor:g}"
             _log.warning(
-                "Limit %r stays %s: it cannot take %s that %s set: %s.",
+                "Limit %r stays %s: it does not support %s, which %s set: %s.",
                 name, stays, what, rule.by, why.rstrip(".")[:_LONGEST_WHY],
             )  # fmt: skip
 
@@ -207,7 +207,7 @@ def _end(rule: Rule) -> float:
 
 
 def _pause(call: Call, limit: Limit, text: str, rules: dict[str | None, Rule], now_us: int) -> Paused | None:
-    """The longest pause that is meant for the call's key, which is *text*."""
+    """Return the longest pause that applies to the call's key, which is *text*."""
     part = limit.part_of(call.job)
     shown = text if part is None else f"{part}:{text}" if text else part
     found = [rules[name] for name in {None, text, shown} if name in rules and not rules[name].over(now_us)]

@@ -10,11 +10,11 @@ from throttlekit.fleet.activity import SharedCommands
 __all__ = ["TIME", "pairs", "seconds_of", "text_of", "time_of"]
 
 TIME = ("EVAL", "return redis.call('TIME')", 1, fleet_name("keys"))
-"""The command whose reply `seconds_of` reads; TIME itself names no key, by which a cluster finds a node."""
+"""The command whose reply `seconds_of` reads. Plain TIME names no key, so a cluster client could not route it."""
 
 
 def pairs(reply: Any) -> list[tuple[Any, Any]]:
-    """Fields and values, or members and scores: clients return a mapping, pairs or, in a pipeline, one flat list."""
+    """Return fields with values, or members with scores, from a mapping, from pairs, or from a pipeline's flat list."""
     if hasattr(reply, "items"):
         return list(reply.items())
     if reply and isinstance(reply[0], (tuple, list)):
@@ -23,7 +23,7 @@ def pairs(reply: Any) -> list[tuple[Any, Any]]:
 
 
 def seconds_of(clock: Any) -> float:
-    """The reply to `TIME`, in seconds since 1970."""
+    """Return the reply to `TIME` as seconds since 1970."""
     return int(clock[0]) + int(clock[1]) / 1e6
 
 
@@ -33,7 +33,7 @@ def text_of(name: bytes) -> str:
 
 def time_of(store: SharedCommands) -> float:
     """
-    The store's clock, in seconds.
+    Return the store's clock, in seconds since 1970.
 
     Raises:
         StoreUnavailable: The store did not answer.

@@ -1,4 +1,4 @@
-"""Runs tasks once a second in a thread of its own: to follow operators' rules, and to report what was decided."""
+"""Run tasks once a second in a separate thread: follow operators' rules, and report decisions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Started:
 
 class Reporter:
     """
-    Runs each of *tasks* every second, one after the other, from the first `ensure_started` until `stop`.
+    Runs all *tasks* in order, every second, from the first `ensure_started` until `stop`.
 
-    A task that fails runs again the next time. An outage of the store is logged by the breaker.
+    A task that fails runs again in the next round. The circuit breaker logs an outage of the store.
 
     Args:
         every: Seconds from one run to the next.
@@ -49,8 +49,8 @@ class Reporter:
 
     def ensure_started(self) -> None:
         """
-        Start the thread, if it does not run. The first call in each process, a forked one too, first runs the tasks
-        once in the caller's own thread: the next decision knows the rules that the fleet follows.
+        Start the thread, if it does not run. The first call in each process, also after a fork, first runs the tasks
+        once in the caller's thread, so that the next decision uses the rules in force.
         """
         started = self._started
         if started.thread is not None:
@@ -62,7 +62,7 @@ class Reporter:
             thread = threading.Thread(target=self._run, args=(started,), name="throttlekit-reporter", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # the process may have no more threads, or ends: each decision runs the tasks
+            except RuntimeError:  # no more threads are allowed, or the process ends: each decision runs the tasks
                 if self._failed.due():
                     _log.warning(
                         "No thread could be started: each decision reads the rules of live control from the store."
@@ -71,7 +71,7 @@ class Reporter:
             started.thread = thread
 
     def stop(self) -> None:
-        """Run the tasks once more, and end the thread. Does nothing if it does not run."""
+        """Run the tasks once more, and end the thread. Does nothing if the thread does not run."""
         started = self._started
         with started.lock:
             thread, started.thread = started.thread, None

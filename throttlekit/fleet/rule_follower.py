@@ -1,4 +1,4 @@
-"""The rules that are in force, as this process knows them: it reads them once a second."""
+"""The rules in force, which this process reads from the store once a second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["KEPT_MS", "RuleFollower", "read_rules"]
 _log = logging.getLogger("throttlekit")
 
 KEPT_MS = 400 * 86_400_000
-"""Rules are kept for so long after they were written, or read, last."""
+"""How long the store keeps rules after they were last written or read."""
 
 _READ = "return {redis.call('TIME'), redis.call('HGETALL', KEYS[1])}"
 _REPLACE = "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HSET', KEYS[1], ARGV[1], ARGV[3]) end"
@@ -29,7 +29,7 @@ _FAILURES_BEFORE_LOG = 2
 
 def read_rules(store: StoreAccess) -> tuple[int, list[bytes]]:
     """
-    The time by the store's clock, µs, and what it keeps of rules: fields and values, one after the other.
+    Return the store's clock, in µs, and the stored rules as a flat list: field, value, field, value, ….
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -40,45 +40,45 @@ def read_rules(store: StoreAccess) -> tuple[int, list[bytes]]:
 
 class RuleFollower:
     """
-    Knows the rules that are in force. While the store gives no answer, those that it knew last.
+    Keeps the rules in force. While the store does not reply, it keeps those that it read last.
 
     Attributes:
-        rules: Those in force, by the limit's name, or by the pattern for several. Replaced as a whole, never changed.
-        patterns: Of these, those whose name is a pattern.
+        rules: The rules in force, by the limit's name or by the pattern. The dict is replaced, never changed.
+        patterns: The rules whose name is a pattern.
     """
 
     def __init__(self, store: StoreAccess, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._lock = threading.Lock()  # one after the other: what was read first must not replace what was read last
+        self._lock = threading.Lock()  # one read at a time: an older reply must not replace a newer one
         renew_lock_after_fork(self, "_lock")
         self._kept: list[bytes] = []
         self._known: list[Rule] = []
         self._ahead_us = 0
         self._kept_at = clock()
-        self._foreign, self._refused = Every(), Every()
+        self._foreign_log, self._unread_log = Every(), Every()
         self._failures = 0
         self.rules: dict[str, Rules] = {}
         self.patterns: tuple[Rule, ...] = ()
         self._listeners: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call *listener*, a method of an object that may go, after each change of the rules."""
+        """Call *listener* after each change of the rules. It is a method, and does not keep its object alive."""
         self._listeners = [each for each in self._listeners if each() is not None]
         self._listeners.append(weakref.WeakMethod(listener))
 
     def follow(self) -> None:
         """
-        Ask what is in force: one command.
+        Read the rules in force: one command.
 
         Raises:
-            StoreUnavailable: The store did not answer. The rules stay as they were, but for those that end.
+            StoreUnavailable: The store did not answer. The rules stay as they were, except those that expire.
         """
         with self._lock:
             self._follow()
 
     def now_us(self) -> int:
-        """About what time it is by the store's clock."""
+        """Estimate the store's clock, in µs."""
         return self._ahead_us + round(self._clock() * 1_000_000)
 
     def _follow(self) -> None:
@@ -89,16 +89,16 @@ class RuleFollower:
             if kept != self._kept:
                 self._read(kept)
             if any(rule.since_us > now_us for rule in self._known):
-                self._begin_anew(now_us)
+                self._restart_rules(now_us)
             if kept and self._clock() - self._kept_at > _KEEP_EVERY:
                 self._kept_at = self._clock()
                 self._store.commands([("PEXPIRE", RULES, KEPT_MS)])
             self._failures = 0
         except StoreUnavailable as error:
             self._failures += 1
-            # Without a part it is not an outage, which the breaker would log.
-            if error.part is None and self._failures > _FAILURES_BEFORE_LOG and self._refused.due():
-                _log.warning("The rules of live control cannot be read here: %s.", error)
+            # An error without a part is no outage, so the breaker does not log it.
+            if error.part is None and self._failures > _FAILURES_BEFORE_LOG and self._unread_log.due():
+                _log.warning("This process cannot read the rules of live control: %s.", error)
             raise
         finally:
             now_us = self.now_us()
@@ -108,18 +108,18 @@ class RuleFollower:
     def _read(self, kept: list[bytes]) -> None:
         pairs = zip(kept[::2], kept[1::2], strict=True)
         found = [rule_of(data_of(field), data_of(value)) for field, value in pairs]
-        if None in found and self._foreign.due():
+        if None in found and self._foreign_log.due():
             _log.warning(
-                "%d of the fleet's rules are not of this release, and are ignored here: is a newer one at work?",
+                "This process ignores %d of the fleet's rules, which another release wrote: is a newer one running?",
                 found.count(None),
             )
         self._kept = kept
         self._take([rule for rule in found if rule is not None])
 
-    def _begin_anew(self, now_us: int) -> None:
+    def _restart_rules(self, now_us: int) -> None:
         """
-        Keep the rules that a clock began which has stepped back since as of now: none lasts longer than its operator
-        said. A rule that was changed meanwhile stays as it was changed.
+        Let rules that begin in the future begin now, because the store's clock has stepped back: no rule lasts longer
+        than its operator said. A rule that was changed in the meantime is not overwritten.
         """
         self._take([rule.at(now_us) for rule in self._known])
         commands: list[tuple[str | int, ...]] = []

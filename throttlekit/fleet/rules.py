@@ -1,4 +1,4 @@
-"""A rule of live control: as a value, and as the store keeps it."""
+"""A rule of live control: the value, and its stored form."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 RULES = fleet_name("control")
-"""A hash of what is in force."""
+"""A hash of the rules in force."""
 HISTORY = fleet_name("history")
-"""A list of what was changed, the newest first."""
+"""A list of changes, the newest first."""
 
 _VERSION = 1
 
@@ -48,19 +48,19 @@ What: TypeAlias = Literal["set", "pause", "shadow", "weight", "scale"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """
-    One thing that an operator set for a limit, in the whole fleet.
+    One rule that an operator set for a limit, in the whole fleet.
 
     Attributes:
-        what: "set": another rate. "pause": no job passes. "shadow": it decides, and denies no job. "weight": a
-            tenant has another weight. "scale": a part of the rate.
-        name: The limit's name. Of "scale", also a pattern for several: each `*` matches any text.
-        part: The key that is paused, the tier whose rate is set, or the tenant; None: all there is.
-        since_us, until_us: By the store's clock, µs. 0: until it is ended.
-        by: Who said so.
-        rate: Of "set": as a limit takes it; of a concurrency limit, the amount.
-        burst: Of "set"; None: as it was declared.
-        weight: Of "weight".
-        factor: Of "scale": from 0.001 to 1.
+        what: "set": another rate. "pause": no job is admitted. "shadow": the limit decides, but denies no job.
+            "weight": a tenant has another weight. "scale": a part of the rate.
+        name: The limit's name. For "scale", also a pattern for several limits: each `*` matches any text.
+        part: The key that is paused, the tier whose rate is set, or the tenant; None: all of them.
+        since_us, until_us: The begin and the end by the store's clock, in µs. 0 as the end: until an operator ends it.
+        by: The operator.
+        rate: For "set": the rate as in a limit's declaration; for a concurrency limit, the amount.
+        burst: For "set"; None: as declared.
+        weight: For "weight".
+        factor: For "scale": from 0.001 to 1.
     """
 
     what: What
@@ -79,14 +79,14 @@ class Rule:
         return self.what == "scale" and "*" in self.name
 
     def is_for(self, name: str) -> bool:
-        """Whether it is for the limit called *name*."""
+        """Whether the rule applies to the limit *name*."""
         return self.name == name or (self.is_pattern and matches(self.name, name))
 
     def over(self, now_us: int) -> bool:
         return 0 < self.until_us <= now_us
 
     def at(self, now_us: int) -> Rule:
-        """The rule as it counts at *now_us*: one that a later clock began begins now, at its full length."""
+        """Return the rule. If it begins after *now_us* (the clock stepped back), it begins now, at its full length."""
         if self.since_us <= now_us:
             return self
         return replace(self, since_us=now_us, until_us=self.until_us and now_us + self.until_us - self.since_us)
@@ -94,7 +94,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Those of one name: by tier, by key, by tenant."""
+    """The rules of one name, by tier, by key or by tenant."""
 
     set: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
     pause: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
@@ -104,18 +104,18 @@ class Rules:
 
 
 def field_of(what: str, name: str, part: str | None) -> str:
-    """What a rule is kept under: a later one of the same field takes its place."""
+    """Return the hash field that stores a rule. A later rule with the same field replaces it."""
     return as_text([what, name, part])
 
 
 def as_text(data: object) -> str:
-    import json  # a good part of what `import throttlekit` would cost, and seldom needed
+    import json  # seldom needed, and a large part of the time of `import throttlekit`
 
     return json.dumps(data, separators=(",", ":"))
 
 
 def data_of(text: bytes | str) -> Any:
-    """What `as_text` wrote; None for anything else."""
+    """Parse text that `as_text` wrote; None for anything else."""
     import json
 
     try:
@@ -125,7 +125,7 @@ def data_of(text: bytes | str) -> Any:
 
 
 def plain(rule: Rule) -> dict[str, Any]:
-    """*rule* as plain data, as it is kept under its field."""
+    """Return *rule* as plain data, which is stored under its field."""
     data = {"v": _VERSION, "since": rule.since_us, "until": rule.until_us, "by": rule.by}
     if rule.what == "weight":
         return {**data, "weight": rule.weight}
@@ -135,7 +135,7 @@ def plain(rule: Rule) -> dict[str, Any]:
 
 
 def rule_of(field: Any, data: Any) -> Rule | None:
-    """The rule that `plain` made, of its *field* read; None for anything else: torn, foreign, or of a later version."""
+    """Return the rule of a stored *field* and its *data*; None if they are damaged, foreign, or of a later version."""
     try:
         what, name, part = field
         version, rate, burst = data["v"], data.get("rate"), data.get("burst")
@@ -163,7 +163,7 @@ def rule_of(field: Any, data: Any) -> Rule | None:
 
 
 def rules_of(rules: Iterable[Rule]) -> dict[str, Rules]:
-    """*rules* by the name of their limit."""
+    """Group *rules* by the name of their limit."""
     named: dict[str, Rules] = {}
     for rule in rules:
         getattr(named.setdefault(rule.name, Rules()), rule.what)[rule.part] = rule
@@ -171,16 +171,16 @@ def rules_of(rules: Iterable[Rule]) -> dict[str, Rules]:
 
 
 def is_factor(factor: object) -> TypeGuard[float]:
-    """Whether *factor* is a part of a rate."""
+    """Whether *factor* is a number from 0.001 to 1."""
     return not isinstance(factor, bool) and isinstance(factor, (int, float)) and _LEAST_FACTOR <= factor <= 1
 
 
 def checked_factor(factor: object) -> float:
     """
-    *factor* in thousandths, rounded down: what counts.
+    Return *factor* rounded down to thousandths, the precision of a rule.
 
     Raises:
-        ConfigurationError: It is not a part of a rate.
+        ConfigurationError: It is not a number from 0.001 to 1.
     """
     if not is_factor(factor):
         raise ConfigurationError(f"the factor must be a number from {_LEAST_FACTOR} to 1, not {safe_repr(factor)}")
@@ -193,16 +193,16 @@ def thousandths(factor: float) -> int:
 
 def check_rate(name: str, rate: str, burst: int | None) -> None:
     """
-    Refuse a *rate* that no limit takes, for a limit of which only the *name* is known.
+    Reject a *rate* that no limit supports. Only the *name* of the limit is known.
 
     Raises:
-        ConfigurationError: It is not a rate, or no limit of that rate takes the *burst*.
+        ConfigurationError: It is not a rate, or no limit with that rate supports the *burst*.
     """
     try:
         parse_rate(rate)
     except ConfigurationError as error:
         try:
-            parse_window(rate)  # a month or a year: only a FixedWindow takes them, and it has no burst
+            parse_window(rate)  # a month or a year: only a FixedWindow supports them, and it has no burst
         except ConfigurationError:
             raise error from None
         if burst is not None:

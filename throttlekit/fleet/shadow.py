@@ -1,4 +1,4 @@
-"""Shadow mode: limits that decide and count, and deny no job: to try one on live traffic."""
+"""Shadow mode: a limit decides and counts, but denies no job. Use it to test a limit on live traffic."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def shadow(
     Decide each of *claims*, whose limits are in shadow mode, for a job that all enforced limits admit.
 
     Args:
-        found: What the enforced limits decided; None if there are none.
+        found: The decision of the enforced limits; None if there are none.
         decide: Decides one claim, for a caller that keeps no position.
-        report: Called with each denial that there would have been.
+        report: Called with each denial that a limit in shadow mode would have caused.
 
     Returns:
-        The decision: allowed, with what *claims* charged as well. While the store is away they charge nothing.
+        A grant, which includes the charges of *claims*. While the store is unavailable they charge nothing.
     """
     for each in claims:
         try:
@@ -50,7 +50,7 @@ def shadow(
 
 
 def _nothing(claim: Claim) -> tuple[Charged, ...]:
-    """A charge of nothing, so that to settle it is no error. A slot that it did not get is not settled."""
+    """Return an empty charge, so that `settle` finds the limit. Slots cannot be settled, so they need none."""
     if isinstance(claim.limit, Concurrency):
         return ()
     return (Charged(claim.limit, "", claim.cost, time.time_ns() // 1000, callable(claim.limit.cost)),)

@@ -1,12 +1,12 @@
 """
-How the tenants of a shared limit divided its units: in each minute of the last hour, in each ten minutes of the last 24
-hours, and in each four hours of the last 30 days. Kept in the store, beside the history of the limit.
+The units of each tenant of a shared limit: in each minute of the last hour, in each ten minutes of the last 24 hours,
+and in each four hours of the last 30 days. The store keeps them, next to the history of the limit.
 
-Rule 1: a step counts what the store received in it. When it has ended it never changes, for any reader.
-Rule 2: the sum of a step is exact. It names the 8 tenants that got most, and the rest of its units are the others'. The
-units of each are exact if the step has at most 32 tenants; for more of them, fleet_shares.lua says what is known.
+Rule 1: a step contains the reports that the store received in it. After its end it never changes.
+Rule 2: the sum of a step is exact. It names the 8 tenants with the most units; the rest is counted as "others". The
+units of each tenant are exact if the step has at most 32 tenants; fleet_shares.lua describes the error for more.
 That script mirrors this file. Change both, or a step that has ended changes.
-Rule 3: 50 limits have such a history. A limit without shares has none.
+Rule 3: at most 50 limits have such a history. A limit without shares has none.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from throttlekit.stores.base import SupportsCommands
 __all__ = ["SHARES", "SharedStep", "Taken", "largest", "report_shares", "shared_steps", "shares_name", "sum_of"]
 
 SHARES = fleet_name("shares")
-"""The name of the limits that have such a history."""
+"""The storage key of the list of limits that have such a history."""
 
 _SCRIPT = throttlekit_lua.script("fleet_shares")
 _SIZES = {60: 61, 600: 145, 14_400: 181}
-"""How many records there are, by their length in seconds: those of a chart's bar."""
+"""How many records are stored, by their length in seconds, which is the length of a chart's bar."""
 _RUNNING, _NAMED, _AT_ONCE = 32, 8, 5
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What is added to the history of a limit: *units* by tenant, and those of the *others*."""
+    """An addition to the history of a limit: *units* by tenant, and the units of all *others*."""
 
     units: Mapping[str, int]
     others: int = 0
@@ -46,9 +46,8 @@ class SharedStep:
 
     Attributes:
         at: When it begins, in seconds since 1970.
-        units: Units that were granted, as they were charged then, of the tenants that got most, the first the most.
-            None: not known.
-        others: Those of all other tenants.
+        units: Granted units, before corrections, of the tenants that got the most, the largest first. None: not known.
+        others: Granted units of all other tenants.
     """
 
     at: int
@@ -57,12 +56,12 @@ class SharedStep:
 
 
 def shares_name(id: str) -> str:
-    """Where this history of the limit *id* is kept."""
+    """Return the storage key of this history of the limit *id*."""
     return fleet_name(f"shares:{id}")
 
 
 def report_shares(added: Mapping[str, Taken]) -> list[tuple[str | int, ...]]:
-    """The commands that add to the history of limits, each by its id. Each command takes a few limits."""
+    """Return the commands that add to the history of limits, by id. Each command covers a few limits."""
     ids = list(added)
     return [_report({id: added[id] for id in ids[first : first + _AT_ONCE]}) for first in range(0, len(ids), _AT_ONCE)]
 
@@ -75,7 +74,7 @@ def _report(added: Mapping[str, Taken]) -> tuple[str | int, ...]:
 
 def shared_steps(store: SupportsCommands, id: str, bars: Sequence[Bar], of: Range) -> list[SharedStep]:
     """
-    How the units of each of *bars* were divided, of the limit *id*.
+    Return how tenants divided the units of the limit *id* in each of *bars*.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -87,12 +86,12 @@ def shared_steps(store: SupportsCommands, id: str, bars: Sequence[Bar], of: Rang
         return [SharedStep(bar.at) for bar in bars]
     since, minute = int(begun) * 60, int(last)
     numbers = [bar.at // seconds for bar in bars]
-    steps = dict(zip(numbers, map(_parsed, records, numbers), strict=True))
+    steps = dict(zip(numbers, map(_parse, records, numbers), strict=True))
     step = steps.get(minute * 60 // seconds)
     if seconds > 60 and step is not None:
-        # The last minute is in no longer step yet: the next report adds it as `add` does.
+        # The longer steps do not include the last minute yet: the next report adds it as `add` does.
         (record,) = store.commands([("HGET", shares_name(id), _field(60, minute))])
-        step.add(*_parsed(record, minute).largest())
+        step.add(*_parse(record, minute).largest())
     return [
         SharedStep(bar.at, *steps[bar.at // seconds].largest())
         if bar.units is not None and bar.at + seconds > since
@@ -132,7 +131,7 @@ class _Record:
                 left = self.tenants[least]
                 self.others += left.units
                 left = _Counted(count, left.units + left.debt)
-                # At the position of the one that it replaces.
+                # Put the new tenant at the position of the one that it replaces.
                 self.tenants = {name if each == least else each: left if each == least else known
                                 for each, known in self.tenants.items()}  # fmt: skip
 
@@ -141,8 +140,8 @@ class _Record:
         return largest(units, others=self.others, most=_NAMED)
 
 
-def _parsed(record: bytes | None, number: int) -> _Record:
-    """What is counted in step *number*; nothing, if the record is of another one."""
+def _parse(record: bytes | None, number: int) -> _Record:
+    """Parse the record of step *number*. It is empty if *record* belongs to another step."""
     of, others, *tenants = (record or b"-1 0").decode().split(" ")
     if int(of) != number:
         return _Record(0, {})
@@ -156,13 +155,13 @@ def _tenant(text: str) -> tuple[str, _Counted]:
 
 
 def largest(units: Mapping[str, int], *, others: int, most: int) -> tuple[dict[str, int], int]:
-    """The *most* tenants that got most of *units*, and the others with the rest. Of equals, those that are first."""
+    """Return the *most* tenants with the most units (of equals, the first), and the units of all others."""
     ranked = sorted(units.items(), key=lambda each: -each[1])
     return dict(ranked[:most]), others + sum(count for _, count in ranked[most:])
 
 
 def sum_of(steps: Iterable[SharedStep]) -> dict[str, int]:
-    """What each tenant that has a name in any of *steps* got in all of them together, the first the most."""
+    """Return the units of each tenant that *steps* name, summed over all of them, the largest first."""
     found = dict[str, int]()
     for step in steps:
         for name, count in (step.units or {}).items():

@@ -1,4 +1,4 @@
-"""What one look at the fleet reads of a concurrency limit: how long its slots are held, and how many are in use."""
+"""Read a concurrency limit for a snapshot of the fleet: how long its slots are held, and how many there are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_HOLDERS = 200
 
 
 class SlotsNow(NamedTuple):
-    """Durations in seconds, as in `Key`; *capacity*: how many slots are in use at most now."""
+    """Durations in seconds, as in `Key`. *capacity*: the largest number of slots that can be in use now."""
 
     capacity: int
     mean_hold: float | None
@@ -26,7 +26,7 @@ class SlotsNow(NamedTuple):
 
 
 def slot_questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
-    """The commands whose answers `slots_from` reads; none for a limit without slots."""
+    """Return the commands whose replies `slots_from` reads; none for a limit without slots."""
     if not isinstance(claim.algorithm, ConcurrencyAlgorithm):
         return []
     names = [":mean", ":granted", *([":slots", ":rounds"] if _adapts(claim) else [])]
@@ -35,12 +35,12 @@ def slot_questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]
 
 
 def slots_from(claim: StoreClaim, answers: Iterator[Any], now_us: int) -> SlotsNow | None:
-    """What the next of *answers* say; None for a limit without slots."""
+    """Read the slots from the next *answers*; None for a limit without slots."""
     algorithm = claim.algorithm
     if not isinstance(algorithm, ConcurrencyAlgorithm):
         return None
-    mean_us, granted_us = _kept(next(answers)), _kept(next(answers))
-    slots, rounds = (_kept(next(answers)), _kept(next(answers))) if _adapts(claim) else (0, 0)
+    mean_us, granted_us = _stored_number(next(answers)), _stored_number(next(answers))
+    slots, rounds = (_stored_number(next(answers)), _stored_number(next(answers))) if _adapts(claim) else (0, 0)
     since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
     return SlotsNow(
         algorithm.slots(Holders(gauge=Gauge(slots, rounds=rounds) if slots else None)),
@@ -54,6 +54,6 @@ def _adapts(claim: StoreClaim) -> bool:
     return isinstance(claim.algorithm, AdaptiveConcurrencyAlgorithm)
 
 
-def _kept(score: Any) -> int:
-    """A number of a concurrency limit, which keeps it by minus its value."""
+def _stored_number(score: Any) -> int:
+    """Return a number that a concurrency limit stores as a negative score; 0 if there is none."""
     return 0 if score is None else -int(float(score))

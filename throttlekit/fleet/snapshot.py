@@ -1,10 +1,9 @@
 """
-What the fleet shows of itself, read from the store alone: its limits, and the keys that press most.
+A snapshot of the fleet, read only from the store: its limits, and the most pressing keys.
 
-Short questions for any number of keys: what the fleet reported of the last minute; what is used of the chosen keys
-now (a peek, by the script that decides on jobs); their waitlists; and,
-where jobs are on a waitlist, some of its entries, and when the last of them would start. On a cluster all but the first
-are put to the nodes key by key.
+The commands are short for any number of keys. They read, in this order: the fleet's reports of the last minute; the
+units in use for the chosen keys (a peek, by the script that decides on jobs); the waitlists of these keys; some
+entries of each waitlist, and when its last job would start. On a cluster, all but the first are sent key by key.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ __all__ = [
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
-"""Which keys come first, for each order in which they may be shown; see `pressing_names`."""
+"""The order of the keys, for each order that a user may choose; see `pressing_names`."""
 
 _AT_ONCE = 100
 _FILTERED_DEPTH = 1_000
-"""How many keys of all limits are looked at for those whose limit has a given name."""
+"""How many keys of all limits are read to find those whose limit has a given name."""
 _PROCESS_ALIVE_S = 15
 _LIMIT_REPORTED_S = 3_600
 
 
 class FleetStore(Protocol):
-    """A store that the whole fleet sees."""
+    """A store that the whole fleet shares."""
 
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
@@ -74,40 +73,40 @@ class FleetStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A definition that a process of the fleet holds jobs to."""
+    """A definition of a limit that a process of the fleet uses."""
 
     id: str
     limit: Limit
     keyed: bool
-    """Whether it counts each key apart."""
+    """Whether it counts each key separately."""
     minute: Minute
     reported: float = 0.0
-    """When a process last reported it, which each does once a minute: seconds of the store's clock."""
+    """When a process last reported it, in seconds of the store's clock. Each process does so once a minute."""
     fixed_cost: int = 1
-    """What each job costs; 1 also where a callable works it out."""
+    """The cost of each job; also 1 if a callable computes it."""
     shared: str = ""
-    """Whether tenants share it: "weighted", "strict", or ""."""
+    """How tenants share it: "weighted", "strict", or "" if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """
-    What a limit counts under one key, now. Durations are in seconds. A future time is None if there is no job or the
-    time is not known.
+    The current state of one key of a limit. Durations are in seconds; None: there is no job, or it is not known.
 
     Attributes:
-        key: As it is stored: quoted, or a digest. "": all is counted together.
-        part: What the limit's scope adds: the queue's or the job's name.
-        used, capacity: Units that count now, and the most that can; of slots that adapt, the most that can now.
-        waiting: How many jobs wait, and `waiting_units`, about how many units they take.
+        key: The key as it is stored: quoted, or a digest. "": the limit has no key.
+        part: The part that the limit's scope adds: the name of the queue or of the job.
+        used, capacity: Units in use now, and the largest possible number; for slots that adapt, the largest now.
+        waiting: How many jobs wait.
+        waiting_units: About how many units they need.
         owners: How many owners have the jobs of the waitlist.
         oldest_wait: How long ago the first job of the waitlist was first denied.
-        last_starts: When the last of them starts.
-        paused: For how much longer no job passes.
-        slowed: How the key is slowed down for a while, by `adapt=` or by what the partner said.
-        mean_hold, held: Of a concurrency limit: how long a slot is held, and how long ago the last was given.
-        oldest_hold: How long the oldest of its holders has had its slot, by the clock of the process that asked for it;
-            where there are more than 200, of those whose leases end first.
+        last_starts: In how many seconds the last job of the waitlist starts.
+        paused: For how much longer no job is admitted.
+        slowed: The temporary slow-down of the key, by `adapt=` or by the partner's headers.
+        mean_hold, held: For a concurrency limit: how long a slot is held, and how long ago the last was granted.
+        oldest_hold: How long the oldest holder has had its slot, by the clock of its process. If there are more than
+            200 holders, only those whose leases end first are compared.
     """
 
     bucket: str
@@ -132,18 +131,18 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One that has decided, and reported in the last 15 s."""
+    """A process that reported in the last 15 s."""
 
     name: str
     framework: str
     latency_seconds: float
-    """Seconds that the store took for its last report."""
+    """Seconds that the last report to the store took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """
-    Everything that one look shows. Seconds.
+    A snapshot of the fleet. Times are in seconds.
 
     Attributes:
         now: The store's clock.
@@ -164,18 +163,18 @@ class Fleet:
 
     @property
     def latency(self) -> float | None:
-        """What the store takes for a report, by the median of the processes."""
+        """The time for a report to the store: the median over the processes."""
         return statistics.median(each.latency_seconds for each in self.processes) if self.processes else None
 
 
 def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
     """
-    Look at the fleet.
+    Take a snapshot of the fleet.
 
     Args:
         order: One of `ORDERS`.
         most: How many keys to return.
-        name: Only limits that have this in their name, as it is stored.
+        name: Only limits whose name, as it is stored, contains this.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -199,23 +198,23 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     names = pressing_names(store, ORDERS[order], depth, now, name)[:most] if most else []
     minutes = minutes_of_keys(store, names, now)
     found = [_key(bucket, limits, minutes[bucket]) for bucket in names]
-    keys = tuple(_looked_at(store, [each for each in found if each is not None]))
+    keys = tuple(_read_keys(store, [each for each in found if each is not None]))
     alive = [_process(text_of(each)) for each, alive_s in pairs(processes) if float(alive_s) >= now - _PROCESS_ALIVE_S]
-    living = {each.name: each for each in alive}  # of several limiters one
+    living = {each.name: each for each in alive}  # one entry for a process with several limiters
     rules = tuple(rule for rule in _rules(ruled) if not rule.over(round(now * 1_000_000)))
     took, by_limit = time.perf_counter() - began, counts_429(pairs(partner_429s), now)
     return Fleet(now, tuple(living.values()), tuple(limits.values()), keys, rules, took, by_limit, steps)
 
 
 def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
-    """What *known* counts now under each of *buckets* that is its own, without its last minute. Raises as `look`."""
+    """Return the state of those *buckets* that belong to *known*, without the last minute. Raises like `look`."""
     found = (_key(bucket, {known.id: known}, Minute(is_known=False)) for bucket in buckets)
-    return tuple(_looked_at(store, [key for key in found if key is not None]))
+    return tuple(_read_keys(store, [key for key in found if key is not None]))
 
 
 def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     """
-    The store's clock, in seconds, and the rules of live control for *limit*.
+    Return the store's clock, in seconds, and the rules of live control for *limit*.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -226,7 +225,7 @@ def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
 
 
 def known_of(named: bytes, text: bytes) -> Known | None:
-    """The definition that is kept as *text*; None: the report is of another release."""
+    """Parse a stored definition; None: another release wrote it."""
     name = text_of(named)
     try:
         reported, _, definition = text.partition(b" ")
@@ -255,8 +254,8 @@ def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None
     return Key(bucket, known.id, known.limit, parts[1], parts[2], minute, 0, known.limit.capacity)
 
 
-def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
-    """*keys* as they are now."""
+def _read_keys(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
+    """Return *keys* with their current state."""
     found: list[Key] = []
     for at in range(0, len(keys), _AT_ONCE):
         some, around_us = keys[at : at + _AT_ONCE], time.time_ns() // 1000
@@ -285,8 +284,8 @@ def _with_lists(
     store: FleetStore, keys: Sequence[Key], lists: Sequence[ListNow], asked_us: Sequence[int]
 ) -> Iterator[Key]:
     """
-    *keys*, which were asked for at *asked_us*, with what is known of their waitlists. Units and the longest wait are
-    worked out from some of the jobs.
+    Add their waitlists to *keys*, which were read at *asked_us*. Units and the longest wait are estimated from some of
+    the jobs.
     """
     waited = [number for number, each in enumerate(lists) if each.ids]
     questions = [entries_question(keys[number].bucket, lists[number].ids) for number in waited]
@@ -313,15 +312,15 @@ def _with_lists(
 
 def _last_starts(store: FleetStore, keys: Mapping[int, tuple[Key, float]]) -> dict[int, float]:
     """
-    In how long the last job on the waitlist of each of *keys* starts, given with the mean cost of its jobs: the store
-    says when a job would start that came now. From a bucket it takes its units after those of the last job.
+    Return in how many seconds the last waiting job of each of *keys* starts. The values of *keys* include the mean cost
+    of a job. The store returns when a job that arrives now would start; the time for its own units is subtracted.
     """
     around_us, claims = time.time_ns() // 1000, list[StoreClaim]()
     for key, mean in keys.values():
         cost = max(1, min(round(mean), key.limit.most))
         claims.append(StoreClaim(key.bucket, key.limit.bind(cost, around_us), cost))
     requester, found = Requester(Caller.PEEK), dict[int, float]()
-    answers = _ask_all(store, [Request([claim], requester) for claim in claims])
+    answers = _decide_all(store, [Request([claim], requester) for claim in claims])
     for number, claim, answer in zip(keys, claims, answers, strict=True):
         if not isinstance(answer, Exception):
             after_ns = claim.cost * claim.algorithm.mark if claim.algorithm.overflows else 0
@@ -329,7 +328,7 @@ def _last_starts(store: FleetStore, keys: Mapping[int, tuple[Key, float]]) -> di
     return found
 
 
-def _ask_all(store: FleetStore, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+def _decide_all(store: FleetStore, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
     if isinstance(store, SupportsBatch):
         return store.decide_all(requests)
     return [store.decide(request.claims, request.requester) for request in requests]
@@ -337,6 +336,6 @@ def _ask_all(store: FleetStore, requests: Sequence[Request]) -> Sequence[Answer 
 
 def _process(text: str) -> Process:
     name, framework, took_us = (*text.rsplit(" ", 2), "", "0")[:3]
-    if not took_us.isdecimal():  # reported by another release
+    if not took_us.isdecimal():  # another release reported it
         return Process(text, "-", 0.0)
     return Process(name, framework, int(took_us) / 1e6)

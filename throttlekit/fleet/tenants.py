@@ -1,10 +1,10 @@
 """
-What each tenant of a shared limit got: counted in each process, added up in the store for the last minute, and for the
-history of `throttlekit.fleet.shares`.
+The units of each tenant of a shared limit: counted in each process, and added up in the store for the last minute and
+for the history of `throttlekit.fleet.shares`.
 
-Bounded, here and there: of a limit's tenants those are reported that got most and those that waited longest, and the
-store keeps 2 000 of all limits together for each 20 seconds. So the figures of the heaviest and of the longest-waiting
-tenants are right, and a tenant that is neither may be missing.
+Memory is bounded, in the process and in the store: a process reports the tenants with the most units and those with the
+longest waits, and the store keeps 2 000 tenants of all limits for each 20 seconds. So the numbers of the heaviest and
+of the longest-waiting tenants are right, and other tenants may be missing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Seen:
 
 
 class TenantCounts:
-    """What the tenants of shared limits got since the last report. Safe for threads."""
+    """The units and waits of tenants of shared limits since the last report. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,27 +49,27 @@ class TenantCounts:
         """Units of tenants beyond the 10 000th, by limit."""
 
     def record_decision(self, claim: Claim, *, allowed: bool, waited_us: int) -> None:
-        """Count one decision on *claim*, of a limit that tenants share."""
-        asked, known = claim.claim, (claim.limit.name, claim.limit.fingerprint, claim.claim.tenant)
+        """Count one decision on *claim*, whose limit tenants share."""
+        store_claim, known = claim.claim, (claim.limit.name, claim.limit.fingerprint, claim.claim.tenant)
         with self._lock:
             seen = self._seen.get(known)
             if seen is None:
                 if len(self._seen) >= _MOST_KEPT:
                     if allowed:
                         id = limit_id(claim.limit.name, claim.limit.fingerprint)
-                        self._others[id] = self._others.get(id, 0) + asked.cost
+                        self._others[id] = self._others.get(id, 0) + store_claim.cost
                     return
                 seen = self._seen[known] = _Seen()
             if allowed:
-                seen.units += asked.cost
-            if asked.cost and not (claim.limit.share and claim.limit.share.strict):
-                seen.weight = max(1, round(1000 * asked.cost * UNIT / asked.step))
+                seen.units += store_claim.cost
+            if store_claim.cost and not (claim.limit.share and claim.limit.share.strict):
+                seen.weight = max(1, round(1000 * store_claim.cost * UNIT / store_claim.step))
             seen.wait_us = max(seen.wait_us, waited_us)
 
     def take(self) -> tuple[list[list[Any]], dict[str, Taken]]:
         """
-        What was counted, of 25 limits: as fleet_tenants.lua reads it, and for the history of each limit, by its id.
-        Counting starts again at 0.
+        Return the counts of at most 25 limits: as fleet_tenants.lua reads them, and by the limit's id for its history.
+        Reset them.
         """
         with self._lock:
             (seen, self._seen), (others, self._others) = (self._seen, {}), (self._others, {})
@@ -77,7 +77,7 @@ class TenantCounts:
         for (name, fingerprint, tenant), each in seen.items():
             limits.setdefault(limit_id(name, fingerprint), []).append((tenant, each))
         limits = dict(list(limits.items())[:_MOST_LIMITS])
-        taken = {id: _taken(tenants, others.get(id, 0)) for id, tenants in limits.items()}
+        taken = {id: _named_units(tenants, others.get(id, 0)) for id, tenants in limits.items()}
         return [row for id, tenants in limits.items() for row in _rows(id, tenants)], taken
 
 
@@ -90,7 +90,7 @@ def _rows(name: str, tenants: list[tuple[str, _Seen]]) -> Iterable[list[Any]]:
     return [[f"{name} {tenant}", each.units, each.wait_us, each.weight] for tenant, each in chosen]
 
 
-def _taken(tenants: list[tuple[str, _Seen]], others: int) -> Taken:
+def _named_units(tenants: list[tuple[str, _Seen]], others: int) -> Taken:
     units = {tenant: each.units for tenant, each in tenants if each.units}
     return Taken(*largest(units, others=others, most=_MOST_REPORTED))
 

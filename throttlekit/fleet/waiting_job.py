@@ -1,11 +1,11 @@
 """
-Why one job waits: its entry on a waitlist, and what a worker reported of its last decision.
+Why one job waits: its entry on a waitlist, and a worker's report of its last decision.
 
-Rule 1: the waitlists are the truth. A report may be old, and only some jobs are reported: see `Activity`.
-Rule 2: the number of commands is bounded, however many jobs wait. The lists on which the job may wait are searched from
-the likely to the unlikely: the reported one, those of limits without keys, those of keys for which jobs wait by the
-reports, and then every waitlist among the first `MAX_NAMES` names of the store. One more command returns its position
-and the estimate.
+Rule 1: the waitlists decide. A report may be old, and only some jobs are reported: see `Activity`.
+Rule 2: the number of commands is bounded, for any number of jobs. The waitlists are searched from the most likely to
+the least likely: the reported one, those of limits without keys, those of keys that are reported to have waiting jobs,
+and then every waitlist among the first `MAX_NAMES` names of the store. One more command returns the position and the
+estimate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from throttlekit.stores.base import Store, SupportsScan
 __all__ = ["MAX_NAMES", "Found", "Place", "Waiting", "look_up"]
 
 MAX_NAMES = 2_000_000
-"""So many names of the store are searched for waitlists, by commands of 1 000 names."""
+"""How many names of the store are searched for waitlists, 1 000 per command."""
 
 _SCANNED_AT_ONCE = 1_000
 _SEARCHED_AT_ONCE = 500
@@ -40,14 +40,14 @@ _EVERY_LIST = wait_names("tk1:{*:*}:*")[2]
 
 class Place(NamedTuple):
     """
-    Where a job is on a waitlist.
+    The position of a job on a waitlist.
 
     Attributes:
-        state: "waiting"; "woken": it may ask, and has not; "kept": something else holds it back, like another limit or
-            an operator's pause, and it keeps its position.
-        before: How many jobs wait before it; None: not known.
+        state: "waiting"; "woken": it may send its request, and has not; "kept": it keeps its position while something
+            else, like another limit or an operator's pause, denies it.
+        before: How many jobs wait ahead of it; None: not known.
         owner: The worker process that has its message.
-        answers: Whether the owner was listening when it was last called. If not, its jobs are passed over.
+        answers: Whether the owner listened for its last wake-up. If not, its jobs are skipped.
     """
 
     state: str
@@ -59,14 +59,14 @@ class Place(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """
-    What is known of a job that was denied.
+    A job that was denied.
 
     Attributes:
-        bucket: Under which name the binding limit counts it; "" once it was allowed.
-        reason: That of its last decision.
-        since, due, decided: Its first denial, the estimated time of its turn (0: not known), and its last decision
-            (0: not reported); seconds of the store's clock.
-        place: Where it is on the waitlist of its key; None: it is not on it.
+        bucket: The bucket of the limit that denied it; "" once it was granted.
+        reason: The reason of its last decision.
+        since, due, decided: The times of its first denial, of its estimated turn (0: not known), and of its last
+            decision (0: not reported), in seconds of the store's clock.
+        place: Its position on the waitlist of its key; None: it is not on it.
     """
 
     bucket: str
@@ -80,27 +80,27 @@ class Waiting:
     @property
     def state(self) -> str:
         """
-        That of its place; or "allowed": it was allowed to run; or "left": it was denied, and is on no waitlist now.
+        The state of its place; or "allowed": it was granted; or "left": it was denied, and is on no waitlist now.
         """
         return self.place.state if self.place is not None else "allowed" if self.reason == "allowed" else "left"
 
     @property
     def limit(self) -> str:
-        """The name of the binding limit, as it is stored."""
+        """The name of the limit that denied it, as it is stored."""
         parts = parts_of(self.bucket)
         return "" if parts is None else unquote(parts[0].partition(":")[0])
 
 
 class Found(NamedTuple):
     """
-    What is known of a job.
+    The result of a search for a job.
 
     Attributes:
         now: The store's clock, in seconds.
-        job: None: nothing is known.
+        job: The job; None: nothing is known.
         key: The key that it waits for; None: it waits for none, or no worker has reported the definition of its limit.
         rules: The rules of live control for that key's limit, without the pauses of other keys.
-        searched_all: Whether every waitlist was searched, if it is on none of those that were.
+        searched_all: Whether every waitlist was searched. False only if the job was on none of those searched.
     """
 
     now: float
@@ -115,14 +115,14 @@ def look_up(store: FleetStore, job_id: str, *, max_names: int = MAX_NAMES) -> Fo
     Find out why a job waits.
 
     Args:
-        max_names: How many names of the store are searched for its waitlist at most.
+        max_names: The largest number of names of the store that are searched for its waitlist.
 
     Raises:
         StoreUnavailable: The store did not answer.
     """
     kept, text = store.commands([("HGETALL", KEYS[2]), ("HGET", JOBS_KNOWN, reported_id(job_id))])
     known = {each.id: each for each in (known_of(*each) for each in pairs(kept)) if each is not None}
-    job = _reported(text)
+    job = _read_report(text)
     search = _Search(store, job_id, max_names)
     entry = search.find(job, known) if is_encodable(job_id) else None
     if entry is None:
@@ -139,8 +139,8 @@ def look_up(store: FleetStore, job_id: str, *, max_names: int = MAX_NAMES) -> Fo
 
 class _Search:
     """
-    The search for the list that a job waits on: where it is waiting or woken. A list that only keeps its position is
-    the result if there is no other.
+    The search for the waitlist on which a job is waiting or woken. If there is none, the result is a waitlist that only
+    keeps its position.
     """
 
     def __init__(self, store: FleetStore, job_id: str, max_names: int) -> None:
@@ -175,9 +175,9 @@ class _Search:
             if not some:
                 break
             yield list(map(text_of, some))
-        yield from self._scanned()
+        yield from self._scan()
 
-    def _scanned(self) -> Iterator[Sequence[str]]:
+    def _scan(self) -> Iterator[Sequence[str]]:
         self.searched_all = False
         if not isinstance(self._store, SupportsScan):
             return
@@ -185,7 +185,7 @@ class _Search:
         for _ in range(0, self._max_names, _SCANNED_AT_ONCE):
             try:
                 cursor, names = self._store.scan(_EVERY_LIST, cursor)
-            except TypeError:  # a part of a `StoreAccess` or of a group cannot
+            except TypeError:  # a part of a `StoreAccess` or of a group does not support scans
                 return
             buckets = [bucket_of(name) for name in names]
             for at in range(0, len(buckets), _SEARCHED_AT_ONCE):
@@ -195,8 +195,8 @@ class _Search:
                 return
 
 
-def _reported(text: bytes | None) -> Waiting | None:
-    """What a worker reported of the job's last decision; None: nothing that is of use."""
+def _read_report(text: bytes | None) -> Waiting | None:
+    """Parse a worker's report of the job's last decision; None: there is no valid report."""
     try:
         bucket, reason, since_us, deferrals, due_us, decided_us = json.loads(text or b"null")
         return Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, decided_us / 1e6)
@@ -211,7 +211,7 @@ def _key_of(store: FleetStore, known: Mapping[str, Known], bucket: str) -> Key |
 
 
 def _without_key(store: FleetStore, job: Waiting | None, entry: Entry, bucket: str) -> Waiting:
-    """As `_with_position`, where the definition of the limit is not known: the position needs it."""
+    """Like `_with_position`, but without a position, because the definition of the limit is not known."""
     place = Place(entry.state.value, None, entry.owner, _listens(store, bucket, entry))
     reported = job if job is not None and job.bucket == bucket else None
     decided = 0.0 if reported is None else reported.decided
@@ -221,7 +221,7 @@ def _without_key(store: FleetStore, job: Waiting | None, entry: Entry, bucket: s
 def _with_position(
     store: FleetStore, job: Waiting | None, entry: Entry, key: Key, job_id: str, now: float, rules: Sequence[Rule]
 ) -> Waiting | None:
-    """The job with its position; what was reported of it, if it has left the list meanwhile."""
+    """Return the job with its position, or the reported *job* if it has left the list in the meantime."""
     cost = max(1, min(entry.cost, key.limit.most))
     claim = StoreClaim(key.bucket, key.limit.bind(cost, round(now * 1_000_000)), cost)
     where = cast(Store, store).where([claim], job_id)
@@ -230,12 +230,12 @@ def _with_position(
     reported = job if job is not None and job.bucket == key.bucket and job.reason != "allowed" else None
     is_paused = key.paused is not None or any(rule.what == "pause" for rule in rules)
     due = now + where.in_us / 1e6
-    if where.state is State.KEPT:  # nothing is known of what it waits for
+    if where.state is State.KEPT:  # it waits for something else, whose time is not known
         due = 0.0 if reported is None else reported.due
-    worked_out = "paused" if is_paused else "in line" if key.used < key.capacity else "exhausted"
+    derived_reason = "paused" if is_paused else "in line" if key.used < key.capacity else "exhausted"
     return Waiting(
         key.bucket,
-        worked_out if reported is None else reported.reason,
+        derived_reason if reported is None else reported.reason,
         entry.since or (0.0 if reported is None else reported.since),
         entry.denials,
         due,

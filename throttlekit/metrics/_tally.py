@@ -1,8 +1,7 @@
 """
-The counts of both metrics plugins, kept as plain numbers until they are exported.
+The counts of both metrics plugins, stored as plain numbers until they are exported.
 
-To count in the objects of prometheus-client or OpenTelemetry takes several times as long, and every job would wait
-for it.
+Counting in the objects of prometheus-client or OpenTelemetry takes several times as long, and would delay every job.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ OTHER = "other"
 """The name under which all limits beyond `max_limits` are counted."""
 MAX_LIMITS = 100
 DECISIONS_PER_SAMPLE = 32
-"""One decision in so many is timed: a histogram costs more than all the counters together."""
+"""One decision of this number is timed, because a histogram costs more than all counters together."""
 MAX_KEPT = 1024
-"""So many observations are kept until metrics are collected: about 200 KB. With more, each one records the oldest."""
+"""How many observations are stored until metrics are collected: about 200 KB. A further one records the oldest."""
 
 WAIT_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
 DEFERRAL_BUCKETS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -55,15 +54,16 @@ class Tally:
     Attributes:
         allowed, denied: Decisions by reason. An allowed job counts for all its limits, a denied one for the limit that
             denied it.
-        shadow: By reason, denials that there would have been if the limit were not in shadow mode.
+        shadow: By reason, the jobs that the limit would have denied if it were not in shadow mode.
         units: Units charged.
-        settled: Units that `settle` gave back ("returned") or charged besides ("extra").
+        settled: Units that `settle` refunded ("returned") or charged additionally ("extra").
         downstream_429: Bodies that raised `RateLimited`, each of which paused the limit.
         slots_lost: Slots that a job lost while it ran.
-        line_end, paused_until: When the last job passes and the pause ends, in seconds since the epoch, by the last
-            decision that saw them; with keys, those of the key where they end last. 0 or past: there is none.
+        line_end, paused_until: When the last waiting job is admitted, and when the pause ends, in seconds since the
+            epoch, according to the last decision that reported them. With keys: the latest time of all keys. 0 or past:
+            no job waits, or there is no pause.
         worst_key: The key whose waitlist ends last.
-        holders: Slots of a concurrency limit that the whole fleet holds, by the last decision that saw them.
+        holders: Slots of a concurrency limit that the fleet holds, according to the last decision that reported them.
         holder_updates: How often `holders` was set.
         has_slots: Whether it is a concurrency limit.
         limit: The limit as last defined; None for `OTHER`, which is not a limit.
@@ -109,7 +109,7 @@ class Tally:
         self.export: Any = None
 
     def decisions(self) -> Iterator[tuple[str, str, int]]:
-        """Outcome, reason and number, as they are exported: "in line" is in_line."""
+        """Yield outcome, reason and number for the export. The reason "in line" becomes in_line."""
         for outcome, counts in (("allowed", self.allowed), ("denied", self.denied), ("shadow", self.shadow)):
             for reason, count in counts.items():
                 yield outcome, reason.replace(" ", "_"), count
@@ -139,13 +139,13 @@ class Tally:
 
 class _FastCounter:
     """
-    Counts the most frequent decision in two additions: a job is allowed, under one limit that has no slots.
+    Counts the most frequent decision, a grant under one limit without slots, with two additions.
 
     Attributes:
-        limit: Kept so that its `id()` stays its own.
-        decisions, flushed: Decisions counted, and how many of them are in the tally already.
+        limit: The limit, referenced so that its `id()` is not reused.
+        decisions, flushed: How many decisions were counted, and how many of them are in the tally already.
         units: Units that are not in the tally yet.
-        active: Whether it still counts.
+        active: Whether the counter is in use.
     """
 
     __slots__ = ("active", "decisions", "flushed", "limit", "tally", "units")
@@ -186,15 +186,15 @@ class _Tallies:
 class CountingPlugin(ABC):
     """
     A plugin that counts decisions by limit, but not by key, because there may be a million keys. The number of limits
-    is bounded too, because a job may have a limit of any name. The plugin also stores waits and the store's response
-    times. They enter the histograms when metrics are collected, so that no job waits for that.
+    is bounded too, because a job may have a limit of any name. The plugin also records waits and the store's response
+    times. It writes them to the histograms when metrics are collected, so that no job waits for that.
 
     Args:
         max_limits: The number of limits (or tiers, of a limit with tiers) counted by name. All others count as "other".
 
     Attributes:
         export_at_once: Whether `export` is called after each decision, and not only when metrics are collected.
-        context: Returns what is to be recorded with an observation that is made now; None: nothing is.
+        context: Returns the context to record with each observation. None: no context is recorded.
 
     Raises:
         ConfigurationError: *max_limits* is not a whole number of at least 1.
@@ -211,14 +211,14 @@ class CountingPlugin(ABC):
 
     @abstractmethod
     def record_wait(self, tally: Tally, waited: float, deferrals: int, context: Any) -> None:
-        """Record the wait of a job that started after it waited for *tally*'s limit."""
+        """Record the wait of a job that was admitted after it waited for *tally*'s limit."""
 
     @abstractmethod
     def record_store(self, seconds: float, context: Any) -> None:
-        """Record how long the store took. Called for one decision in `DECISIONS_PER_SAMPLE`."""
+        """Record the store's response time. Called for one decision in `DECISIONS_PER_SAMPLE`."""
 
     def export(self, limits: Iterable[Limit]) -> None:
-        """Export the counts of *limits*. Called while `export_at_once`; by default counts wait for a collection."""
+        """Export the counts of *limits*. Called while `export_at_once`. By default, only a collection exports them."""
         self.export_at_once = False
 
     @hookimpl
@@ -314,14 +314,14 @@ class CountingPlugin(ABC):
             self.export([event.limit])
 
     def observe(self, line: Tally | None, seconds: float, deferrals: int) -> None:
-        """Keep a wait in *line*; None: how long the store took."""
+        """Store a wait for the limit of *line*, or, if that is None, a response time of the store."""
         observed, context = self._tallies.observed, self.context
         observed.append((line, seconds, deferrals, None if context is None else context()))
         if len(observed) > MAX_KEPT:
             self._record_oldest(observed)
 
     def record_observed(self) -> None:
-        """Record what was observed since the last call, in the histograms. Not for a caller that holds the lock."""
+        """Record the observations since the last call in the histograms. The caller must not hold the lock."""
         observed = self._tallies.observed
         for _ in range(len(observed)):
             self._record_oldest(observed)
@@ -354,16 +354,16 @@ class CountingPlugin(ABC):
 
 
 def _line_of(event: Decided) -> Limit:
-    """The limit on whose waitlist a job that starts has waited last."""
+    """Return the limit on whose waitlist an admitted job has waited last."""
     return next((limit for limit in event.limits if limit.name == event.waited_for), event.decision.limit)
 
 
 def bucket_bounds(buckets: Sequence[float]) -> tuple[float, ...]:
     """
-    The bounds of a histogram's buckets, in seconds.
+    Return the bounds of a histogram's buckets, in seconds.
 
     Raises:
-        ConfigurationError: They are not ascending numbers above 0.
+        ConfigurationError: *buckets* are not ascending numbers above 0.
     """
     message = f"buckets= must be numbers of seconds above 0, each above the one before, not {buckets!r}"
     try:

@@ -1,8 +1,8 @@
 """
-Gauges of the whole fleet for Prometheus, read from the store when metrics are scraped: one process serves them.
+Gauges of the whole fleet for Prometheus. One process serves them, and reads them from the store at each scrape.
 
-A worker's own metrics, of `PrometheusMetrics`, know what that worker has decided. How many jobs wait, and how full a
-limit is, only the store knows.
+`PrometheusMetrics` exports the decisions of one worker. Only the store knows how many jobs wait, and how full a limit
+is.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class FleetMetrics:
     """
     A collector for a registry of prometheus-client: `REGISTRY.register(FleetMetrics("redis://…/1"))`.
 
-    Register it in one process of the fleet. Each scrape reads what `throttlekit top` shows, by short commands, whatever
-    the number of keys. Keys never become labels: of a limit with keys, the worst key is shown, and of the jobs
-    that wait the sum. A scrape while the store is away has no value for these metrics.
+    Register it in one process of the fleet. Each scrape reads the values of `throttlekit top`, by short commands for
+    any number of keys. Keys never become labels: a limit with keys has the value of its worst key, and the sum of its
+    waiting jobs. If the store is unavailable, a scrape has no values for these metrics.
 
     Args:
         store: The store's URL, or a limiter.
-        max_limits: So many limits (or tiers, of a limit with tiers) are shown: the most pressing ones.
+        max_limits: How many limits (or tiers, of a limit with tiers) are exported: those with the most waiting jobs.
 
     Raises:
-        ConfigurationError: The store is not one that a fleet shares.
+        ConfigurationError: The fleet does not share the store.
         ImportError: prometheus-client is not installed; the message names the extra.
     """
 
@@ -76,17 +76,17 @@ class _Families:
             return family
 
         self.all: list[Metric] = []
-        self._waiting = gauge("waiting_jobs", "Jobs that wait, about; of the most pressing keys together.")
-        self._used = gauge(
-            "used_ratio", "What counts as used now, as a share of the most that can be; the fullest key."
+        self._waiting = gauge(
+            "waiting_jobs", "Waiting jobs, approximately; with keys, the sum of the most pressing keys."
         )
+        self._used = gauge("used_ratio", "Units in use now, as a share of the capacity; with keys, of the fullest key.")
         self._rate = gauge(
             "rate_used_ratio",
-            "Units of the last minute, as a share of what the rate lets pass; the key that used most.",
+            "Units of the last minute, as a share of what the rate allows; with keys, of the key with the most units.",
         )
         self._slowed = gauge(
             "slowed_to_ratio",
-            "What downstream leaves of the rate or the slots now, by adapt= or by its headers; the slowest key.",
+            "The share of the rate or the slots that adapt= or the partner's headers leave now; the slowest key.",
         )
 
     def add(self, known: Known, keys: list[Key]) -> None:
@@ -94,15 +94,15 @@ class _Families:
         self._waiting.add_metric(labels, sum(key.waiting for key in keys))
         if keys:
             self._used.add_metric(labels, max(key.used / (key.capacity or 1) for key in keys))
-            self._slowed.add_metric(labels, min(map(_slowed_to, keys)))
+            self._slowed.add_metric(labels, min(map(_slow_ratio, keys)))
         if limit.period_us:
             if not is_steady(limit, known.minute):
-                return  # it changed within the minute: no ratio is true
+                return  # the rate changed within the minute, so any ratio would be wrong
             units = max((key.minute.used for key in keys), default=0) if has_keys(known) else known.minute.used
             self._rate.add_metric(labels, units / per_minute(limit))
 
 
-def _slowed_to(key: Key) -> float:
+def _slow_ratio(key: Key) -> float:
     limit = key.limit
     if not limit.period_us:
         return key.capacity / limit.capacity
@@ -110,7 +110,7 @@ def _slowed_to(key: Key) -> float:
 
 
 def _of_last_definition(fleet: Fleet) -> Iterable[Known]:
-    """One definition of each limit and tier: the one that was reported last. Two would be one series twice."""
+    """Return the last reported definition of each limit and tier: two definitions would export the series twice."""
     found: dict[tuple[str, str | None], Known] = {}
     for known in sorted(fleet.limits, key=lambda each: each.reported):
         found[known.limit.name, known.limit.of_tier] = known

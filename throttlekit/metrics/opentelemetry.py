@@ -35,9 +35,9 @@ _Numbers = Iterator[tuple[float, dict[str, str]]]
 
 class OpenTelemetryMetrics(CountingPlugin):
     """
-    A plugin that keeps the metrics of docs/metrics.md in instruments of OpenTelemetry, adds an event to the current
-    span for each deferral, and sets attributes of the current span when a job that has waited may run, if the span is
-    recorded. It needs only the API: your SDK exports the numbers.
+    A plugin that records the metrics of docs/metrics.md in instruments of OpenTelemetry. If the current span is
+    recorded, it also adds an event for each deferral, and sets attributes when a job is admitted after a wait. It needs
+    only the API: your SDK exports the numbers.
 
     Keys never become attributes.
 
@@ -59,13 +59,13 @@ class OpenTelemetryMetrics(CountingPlugin):
         super().__init__(max_limits)
         meter = metrics.get_meter("throttlekit", meter_provider=meter_provider)
         self._span = trace.get_current_span
-        self.context = context.get_current  # it has the job's span, which an exemplar names
+        self.context = context.get_current  # it contains the job's span, for exemplars
         self._add_instruments(meter)
 
         def histogram(name: str, unit: str, description: str, buckets: Sequence[float]) -> Histogram:
             return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=buckets)
 
-        store = f"Time that the store took, of one decision in {DECISIONS_PER_SAMPLE}."
+        store = f"Response time of the store, for one decision in {DECISIONS_PER_SAMPLE}."
         self._wait = histogram("throttlekit.wait", "s", "Time from the first denial to the start.", WAIT_BUCKETS)
         self._deferrals = histogram(
             "throttlekit.deferrals", "{deferral}", "Deferrals before the start.", DEFERRAL_BUCKETS
@@ -111,14 +111,14 @@ class OpenTelemetryMetrics(CountingPlugin):
         self._store.record(seconds, context=context)
 
     def _add_instruments(self, meter: Meter) -> None:
-        """Make the instruments that read the tallies when metrics are collected."""
+        """Create the instruments that read the tallies when metrics are collected."""
         counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
         counter("throttlekit.decisions", [self._reader(_decisions)], "{decision}", "Decisions, by limit and outcome.")
         counter("throttlekit.units", [self._reader(_units)], "{unit}", "Units charged.")
         counter("throttlekit.settled.units", [self._reader(_settled)], "{unit}", "Units that settle() corrected.")
         counter("throttlekit.downstream.429", [self._reader(_429)], "{job}", "Jobs that received a 429.")
         counter("throttlekit.leases.lost", [self._reader(_lost)], "{slot}", "Slots that a job lost while it ran.")
-        gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last job that waits should pass.")
+        gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last waiting job should be admitted.")
         gauge("throttlekit.paused", [self._reader(_paused)], "s", "Time until the pause ends.")
         gauge("throttlekit.holders", [self._reader(_holders)], "{slot}", "Slots that are held, in the whole fleet.")
         gauge("throttlekit.limit.rate", [self._reader(_rate)], "{unit}/s", "The rate of the limit.")
@@ -128,7 +128,7 @@ class OpenTelemetryMetrics(CountingPlugin):
         from opentelemetry.metrics import Observation
 
         def read(options: CallbackOptions) -> list[Observation]:
-            self.record_observed()  # the histograms are read after all of these
+            self.record_observed()  # the histograms are collected after these instruments
             found: list[Observation] = []
             self.for_each_tally(None, lambda tally: found.extend(Observation(*each) for each in numbers(tally)))
             return found

@@ -1,7 +1,7 @@
 """
 Metrics for Prometheus: `Limiter("redis://…", plugins=[PrometheusMetrics()])`.
 
-docs/metrics.md names every metric, and says how the workers of each framework serve them.
+docs/metrics.md lists every metric, and describes how the workers of each framework serve them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = ["PrometheusMetrics"]
 
 class PrometheusMetrics(CountingPlugin):
     """
-    A plugin that keeps the metrics of docs/metrics.md in a registry of prometheus-client.
+    A plugin that records the metrics of docs/metrics.md in a registry of prometheus-client.
 
-    prometheus-client is imported with the first decision, and not before: `PROMETHEUS_MULTIPROC_DIR` must be set by
-    then, and Dramatiq's own middleware sets it when a worker process boots. Keys never become labels.
+    It imports prometheus-client at the first decision, because `PROMETHEUS_MULTIPROC_DIR` must be set before the
+    import, and Dramatiq's own middleware sets it when a worker process boots. Keys never become labels.
 
     Args:
         registry: The registry for the metrics. Default: `prometheus_client.REGISTRY`. Several plugins with one
@@ -73,7 +73,7 @@ class PrometheusMetrics(CountingPlugin):
 
     def record_wait(self, tally: Tally, waited: float, deferrals: int, context: Any) -> None:
         families = self._families
-        if tally.export is None:  # made under the lock: a second one would export all counts again
+        if tally.export is None:  # created under the lock: a second one would export all counts again
             self.for_each_tally(None, families.write)
         export = families.export_of(tally)
         export.wait.observe(waited)
@@ -104,7 +104,7 @@ class PrometheusMetrics(CountingPlugin):
 
 class _Families:
     """
-    Every metric of one registry. A gauge has the value that any process set last.
+    All metrics of one registry. A gauge has the value that any process set last.
 
     Usually the counts are written when this process's metrics are collected. In the multi-process mode of
     prometheus-client another process collects, so counts are written after each decision.
@@ -135,7 +135,7 @@ class _Families:
         )
         self.units = counter("units", "Units charged.", *limit)
         self.settled = counter(
-            "settled_units", "Units that settle() gave back (returned) or charged besides (extra).", *limit, "kind"
+            "settled_units", "Units that settle() refunded (returned) or charged in addition (extra).", *limit, "kind"
         )
         self.downstream_429 = counter("downstream_429", "Jobs that received a 429, and paused the limit.", *limit)
         self.wait = histogram(
@@ -146,7 +146,7 @@ class _Families:
         )
         self.line_end = gauge(
             "line_end_timestamp_seconds",
-            "When the last job that waits should pass; with keys, of the longest waitlist.",
+            "When the last waiting job should be admitted; with keys, of the longest waitlist.",
         )
         self.paused_until = gauge(
             "paused_until_timestamp_seconds", "When the pause ends. Past: the limit is not paused."
@@ -157,7 +157,7 @@ class _Families:
         self.leases_lost = counter("leases_lost", "Slots that a job lost while it ran.", *limit)
         self.store_errors = counter("store_errors", "Calls that were decided without the store.", "error", "outcome")
         self.store_seconds = histogram(
-            "store_seconds", f"Time that the store took, of one decision in {DECISIONS_PER_SAMPLE}.", STORE_BUCKETS
+            "store_seconds", f"Response time of the store, for one decision in {DECISIONS_PER_SAMPLE}.", STORE_BUCKETS
         )
 
     def write(self, tally: Tally) -> None:
@@ -171,7 +171,7 @@ class _Families:
 
 
 class _UpdateCollector:
-    """A collector without metrics. It comes before the others, and writes the counts into them."""
+    """A collector without metrics. It is called before the others, and writes the counts into them."""
 
     def __init__(self, families: _Families) -> None:
         self._families = families
@@ -187,7 +187,7 @@ class _UpdateCollector:
 
 
 class _FamiliesCache:
-    """The families of each registry, which accepts each name only once."""
+    """The families of each registry, because a registry accepts each name only once."""
 
     def __init__(self) -> None:
         self._families: WeakKeyDictionary[CollectorRegistry, _Families] = WeakKeyDictionary()
@@ -205,7 +205,7 @@ _cache = _FamiliesCache()
 
 
 class _Export:
-    """The values of one tally that the registry has. Labels are looked up once: a lookup costs as much as a count."""
+    """The exported values of one tally. Labels are looked up only once: a lookup costs as much as a count."""
 
     def __init__(self, families: _Families, tally: Tally) -> None:
         self._families = families

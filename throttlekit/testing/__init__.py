@@ -1,5 +1,5 @@
 """
-Tools for the tests of your program: a limiter that allows or denies as a test wants, a clock that a test moves, and
+Tools for the tests of your program: a limiter that allows or denies as a test says, a clock that a test advances, and
 the tests that every store must pass. docs/testing.md has the examples.
 
     with denying(limiter, delay=30) as seen:

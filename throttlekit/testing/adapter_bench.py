@@ -1,4 +1,4 @@
-"""A site under test: what the tests of `AdapterConformance` have in common."""
+"""A site under test: the common part of the tests of `AdapterConformance`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CLOCKS", "AdapterBench", "Logged", "OnSite", "Sent"]
 
 _NUMBERS = itertools.count(1)
 CLOCKS = 0.02
-"""Seconds that two clocks of one machine may differ by."""
+"""The largest difference, in seconds, between two clocks of one machine."""
 
 
 class Sent(NamedTuple):
@@ -32,7 +32,7 @@ class Sent(NamedTuple):
 
 
 class AdapterBench:
-    """One test's view of a site: a key of its own, and notes of its own."""
+    """One test's view of a site, with a key and notes that no other test uses."""
 
     def __init__(self, site: AdapterSite, folder: str) -> None:
         self.site = site
@@ -41,13 +41,13 @@ class AdapterBench:
         self._log_began = len(site.log())
 
     def deny(self, seconds: float, limit: Limit = RATE) -> float:
-        """No job passes *limit* for so long; return the time until which."""
+        """Pause *limit* for *seconds*. Return the time at which the pause ends."""
         until = time.time() + seconds
         self.site.limiter.pause(limit, seconds, key=self.key)
         return until
 
     def send(self, kind: str, *steps: str, key: str | None = None, **options: Any) -> Sent:
-        """Send a job that does *steps*, by default none."""
+        """Send a job that does *steps*; by default it just returns."""
         name, arguments = self._arguments(steps, key)
         return Sent(name, self.site.enqueue(kind, arguments, options))
 
@@ -62,12 +62,12 @@ class AdapterBench:
 
     def begun(self, sent: Sent | str, times: int = 1) -> Note:
         """Wait until the body of *sent* has begun for the *times*-th time."""
-        return self._noted("begin", sent, times)
+        return self._wait_for_note("begin", sent, times)
 
     def body_ended(self, sent: Sent | str, times: int = 1) -> Note:
-        return self._noted("end", sent, times)
+        return self._wait_for_note("end", sent, times)
 
-    def _noted(self, what: str, sent: Sent | str, times: int) -> Note:
+    def _wait_for_note(self, what: str, sent: Sent | str, times: int) -> Note:
         name = sent if isinstance(sent, str) else sent.name
 
         def noted() -> list[Note]:
@@ -85,15 +85,15 @@ class AdapterBench:
         return len(self.notes.of("failure", sent.name))
 
     def let_end(self, sent: Sent) -> None:
-        """A body whose step is "wait" ends."""
+        """End a body whose step is "wait"."""
         self.notes.write("go", sent.name)
 
     def end(self, sent: Sent) -> End:
-        """Wait until a reader of the result sees how *sent* has ended."""
+        """Wait until *sent* has ended for a reader of its result, and return how."""
         return wait_until(lambda: self.site.end(sent.job), f"{sent.name} has ended")
 
     def remaining(self, limit: Limit) -> int:
-        """How many units of *limit* are left now."""
+        """Return how many units of *limit* are left now."""
         return self.site.limiter.peek(limit, key=self.key, cost=0).remaining
 
     def allowed(self, limit: Limit) -> bool:
@@ -103,7 +103,7 @@ class AdapterBench:
         return self.site.limiter.peek(limit, key=self.key).reason == "paused"
 
     def log(self) -> str:
-        """What worker processes have logged since the test began."""
+        """Return the log of the worker processes since the test began."""
         return self.site.log()[self._log_began :]
 
     def until_empty(self) -> None:
@@ -112,11 +112,11 @@ class AdapterBench:
 
 class OnSite:
     """
-    The part of the suite that its user gives.
+    The part of the suite that its user writes.
 
     Attributes:
-        unsupported: Promises that the framework cannot be asked for, and the reason for each. A promise is a test's
-            name without "test_". Its test is skipped, and shows the reason.
+        unsupported: Promises that the framework cannot support, and the reason for each. A promise is a test's name
+            without "test_". Its test is skipped, and shows the reason.
     """
 
     unsupported: ClassVar[Mapping[str, str]] = {}
@@ -127,19 +127,19 @@ class OnSite:
             test = getattr(cls, f"test_{promise}", None)
             if test is None:
                 raise TypeError(f"{cls.__name__}.unsupported: there is no promise {promise!r}")
-            setattr(cls, f"test_{promise}", _skipped(test, reason))
+            setattr(cls, f"test_{promise}", _skip(test, reason))
 
     def make_site(self, settings: Settings) -> AbstractContextManager[AdapterSite]:
         """
-        Return a site for one test, as a context manager. Several tests may use one site with the same *settings*, one
-        after the other: then the workers need not be restarted.
+        Return a site for one test, as a context manager. Successive tests with the same *settings* may share one site,
+        so that its workers need not be restarted.
         """
         raise NotImplementedError
 
     @contextmanager
     def bench(self, settings: Settings | None = None) -> Generator[AdapterBench, None, None]:
-        """A site whose workers run. At the end nothing may be left in its queue."""
-        # It outlives the site: a body that is delivered again may write into it until its workers have stopped.
+        """Provide a site whose workers run. At the end, its queue must be empty."""
+        # The folder outlives the site: a redelivered body may write into it until the workers have stopped.
         made = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         with made as folder, self.make_site(settings or Settings()) as site:
             bench = AdapterBench(site, folder)
@@ -148,7 +148,7 @@ class OnSite:
             bench.until_empty()
 
 
-def _skipped(test: Callable[..., None], reason: str) -> Callable[..., None]:
+def _skip(test: Callable[..., None], reason: str) -> Callable[..., None]:
     @functools.wraps(test)
     def skipped(self: Any) -> None:
         raise unittest.SkipTest(f"unsupported: {reason}")
@@ -157,7 +157,7 @@ def _skipped(test: Callable[..., None], reason: str) -> Callable[..., None]:
 
 
 class Logged(logging.Handler):
-    """Everything that this process logs while the handler is in use."""
+    """Collects the log records of this process while it is in use."""
 
     def __init__(self) -> None:
         super().__init__()

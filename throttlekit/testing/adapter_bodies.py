@@ -1,4 +1,4 @@
-"""What holds while a job's body runs, and at its end: charges, leases, and 429s."""
+"""Promises about a job's body while it runs, and when it ends: charges, leases, and 429s."""
 
 # ruff: noqa: S101 - these are tests, shipped
 
@@ -14,14 +14,14 @@ __all__ = ["BodyConformance", "LeaseConformance", "RateLimitedConformance"]
 
 class BodyConformance(OnSite):
     def test_retries_are_charged_again(self) -> None:
-        """Each run of a body is charged, because each calls the partner."""
+        """Each run of a body is charged, because each calls downstream."""
         with self.bench() as bench:
             sent = bench.send("retried", "fail", "return")
             assert bench.end(sent) == End("succeeded", sent.name)
             assert bench.remaining(COUNT) == COUNT.burst - 2
 
     def test_settle(self) -> None:
-        """A body that settles its cost returns the units that it did not use, and the next job can take them."""
+        """A body that settles its cost returns the units that it did not use, and the next job can use them."""
         with self.bench() as bench:
             for left in (90, 80):
                 bench.begun(sent := bench.send("tokens", "settle 10"))
@@ -29,7 +29,7 @@ class BodyConformance(OnSite):
                 assert bench.remaining(TOKENS) == left
 
     def test_plugins_see_the_body(self) -> None:
-        """A plugin receives each start, end and outcome of a body, and each 429, in the same way in every framework."""
+        """A plugin is notified when a body begins, how it ends, and of each 429, in the same way in every framework."""
         seen = ["started", f"429 on {RATE.name}", "rate limited", "started", "failed", "started", "succeeded"]
         with self.bench() as bench:
             sent = bench.send("retried", "429 0.3", "fail", "return")
@@ -49,7 +49,7 @@ class LeaseConformance(OnSite):
                 bench.end(sent)
 
     def test_leases_are_renewed(self) -> None:
-        """The slot stays taken while the body runs, even for longer than its lease."""
+        """While a body runs, its slot stays taken, even for longer than its lease."""
         with self.bench() as bench:
             sent = bench.send("slot", "wait")
             until = bench.begun(sent).at + 2 * SLOT.lease
@@ -60,7 +60,7 @@ class LeaseConformance(OnSite):
             wait_until(lambda: bench.allowed(SLOT), "the slot is free")
 
     def test_a_killed_worker_frees_its_lease(self) -> None:
-        """After SIGKILL the slot of the body is free within the lease time, and not before a lease has passed."""
+        """After SIGKILL, the slot of the body is free again within the lease time."""
         with self.bench(Settings(killed=True)) as bench:
             sent = bench.send("slot", "wait")
             bench.begun(sent)
@@ -74,7 +74,7 @@ class LeaseConformance(OnSite):
 
 class RateLimitedConformance(OnSite):
     def test_a_429_pauses_the_fleet(self) -> None:
-        """After a 429 no job of its key runs until the pause is over. Jobs of other keys run meanwhile."""
+        """After a 429, no job of its key runs until the pause is over. Jobs of other keys run in the meantime."""
         with self.bench() as bench:
             angry = bench.send("counted", "429 1.5", "return")
             until = bench.body_ended(angry).at + 1.5
@@ -87,7 +87,7 @@ class RateLimitedConformance(OnSite):
             assert bench.begun(angry, 2).at >= until - CLOCKS
 
     def test_a_429_defers_uncharged(self) -> None:
-        """A job that gets one 429 is charged for both of its runs, and not for the wait between them."""
+        """A job that receives one 429 is charged for its two runs, and not for its wait between them."""
         with self.bench() as bench:
             sent = bench.send("counted", "429 0.5", "return")
             bench.body_ended(sent)
@@ -98,20 +98,20 @@ class RateLimitedConformance(OnSite):
             assert (bench.runs(sent), bench.remaining(COUNT)) == (2, COUNT.burst - 2)
 
     def test_a_429_costs_no_retry(self) -> None:
-        """A job with one retry succeeds after a 429, a failure and another 429: only the failure uses a retry."""
+        """A job with one retry gets a 429, fails, gets a 429, and succeeds: only the failure used a retry."""
         with self.bench() as bench:
             sent = bench.send("retried", "429 0.2", "fail", "429 0.2", "return")
             assert bench.end(sent) == End("succeeded", sent.name)
             assert (bench.runs(sent), bench.failures(sent)) == (4, 1)
 
     def test_a_429_is_invisible_to_result_readers(self) -> None:
-        """A program that waits for the result, and jobs that follow, continue to wait, and no failure is reported."""
+        """A reader of the result keeps waiting, as do jobs that follow. The framework reports no failure."""
         with self.bench() as bench:
             sent = bench.send("counted", "429 1", "return")
             assert bench.end(sent) == End("succeeded", sent.name)
             assert (bench.runs(sent), bench.failures(sent)) == (2, 0)
 
     def test_a_429_without_limits_is_an_error(self) -> None:
-        """A job that names no limit fails with `RateLimited`, as with any error."""
+        """A job without limits fails with `RateLimited`, as with any error."""
         with self.bench() as bench:
             assert bench.end(bench.send("free", "429 0.1")).error == "RateLimited"

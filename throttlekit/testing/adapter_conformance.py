@@ -18,8 +18,8 @@ class AdapterConformance(
     DeclarationConformance,
 ):
     """
-    What an adapter must do, as tests: subclass it in a test module, and give `make_site`.
+    The requirements for an adapter, as tests: subclass it in a test module, and define `make_site`.
 
-    Each promise is one test, and its docstring is the promise in a sentence. A promise that the framework cannot be
-    asked for goes into `unsupported`, with the reason. Needs pytest, or any runner that finds methods by their name.
+    Each promise is one test, and its docstring is the promise in a sentence. List a promise that the framework cannot
+    support in `unsupported`, with the reason. Needs pytest, or any runner that finds methods by their name.
     """

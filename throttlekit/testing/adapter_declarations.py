@@ -1,4 +1,4 @@
-"""How limits are declared: with a job, with a message, and wrongly."""
+"""Promises about declarations of limits: with a job, with a message, and invalid ones."""
 
 # ruff: noqa: S101 - these are tests, shipped
 
@@ -27,13 +27,13 @@ _WRONG: dict[str, dict[str, Any]] = {
 
 class DeclarationConformance(OnSite):
     def test_wrong_declarations_fail_where_they_are_written(self) -> None:
-        """Options that can never work raise `ConfigurationError` where the job is declared."""
+        """Options that can never work raise `ConfigurationError` when the job is declared."""
         with self.bench() as bench:
             for what, options in _WRONG.items():
-                assert _refused(partial(bench.site.declare, **options)), what
+                assert _raises(partial(bench.site.declare, **options)), what
 
     def test_limits_by_message(self) -> None:
-        """Limits that a message carries apply to that message."""
+        """Limits that are sent with a message apply to that message."""
         with self.bench() as bench:
             taken_at = time.time()
             assert bench.site.limiter.acquire(_BY_MESSAGE, key=bench.key).allowed
@@ -42,20 +42,20 @@ class DeclarationConformance(OnSite):
             assert bench.begun(sent).at >= taken_at + 1.0 - CLOCKS
 
     def test_wrong_message_options_fail_where_they_are_written(self) -> None:
-        """Options that can never work raise `ConfigurationError` where the message is sent."""
+        """Options that can never work raise `ConfigurationError` when the message is sent."""
         with self.bench() as bench:
             for options in ({"throttle": "100/minute"}, {"throttle": [RATE], "throttle_on_429": COUNT.name}):
-                assert _refused(partial(bench.send, "free", **options)), options
+                assert _raises(partial(bench.send, "free", **options)), options
 
     def test_a_limit_that_cannot_be_worked_out_fails_the_job(self) -> None:
-        """If a key raises, the job fails once with `ConfigurationError`, without body, retry or charge."""
+        """If the key function raises, the job fails once, with `ConfigurationError`: no run, no retry, no charge."""
         with self.bench() as bench:
             sent = bench.send("faulty")
             assert bench.end(sent).error == "ConfigurationError"
             assert (bench.runs(sent), bench.remaining(COUNT)) == (0, COUNT.burst)
 
 
-def _refused(call: Callable[[], object]) -> bool:
+def _raises(call: Callable[[], object]) -> bool:
     try:
         call()
     except ConfigurationError:

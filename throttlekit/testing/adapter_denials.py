@@ -1,4 +1,4 @@
-"""What a denial must leave as it was."""
+"""Promises about denials: what a denial must not change."""
 
 # ruff: noqa: S101 - these are tests, shipped
 
@@ -16,7 +16,7 @@ __all__ = ["BoundConformance", "DenialConformance"]
 
 class DenialConformance(OnSite):
     def test_a_denial_costs_no_retry(self) -> None:
-        """A job that was denied still has all of its retries."""
+        """A job that was denied still has all its retries."""
         with self.bench() as bench:
             bench.deny(0.5)
             sent = bench.send("retried", "fail", "return")
@@ -35,7 +35,7 @@ class DenialConformance(OnSite):
             assert seen == as_sent
 
     def test_a_denial_keeps_dependents(self) -> None:
-        """A job that follows a denied job runs once, after the denied job has succeeded."""
+        """A job that follows a denied job runs once, after that job has succeeded."""
         with self.bench() as bench:
             until = bench.deny(0.5)
             sent, following = bench.send_with_next("rate")
@@ -44,7 +44,7 @@ class DenialConformance(OnSite):
             assert bench.notes.runs() == [sent.name, following]
 
     def test_a_denial_is_invisible_to_result_readers(self) -> None:
-        """A program that waits for the result continues to wait, and gets the value that the body returns."""
+        """A reader of the result keeps waiting, and gets the value that the body returns."""
         with self.bench() as bench:
             until = bench.deny(1.0)
             sent = bench.send("rate")
@@ -64,7 +64,7 @@ class DenialConformance(OnSite):
                 bench.begun(sent)
 
     def test_a_denial_is_quiet(self) -> None:
-        """Twenty denials log at most one line at INFO for their limit, and no warning and no stack trace."""
+        """Twenty denials log at most one line at INFO for their limit, no warning and no stack trace."""
         with self.bench() as bench, Logged() as logged:
             bench.deny(0.5)
             for sent in [bench.send("rate") for _ in range(20)]:
@@ -79,7 +79,7 @@ class DenialConformance(OnSite):
             assert len(summaries) <= bench.site.processes, summaries
 
     def test_a_denial_holds_no_worker(self) -> None:
-        """A job without limits runs while more jobs wait than there are workers."""
+        """While more jobs wait than there are workers, a job without limits runs."""
         with self.bench() as bench:
             until = bench.deny(2.0)
             waiting = [bench.send("rate") for _ in range(bench.site.slots + 2)]
@@ -89,7 +89,7 @@ class DenialConformance(OnSite):
                 assert bench.begun(sent).at >= until - CLOCKS
 
     def test_a_denial_is_capped(self) -> None:
-        """A delay that is too long for the framework is split, and the job keeps its position before later ones."""
+        """A delay that is too long for the framework is split, and the job stays ahead of later jobs."""
         with self.bench(Settings(longest=0.6)) as bench:
             assert bench.site.limiter.acquire(STEADY, key=bench.key).allowed
             early = [bench.send("steady") for _ in range(4)]
@@ -97,16 +97,16 @@ class DenialConformance(OnSite):
             late = bench.send("steady")
             began = [bench.begun(sent).at for sent in early]
             assert bench.begun(late).at > max(began)
-            # Four intervals of 0.5 s between grants; a body may begin late after its own.
+            # Four intervals of 0.5 s between grants. A body may begin some time after its grant.
             assert bench.begun(late).at - min(began) > 1.5
 
     def test_a_tenant_holds_no_other_up(self) -> None:
-        """The job of a light tenant runs long before five jobs of another tenant, which wait ahead of it, have run."""
+        """A light tenant's job runs long before five jobs of another tenant, which waited first, have all run."""
         with self.bench() as bench:
             began = time.monotonic()
             for sent in [bench.send("free") for _ in range(6)]:
                 bench.begun(sent)
-            # All six ask before the limit admits one: else they would run in the order of a slow worker's queue.
+            # All six make a request before the limit admits one. Otherwise they may run in the order of a slow queue.
             bench.deny(2.0 + 2 * (time.monotonic() - began), SHARED)
             heavy = [bench.send("shared", "tenant heavy") for _ in range(5)]
             light = bench.send("shared", "tenant light")
@@ -146,7 +146,7 @@ class DenialConformance(OnSite):
 
 class BoundConformance(OnSite):
     def test_max_wait_ends_in_failure(self) -> None:
-        """After `max_wait` a job fails with `WaitedTooLong`: without its body, or after a body that got only 429s."""
+        """After `max_wait`, a job fails with `WaitedTooLong`, without a run or after runs that all got a 429."""
         with self.bench(Settings(WaitRules(max_wait=0.5))) as bench:
             angry = bench.send("rate", "429 0.1", key=f"{bench.key}-angry")
             bench.deny(30)
@@ -164,7 +164,7 @@ class BoundConformance(OnSite):
             assert bench.runs(sent) == 3
 
     def test_a_job_has_a_max_wait_of_its_own(self) -> None:
-        """The option `throttle_max_wait` of a job replaces the adapter's `max_wait`."""
+        """The option `throttle_max_wait` of a job overrides the adapter's `max_wait`."""
         with self.bench() as bench:
             bench.deny(30)
             sent = bench.send("hasty")
@@ -192,7 +192,7 @@ class BoundConformance(OnSite):
             assert bench.remaining(COUNT) == COUNT.burst
 
     def test_a_full_queue_ends_in_failure(self) -> None:
-        """If as many jobs wait as a limit's `queue=` allows, the next job fails at once with `WaitedTooLong`, unrun."""
+        """If a limit's `queue=` is full, a job fails at once with `WaitedTooLong`, without a run."""
         with self.bench() as bench:
             bench.deny(30, QUEUED)
             sent = [bench.send("queued") for _ in range(2)]

@@ -1,8 +1,8 @@
 """
-What the author of an adapter gives to `AdapterConformance`: a site, and a job function that calls `perform`.
+The interface between `AdapterConformance` and an adapter: a site, and a job function that calls `perform`.
 
-A site is a queue with its workers. Workers may be threads of the test's process or processes of their own: what jobs
-do is written down in a file that both can open.
+A site is a queue with its workers, which may be threads of the test's process or separate processes. Jobs write their
+actions to a file that all of them can open.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = [
 _T = TypeVar("_T")
 
 RATE = TokenBucket("conformance-rate", "100/s", burst=100, key="{key}")
-"""The suite denies jobs by pausing it; it has room for all of them otherwise."""
+"""The suite pauses this limit to deny jobs. Otherwise it has enough units for all of them."""
 COUNT = TokenBucket("conformance-count", "1/hour", burst=100, key="{key}")
-"""Counts charges: it fills too slowly for a test to notice."""
+"""Counts charges, because it does not refill noticeably during a test."""
 STEADY = TokenBucket("conformance-steady", "2/s", burst=1, key="{key}")
 TOKENS = TokenBucket("conformance-tokens", "1/hour", burst=100, key="{key}", cost=lambda job: 90)
 QUEUED = TokenBucket("conformance-queued", "100/s", burst=100, key="{key}", queue=1)
@@ -51,11 +51,11 @@ def _tenant(job: Job) -> str:
 
 
 SHARED = TokenBucket("conformance-shared", "30/minute", burst=2, key="{key}", share=_tenant)
-"""The tenant of a job: its first step, "tenant a". With a burst of 1, due jobs may pass jobs ahead of them."""
+"""The tenant of a job is its first step, like "tenant a". With a burst of 1, woken jobs could overtake others."""
 
 
 def _broken_key(_job: Any) -> str:
-    raise LookupError("this key cannot be worked out")
+    raise LookupError("this key cannot be computed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class JobKind:
 
     Attributes:
         throttle, on_429, max_wait: The options `throttle`, `throttle_on_429` and `throttle_max_wait`.
-        retries: How often the framework runs it again, at once, after it has failed.
+        retries: How often the framework retries the job, without a delay, after a failure.
     """
 
     throttle: Sequence[Limit] = ()
@@ -74,7 +74,7 @@ class JobKind:
     retries: int = 0
 
     def options(self) -> dict[str, Any]:
-        """The options that are set, by their names in every framework."""
+        """Return the options that are set, by their names in every framework."""
         found = {THROTTLE: list(self.throttle), ON_429: self.on_429, MAX_WAIT: self.max_wait}
         return {name: option for name, option in found.items() if option}
 
@@ -98,14 +98,14 @@ JOBS: Mapping[str, JobKind] = {
 
 def perform(key: str, notes: str, name: str, steps: Sequence[str], seen: Mapping[str, Any] | None = None) -> str:
     """
-    What a job of the suite does: the job function of a site has the first four arguments, and passes them on.
+    Run the body of a job of the suite. A site's job function has the first four arguments, and passes them to this.
 
     Args:
         key: The job's key for the limits of the suite.
         notes: The file that jobs write to.
         name: The job's name in the notes, and its result.
-        steps: What the job does the first time, the second time …; the last one is repeated.
-        seen: What the body sees of its own message: its "id", and everything else that a denial must not change.
+        steps: The actions of the first run, the second run, and so on. The last one is repeated.
+        seen: The properties of its message that the body sees: its "id", and all others that a denial must not change.
     """
     book = Notes(Path(notes))
     run = len(book.of("begin", name))
@@ -115,7 +115,7 @@ def perform(key: str, notes: str, name: str, steps: Sequence[str], seen: Mapping
         if what == "429":
             raise RateLimited(float(number))
         if what == "fail":
-            raise RuntimeError("as the suite wants it")
+            raise RuntimeError("the suite requested a failure")
         if what == "settle":
             current().settle(int(number))
         if what == "wait":
@@ -126,7 +126,7 @@ def perform(key: str, notes: str, name: str, steps: Sequence[str], seen: Mapping
 
 
 def note_failure(key: str, notes: str, name: str, steps: Sequence[str]) -> None:
-    """A site calls this with a job's arguments where its framework reports a failed run to plugins or callbacks."""
+    """Note a failed run. A site calls this with a job's arguments when its framework reports one to a callback."""
     Notes(Path(notes)).write("failure", name)
 
 
@@ -160,11 +160,11 @@ class Notes:
         return [Note(*json.loads(line)) for line in self.path.read_text().splitlines()]
 
     def of(self, what: str, name: str | None = None) -> list[Note]:
-        """The notes of what happened, to one job or to any, in order."""
+        """Return the notes of the kind *what*, for one job or for all, in order."""
         return [note for note in self.all() if note.what == what and name in (None, note.name)]
 
     def runs(self) -> list[str]:
-        """The names of the bodies that have begun, in order."""
+        """Return the names of the jobs whose bodies have begun, in order."""
         return [note.name for note in self.of("begin")]
 
 
@@ -175,7 +175,7 @@ class End:
 
     Attributes:
         how: "succeeded", "failed", or "dropped": ended without a run and without an error.
-        value: What the body returned.
+        value: The return value of the body.
         error: The name of the exception's class.
     """
 
@@ -191,8 +191,8 @@ class Settings:
 
     Attributes:
         rules: Its `max_wait`, `max_deferrals` and `on_waited_too_long`.
-        longest: The longest delay, in seconds, that jobs are deferred by at once; None: the adapter's own.
-        killed: The test kills the workers: they must be processes of their own.
+        longest: The longest delay, in seconds, of one deferral; None: the adapter's own.
+        killed: Whether the test kills the workers. If so, they must be separate processes.
     """
 
     rules: WaitRules = field(default_factory=WaitRules)
@@ -200,14 +200,14 @@ class Settings:
     killed: bool = False
 
     def limiter(self, store: Any) -> Limiter:
-        """The limiter that a site gives to its adapter."""
+        """Return the limiter that a site passes to its adapter."""
         plugins = [_NotingPlugin()]
         if self.longest is None:
             return Limiter(store, plugins=plugins)
         return _ShortDelays(store, self.longest, plugins=plugins)
 
     def options(self) -> dict[str, Any]:
-        """The rules as the adapters of this project take them."""
+        """Return the rules as arguments for the adapters of this project."""
         rules = self.rules
         return {
             "on_waited_too_long": rules.on_waited_too_long,
@@ -217,7 +217,7 @@ class Settings:
 
 
 class _NotingPlugin:
-    """Notes what plugins see of the suite's jobs, in the worker, under the job's own name."""
+    """Notes the events of the suite's jobs, in the worker, under the job's name."""
 
     @hookimpl
     def throttlekit_started(self, event: Started) -> None:
@@ -238,7 +238,7 @@ def _note(what: str, job: Job, seen: str) -> None:
 
 
 class _ShortDelays(Limiter):
-    """A limiter for a framework that carries short delays only."""
+    """A limiter for a framework that supports only short delays."""
 
     def __init__(self, store: Any, longest: float, **options: Any) -> None:
         super().__init__(store, **options)
@@ -252,12 +252,12 @@ class _ShortDelays(Limiter):
 
 class AdapterSite(ABC):
     """
-    A queue of the framework with its workers, and the suite's side of it.
+    A queue of the framework with its workers, and the methods that the suite calls.
 
     Attributes:
         limiter: A limiter on the store that the workers use.
-        slots: How many bodies all workers together run at once.
-        processes: How many processes log.
+        slots: How many bodies all workers together can run at once.
+        processes: How many processes write logs.
     """
 
     limiter: Limiter
@@ -266,7 +266,7 @@ class AdapterSite(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start the workers, unless they run. Return when they take jobs."""
+        """Start the workers, unless they run. Return when they are ready for jobs."""
 
     @abstractmethod
     def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
@@ -275,13 +275,13 @@ class AdapterSite(ABC):
 
         Args:
             kind: A key of `JOBS`.
-            arguments: The four of `perform`, as plain JSON data.
-            options: May hold `throttle` and `throttle_on_429`, for limits that travel with the message; `expires`,
-                seconds after which the job must not run any more; and `then`, the four arguments of a job of the kind
+            arguments: The four arguments of `perform`, as plain JSON data.
+            options: May have `throttle` and `throttle_on_429`, for limits that are sent with the message; `expires`,
+                seconds after which the job must no longer run; and `then`, the four arguments of a job of the kind
                 "free" that runs when this one has succeeded.
 
         Returns:
-            Whatever identifies the job to the other methods.
+            An object that identifies the job to the other methods.
 
         Raises:
             ConfigurationError: `throttle` or `throttle_on_429` can never work.
@@ -289,11 +289,11 @@ class AdapterSite(ABC):
 
     @abstractmethod
     def end(self, job: Any) -> End | None:
-        """How *job* has ended, as a reader of its result sees it now; None: the reader waits on."""
+        """Return how *job* has ended for a reader of its result; None: the reader still waits."""
 
     @abstractmethod
     def left(self) -> int:
-        """How many jobs the queue still holds, those that wait for their time included."""
+        """Return how many jobs are left in the queue, including delayed ones."""
 
     @abstractmethod
     def declare(self, **options: Any) -> None:
@@ -305,28 +305,28 @@ class AdapterSite(ABC):
         """
 
     def id_of(self, job: Any) -> Any:
-        """The id that the framework has given *job*; compared with the "id" that its body sees."""
+        """Return the framework's id of *job*. The suite compares it with the "id" that the body sees."""
         return job
 
     def cancel(self, job: Any) -> None:
-        """Cancel *job*, which waits."""
+        """Cancel *job*, which is waiting."""
         raise NotImplementedError
 
     def kill(self) -> None:
-        """SIGKILL to all workers, as when a machine dies. The broker must give their jobs to others within a minute."""
+        """Send SIGKILL to all workers, as if a machine died. The broker must redeliver their jobs within a minute."""
         raise NotImplementedError
 
     def log(self) -> str:
-        """What worker processes have logged so far, at INFO and above; "" where workers are threads of this one."""
+        """Return the log of the worker processes so far, from INFO on; "" if workers are threads of this process."""
         return ""
 
 
 def wait_until(condition: Callable[[], _T | None], what: str, *, within: float = 60.0) -> _T:
     """
-    Return what *condition* returned once that is true.
+    Wait until *condition* returns a true value, and return that.
 
     Raises:
-        AssertionError: It is not, after *within* seconds. The message names *what* was waited for.
+        AssertionError: It did not within *within* seconds. The message contains *what*, a description.
     """
     deadline = time.monotonic() + within
     while True:

@@ -7,10 +7,10 @@ __all__ = ["FakeClock"]
 
 class FakeClock:
     """
-    A clock that moves only with `advance`. Call it to read it, in microseconds.
+    A clock that moves only with `advance`. Calling it returns the time in microseconds.
 
     Args:
-        start_us: The time at first.
+        start_us: The initial time.
     """
 
     def __init__(self, start_us: int = 1_800_000_000_000_000) -> None:
@@ -20,5 +20,5 @@ class FakeClock:
         return self._now_us
 
     def advance(self, seconds: float) -> None:
-        """Move on by *seconds*; back, if negative. Rounded to whole microseconds."""
+        """Advance by *seconds*, or go backwards if that is negative. Rounded to whole microseconds."""
         self._now_us += round(seconds * 1_000_000)

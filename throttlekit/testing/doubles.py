@@ -1,4 +1,4 @@
-"""Test doubles: a limiter that allows or denies as a test wants, and a record of its decisions."""
+"""Test doubles: a limiter that allows or denies as a test requires, and a record of its decisions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Seen:
         Args:
             job: The job's name (the actor's, the function's, the task's). Default: any.
             limit: The name of one of the job's limits. Default: any.
-            within: Seconds to wait for it at most: workers decide in threads of their own.
+            within: The longest time to wait for it, in seconds, because workers decide in other threads.
 
         Returns:
             The last such decision.
@@ -59,7 +59,7 @@ class Seen:
 
     def assert_deferred(self, job: str | None = None, *, limit: str | None = None, within: float = 0.0) -> Decided:
         """Fail unless a job was denied and deferred. Arguments, result and error as for `assert_allowed`."""
-        return self._find("deferred", _deferred, job, limit, within)
+        return self._find("deferred", _is_deferred, job, limit, within)
 
     def assert_not_asked(self) -> None:
         """Fail if there was a decision: the job should have no limit, or its framework's test mode should skip them."""
@@ -96,13 +96,13 @@ def _limits(event: Decided) -> list[str]:
     return [limit.name for limit in event.limits]
 
 
-def _deferred(event: Decided) -> bool:
+def _is_deferred(event: Decided) -> bool:
     return event.job is not None and not event.decision.allowed and not event.decision.final
 
 
 def allowing(limiter: Limiter | None = None) -> AbstractContextManager[Seen]:
     """
-    `with allowing(limiter) as seen:` every job is allowed, and nothing is charged. No store is called.
+    Within `with allowing(limiter) as seen:`, every job is allowed, and nothing is charged. No store is called.
 
     Args:
         limiter: The limiter that your program has made; adapters keep using it. Default: a new one, `seen.limiter`.
@@ -115,8 +115,8 @@ def allowing(limiter: Limiter | None = None) -> AbstractContextManager[Seen]:
 
 def denying(limiter: Limiter | None = None, *, delay: float = 60.0) -> AbstractContextManager[Seen]:
     """
-    `with denying(limiter) as seen:` every job is denied with a delay of *delay* seconds. As `allowing`. Code that
-    waits in place for its turn (`hold`, an eager task) never returns.
+    Like `allowing`, but every job is denied with a delay of *delay* seconds. Code that waits for a grant in place
+    (`hold`, an eager task) never returns.
     """
     return _replace_store(limiter, _FixedStore(delay))
 
@@ -125,7 +125,7 @@ def in_memory(
     limiter: Limiter | None = None, *, clock: Callable[[], int] | None = None
 ) -> AbstractContextManager[Seen]:
     """
-    `with in_memory(limiter) as seen:` the limits hold, and begin unused, in this process's memory. As `allowing`.
+    Like `allowing`, but the limits are enforced, in this process's memory. They are unused at first.
 
     Args:
         clock: A `FakeClock`. Default: the real time.

@@ -1,4 +1,4 @@
-"""The tests that every store must pass: it answers as the specification does, which `MemoryStore` runs."""
+"""The tests that every store must pass: its answers must equal those of `MemoryStore`, the specification."""
 
 # ruff: noqa: S101 - these are tests, shipped
 
@@ -31,10 +31,10 @@ __all__ = ["StoreConformance"]
 
 _NOW_US, _SECOND_US = 1_800_000_000_000_000, 1_000_000
 _NAME = "conformance"
-"""Of every limit: a store that spreads names over servers keeps the claims of one question on one server."""
+"""The name of every limit, so that a store with several servers has the claims of one request on one server."""
 _HISTORIES, _STEPS, _TRIES = 12, 60, 20
 _OWNERS, _KEYS = ("owner-1", "owner-2"), ("", "k")
-# Minutes and hours: what is stored lives as long, by the store's clock, and a test takes no second.
+# The periods are minutes and hours, so that nothing expires during a test, which takes less than a second.
 _BUCKETS: Sequence[Limit] = (TokenBucket(_NAME, "30/minute", burst=5), TokenBucket(_NAME, "6/minute", burst=1, queue=4))
 _LEAKY: Sequence[Limit] = (LeakyBucket(_NAME, "20/minute"), LeakyBucket(_NAME, "2/minute", queue=3))
 _FIXED: Sequence[Limit] = (FixedWindow(_NAME, "5/minute"), FixedWindow(_NAME, "9/day", tz="Europe/Berlin"))
@@ -45,12 +45,12 @@ _SLOTS: Sequence[Limit] = (Concurrency(_NAME, 3, lease=3600), Concurrency(_NAME,
 
 class StoreConformance:
     """
-    What a store must do, as tests: subclass it in a test module, and define `make_store`.
+    The requirements for a store, as tests: subclass it in a test module, and define `make_store`.
 
-    Each test puts the same questions, at the same instants, to the store and to a `MemoryStore`, and compares the
-    answers to the microsecond. The questions are random, and the same in each run. The tests need pytest, or any runner
-    that finds methods by their name, and the time zone Europe/Berlin. They pass the time to the store, so nothing
-    sleeps. A store that passes may be given to `Limiter`.
+    Each test sends the same requests, at the same times, to the store and to a `MemoryStore`, and compares the answers
+    to the microsecond. The requests are random, but the same in each run. The tests need pytest, or any runner that
+    finds methods by their name, and the time zone Europe/Berlin. They pass the time to the store, so nothing sleeps. A
+    store that passes these tests works with `Limiter`.
     """
 
     def make_store(self) -> Store:
@@ -58,43 +58,43 @@ class StoreConformance:
         raise NotImplementedError
 
     def test_token_buckets(self) -> None:
-        """A rate with a burst."""
+        """Token buckets: a rate with a burst."""
         self._compare(_BUCKETS)
 
     def test_leaky_buckets(self) -> None:
-        """A rate without a burst, and queues that are full."""
+        """Leaky buckets: a rate without a burst, and full queues."""
         self._compare(_LEAKY)
 
     def test_fixed_windows(self) -> None:
-        """Also of a time zone."""
+        """Fixed windows, also in a time zone."""
         self._compare(_FIXED)
 
     def test_sliding_windows(self) -> None:
-        """Estimated from two windows."""
+        """Sliding windows, which are estimated from two windows."""
         self._compare(_SLIDING)
 
     def test_sliding_logs(self) -> None:
-        """Exact, short and long."""
+        """Sliding logs, which are exact; short and long."""
         self._compare(_LOGS)
 
     def test_slots(self) -> None:
-        """Held, released, renewed and lost; also slots that adapt."""
+        """Slots are held, released, renewed and lost; also slots that adapt."""
         self._compare(_SLOTS)
 
     def test_several_limits(self) -> None:
-        """Of all algorithms in one question: all are charged, or none."""
+        """One request with limits of all algorithms charges all of them, or none."""
         self._compare([*_BUCKETS, *_LEAKY, *_FIXED, *_SLIDING, *_LOGS, *_SLOTS], claims=5)
 
     def test_threads_share_a_limit(self) -> None:
-        """Of 200 questions by eight threads at one instant, exactly as many pass as the limit has."""
+        """Of 200 requests by eight threads at the same time, exactly as many are granted as the limit has units."""
         limit, passed = TokenBucket(_NAME, "60/minute", burst=60), list[bool]()
         with self._store() as store:
 
-            def ask() -> None:
+            def request() -> None:
                 for _ in range(25):
                     passed.append(store.decide([_claim(limit, "")], WITHOUT_JOB, _NOW_US).allowed)
 
-            threads = [threading.Thread(target=ask) for _ in range(8)]
+            threads = [threading.Thread(target=request) for _ in range(8)]
             for each in threads:
                 each.start()
             for each in threads:
@@ -102,19 +102,19 @@ class StoreConformance:
         assert (len(passed), sum(passed)) == (200, 60)
 
     def test_wakes_are_heard(self) -> None:
-        """An owner that listens hears that its job may ask, as another job has released its slot."""
+        """An owner that listens receives a wake for its job when another job releases its slot."""
         with self._store() as store:
             _listen(store, "owner-1")()
 
     def test_store_owns_the_clock(self) -> None:
-        """Without a time given, an answer has the store's own time, which never decreases."""
+        """If no time is passed, an answer has the store's own time, which never decreases."""
         with self._store() as store:
             times = [store.decide([_claim(_BUCKETS[0], "")], WITHOUT_JOB).now_us for _ in range(3)]
         assert times[0] > 0
         assert times == sorted(times)
 
     def test_keys_may_hold_any_text(self) -> None:
-        """Keys that look alike, or like a part of a stored name, are counted apart."""
+        """Keys that look similar, or like a part of a stored name, are counted separately."""
         keys = ["", "a", "A", "a:", ":a", "a:b", "a}b", "{a}", "}{", "a\n", "a\0", "é", "e\u0301", "🙂", "%41", "~"]
         with self._store() as store:
             for allowed in (True, False):
@@ -122,7 +122,7 @@ class StoreConformance:
                     assert store.decide([_claim(_BUCKETS[1], key)], WITHOUT_JOB, _NOW_US).allowed is allowed, key[:20]
 
     def test_works_again_after_close(self) -> None:
-        """And what was stored outside of this process is still there; so is what `reset` leaves: nothing."""
+        """After `close` the store works again. What it stores outside this process persists, and `reset` deletes it."""
         claim = _claim(_BUCKETS[1], "")
         with self._store() as store:
             assert store.decide([claim], WITHOUT_JOB, _NOW_US).allowed
@@ -162,7 +162,7 @@ class _Job:
 
 @dataclass(eq=False)
 class _History:
-    """Random questions to two stores. Of some, the answers decide which question comes next."""
+    """Random requests to two stores. The answers to some of them decide the next request."""
 
     rnd: random.Random
     store: Store
@@ -172,16 +172,15 @@ class _History:
     now_us: int = _NOW_US + 9 * 3600 * _SECOND_US
     jobs: list[_Job] = field(default_factory=list[_Job])
     running: list[_Job] = field(default_factory=list[_Job])
-    asked: list[str] = field(default_factory=list[str])
+    history: list[str] = field(default_factory=list[str])
 
     def run(self) -> None:
         for limit in self.limits:
-            for key in (
-                _KEYS if isinstance(limit, Concurrency) else ()
-            ):  # one is held all the time: nothing is forgotten
+            # One slot is held all the time, so that no limit expires.
+            for key in _KEYS if isinstance(limit, Concurrency) else ():
                 self._both("decide", [_claim(limit, key, holder="first#0", now_us=self.now_us)], WITHOUT_JOB)
         steps = {
-            self._ask: 8, self._ask_again: 8, self._end: 4, self._look: 3, self._wake: 1, self._forget: 0.5,
+            self._request_new: 8, self._request_again: 8, self._end: 4, self._look: 3, self._wake: 1, self._forget: 0.5,
             self._settle: 1, self._pause: 0.3, self._slow: 0.3, self._where: 1, self._list: 0.5,
         }  # fmt: skip
         for step in self.rnd.choices([*steps], [*steps.values()], k=_STEPS):
@@ -189,13 +188,13 @@ class _History:
             step()
 
     def _both(self, verb: str, *args: Any, **options: Any) -> Any:
-        """What both stores answer."""
-        self.asked.append(f"{verb}{args} at {self.now_us}")
+        """Call both stores, compare their answers, and return them."""
+        self.history.append(f"{verb}{args} at {self.now_us}")
         found, expected = (
             _comparable(getattr(each, verb)(*args, now_us=self.now_us, **options))
             for each in (self.store, self.reference)
         )
-        questions = "\n".join(self.asked[-5:])
+        questions = "\n".join(self.history[-5:])
         assert found == expected, f"the store answers\n{found}, and the specification\n{expected}, after\n{questions}"
         return found
 
@@ -214,7 +213,7 @@ class _History:
         )
         answer = self._both("decide", job.claims, requester)
         if answer.allowed and caller is not Caller.PEEK:
-            if self.rnd.random() < 0.15:  # as if another store had denied it
+            if self.rnd.random() < 0.15:  # as if another store had denied the job
                 instants = [use.full_us for use in answer.uses]
                 charges = [Charge(each, self.now_us, at) for each, at in zip(job.claims, instants, strict=True)]
                 self._both("return_units", charges, requester)
@@ -223,15 +222,15 @@ class _History:
             self.running.append(job)
             self.jobs = [each for each in self.jobs if each is not job]
 
-    def _ask(self) -> None:
-        number = len(self.asked)
+    def _request_new(self) -> None:
+        number = len(self.history)
         job = _Job(f"job-{number}", self.rnd.choice(_OWNERS), self._claims(number))
         caller = self.rnd.choice([Caller.JOB] * 6 + [Caller.WITHOUT_JOB, Caller.PEEK])
         if caller is Caller.JOB:
             self.jobs.append(job)
         self._put(job, caller)
 
-    def _ask_again(self) -> None:
+    def _request_again(self) -> None:
         if self.jobs:
             self._put(self.rnd.choice(self.jobs[:4]), self.rnd.choice([Caller.JOB] * 6 + [Caller.AGAIN, Caller.PEEK]))
 
@@ -245,7 +244,7 @@ class _History:
             self._both(self.rnd.choice(["release", "release", "renew"]), leases)
 
     def _unit(self) -> StoreClaim:
-        return self._claims(len(self.asked))[0]
+        return self._claims(len(self.history))[0]
 
     def _ids(self) -> list[str]:
         return [each.id for each in self.rnd.sample(self.jobs, min(len(self.jobs), 3))]
@@ -303,7 +302,7 @@ def _claim(
 
 
 def _listen(store: Store, owner: str) -> Callable[[], None]:
-    """Listen for wakes of *owner*, and wait until a first one arrived. Returns what ends it."""
+    """Listen for wakes of *owner*, and wait until one has arrived. Return the function that ends this."""
     woken, limit = threading.Event(), Concurrency(_NAME, 1, lease=60)
     end = store.listen(owner, lambda bucket, wakes: woken.set(), lambda: None)
     first, second = (_claim(limit, "listen", holder=f"{name}#0") for name in ("first", "second"))
@@ -315,11 +314,11 @@ def _listen(store: Store, owner: str) -> Callable[[], None]:
         if woken.wait(1):
             store.reset([first.bucket])
             return end
-    raise AssertionError(f"{owner} listens, and hears of no wake, though a slot was released for which its job waits")
+    raise AssertionError(f"{owner} listens, but received no wake after the slot was released for which its job waits")
 
 
 def _comparable(answer: Any) -> Any:
-    """Without what is each store's own: the epochs of its waitlists, and when it forgets a limit that is unused."""
+    """Return *answer* without details that may differ: the epochs of waitlists, and when an unused limit expires."""
     if isinstance(answer, Look):
         return answer._replace(epoch="")
     if not isinstance(answer, Answer):

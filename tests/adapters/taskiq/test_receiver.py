@@ -149,7 +149,7 @@ def test_a_list_that_was_away_for_a_while_has_lost_no_task_that_waits(on_redis: 
             wait_until(lambda: broker.client.llen(queue) == 0, description="all are held")
             assert site.result(site.send("free", 1)).return_value == 1
             broker.kill()
-            wait_until(lambda: "The broker is away" in site.worker.log(), description="the worker has noticed")
+            wait_until(lambda: "The broker is unavailable" in site.worker.log(), description="the worker has noticed")
             broker.start()
             wait_until(lambda: site.worker.log().count("Listening started.") == 2, description="it begins anew")
             wait_until(lambda: broker.client.llen(queue) == 0, description="all are held again")

@@ -214,10 +214,10 @@ def test_while_the_store_is_away_it_is_one_unit(kind: str, policy: Any, cost: in
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"limit": Concurrency("slots", 5)}, "limit 'slots' gives slots, each to its own holder: take them one by one"),
+        ({"limit": Concurrency("slots", 5)}, "limit 'slots' grants slots, each to one holder: take them one by one"),
         (
             {"limit": TokenBucket("a", "1/s", scope="queue")},
-            "limit 'a' counts each queue apart: acquire_many needs a limit that counts all together, or by key=",
+            "limit 'a' counts each queue separately: acquire_many needs a limit that counts all together, or by key=",
         ),
         ({"most": 0}, "limit 'bucket': acquire_many takes up to a number of at least 1, not 0"),
         ({"most": -1}, "limit 'bucket': a cost must be a whole number of at least 0, not -1"),

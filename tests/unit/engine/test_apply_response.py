@@ -213,7 +213,7 @@ def test_a_store_that_is_away_is_logged(
     hear(limiter)
     hear(limiter)
     assert [each.message for each in caplog.records] == [
-        "the store is away. What downstream said of its limits is lost."
+        "the store is away. The rate-limit headers of a response were not applied."
     ]
 
 

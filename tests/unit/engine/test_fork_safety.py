@@ -75,7 +75,7 @@ def test_deferrals_are_logged_in_a_child() -> None:
         log.throttlekit_deferred(event)
         return True
 
-    with log._held_back._lock:
+    with log._deferrals._lock:
         assert in_a_child(tell) == 0
 
 

@@ -105,7 +105,7 @@ def test_gives_up_after_its_timeout(limiter: Limiter) -> None:
     """Who has waited for as long as it would is told which limit was in the way; nothing stays held."""
     with limiter.hold(ONE):
         began = time.monotonic()
-        with pytest.raises(WaitedTooLong, match="'one' did not let this pass"), limiter.hold(ONE, timeout=0.2):
+        with pytest.raises(WaitedTooLong, match="'one' denied this call"), limiter.hold(ONE, timeout=0.2):
             raise AssertionError("never entered")
         assert time.monotonic() - began >= 0.1
         with pytest.raises(WaitedTooLong), limiter.hold(ONE, timeout=0):
@@ -125,11 +125,11 @@ def test_an_interrupt_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not ask(hold, wake).allowed
         raise Interrupt
 
-    store, ask = MemoryStore(), Hold._ask
+    store, ask = MemoryStore(), Hold._request
     limiter = Limiter(store)
     [claim] = limiter.claims(Call((ONE,)))
     with limiter.hold(ONE):
-        monkeypatch.setattr(Hold, "_ask", interrupted)
+        monkeypatch.setattr(Hold, "_request", interrupted)
         with pytest.raises(Interrupt), limiter.hold(ONE):
             raise AssertionError("never entered")
         assert store.list_waiting(claim.claim).jobs == 0
@@ -141,7 +141,7 @@ def test_queue_that_is_full_refuses_at_once(limiter: Limiter) -> None:
     queue = LeakyBucket("queue", "1/hour", queue=0)
     with limiter.hold(queue):
         pass
-    with pytest.raises(WaitedTooLong, match="'queue' did not let this pass: queue full"), limiter.hold(queue):
+    with pytest.raises(WaitedTooLong, match="'queue' denied this call: queue full"), limiter.hold(queue):
         raise AssertionError("never entered")
 
 
@@ -380,7 +380,7 @@ def test_wait_returns_when_the_limits_let_it_pass(limiter: Limiter) -> None:
 
 def test_wait_refuses_slots(limiter: Limiter) -> None:
     """They would never be given back."""
-    with pytest.raises(ConfigurationError, match="'one' gives slots, which have to be given back: use `hold`"):
+    with pytest.raises(ConfigurationError, match="'one' grants slots, which must be released: use `hold`"):
         limiter.wait(TokenBucket("rate", "1/s"), ONE)
 
 

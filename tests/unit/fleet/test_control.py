@@ -453,7 +453,7 @@ def test_what_a_limit_cannot_be_scaled_by_is_logged(fleet: Fleet, caplog: pytest
     assert [fleet.passing(log) for log in logs] == [8, 4]
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [line.partition(": ")[0] for line in lines] == ["Limit 'x' stays as it is", "Limit 'y' stays as it is"]
-    assert "the factor 0.5 that ann set" in lines[0]
+    assert "the factor 0.5, which ann set" in lines[0]
 
 
 def test_shared_store_keeps_no_position_under_a_limit_of_each_process(fleet: Fleet) -> None:
@@ -599,7 +599,7 @@ def test_what_is_not_ours_is_ignored_with_one_line(
         fleet.limiter.fleet.follow()
     assert fleet.decide(PARTNER)
     assert fleet.decide(OTHER).reason == "paused"
-    assert caplog.text.count("are not of this release") == 1
+    assert caplog.text.count("which another release wrote") == 1
 
 
 _JSON = st.recursive(
