@@ -146,10 +146,10 @@ class _Away(MemoryStore):
     is_away, questions = False, 0
 
     def __getattribute__(self, name: str) -> Any:
-        if name in {"ask", "return_units", "look", "forget", "wake", "where"}:
+        if name in {"decide", "return_units", "look", "forget", "wake", "where"}:
             if self.is_away:
                 raise StoreUnavailable("away", part="")
-            self.questions += name == "ask"
+            self.questions += name == "decide"
         return super().__getattribute__(name)
 
 

@@ -134,7 +134,7 @@ class World:
         self.new += 1
         self._ask(f"job{self.new}", owner)
 
-    def decide(self, job: str) -> None:
+    def ask(self, job: str) -> None:
         self._ask(job, self.waits[job])
 
     def end(self, job: str) -> None:

@@ -81,7 +81,7 @@ class Server:
 
     def _note(self, client: Client, name: str, arguments: Any, found: Any) -> None:
         note = partial(self.world.note, process=client.process.name, server=self)
-        if name == "ask":
+        if name == "decide":
             claims, requester = arguments
             buckets = [each.bucket for each in claims]
             if found.reason is not Reason.ALLOWED:
@@ -144,7 +144,7 @@ class Client:
         return found[0]
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Any:
-        return self._call("ask", claims, requester, attempt=attempt)
+        return self._call("decide", claims, requester, attempt=attempt)
 
     def look(self, claim: Any, owner: str, free: int, ids: Any = (), now_us: int | None = None) -> Any:
         return self._call("look", claim, owner, free, ids)

@@ -75,11 +75,11 @@ def command(*arguments: str | bytes | int) -> bytes:
     return b"*%d\r\n" % len(arguments) + encode(arguments)
 
 
-def encode(arguments: Iterable[str | bytes | int]) -> bytes:
+def encode(arguments: Iterable[str | bytes | int], errors: str = "strict") -> bytes:
     """Encode some words of a command."""
     frames = b""
     for each in arguments:
-        text = each if isinstance(each, bytes) else str(each).encode("utf-8", "surrogatepass")
+        text = each if isinstance(each, bytes) else str(each).encode("utf-8", errors)
         frames += b"$%d\r\n%b\r\n" % (len(text), text)
     return frames
 
@@ -126,7 +126,7 @@ def decide_frame(
     head = _head(codes, bool(attempt), len(who))
     if attempt:
         who = [granted_name(claims[0].bucket, requester.job), *who]  # a key, and then the arguments
-    return b"".join((head, keys, encode(who), terms))
+    return b"".join((head, keys, encode(who, "surrogatepass"), terms))
 
 
 @lru_cache(_CACHED_CLAIMS)

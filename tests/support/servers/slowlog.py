@@ -18,7 +18,7 @@ from throttlekit.stores.redis import RedisStore
 __all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
 
 VERBS = (
-    "ask", "renew", "wait_clear", "wait_forget", "wait_list", "wait_look", "wait_pause", "wait_return",
+    "decide", "renew", "wait_clear", "wait_forget", "wait_list", "wait_look", "wait_pause", "wait_return",
     "wait_settle", "wait_slow", "wait_where",
 )  # fmt: skip
 """The scripts that `throttlekit_lua.read` composes."""
