@@ -1,4 +1,4 @@
-"""Tasks that run where they are called, without a worker (`task_always_eager`): they wait for their limits in place."""
+"""Eager tasks (`task_always_eager`) run in the calling process, without a worker: they wait for their limits there."""
 
 from __future__ import annotations
 
