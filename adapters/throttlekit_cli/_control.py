@@ -71,8 +71,8 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     End the pause of the limit NAME: for one key, or for all keys.
 
-    It does not end a pause that a 429 response has caused, because the partner has requested that one. To end it as
-    well, use `throttlekit reset`.
+    It does not end a pause after a 429 response, because the partner requested that pause. To end it too, use
+    `throttlekit reset`.
 
     \b
     Exit codes:
@@ -325,8 +325,8 @@ def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> N
     changes by `set` and `shadow` stay too.
 
     Use it after you have purged a queue: the purged jobs are still on the list, and new jobs wait behind them. Waiting
-    jobs that still exist lose their positions, and nothing else. The command scans all keys of the store, which takes
-    some seconds for millions of keys.
+    jobs that still exist only lose their positions. The command scans all keys of the store, which takes some seconds
+    for millions of keys.
 
     \b
     Exit codes:

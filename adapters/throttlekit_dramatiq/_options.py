@@ -103,7 +103,7 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options = message.options
-        # A worker writes each message that it retries or delays, from any sender: an error here would lose it.
+        # A worker calls this for each message that it retries or delays, from any sender: an error would lose it.
         for name, meant in misspelt(options).items():
             _warn_misspelt(message.actor_name, name, meant)
         self._check_own(options)
@@ -141,7 +141,7 @@ class Options:
         carried = [] if self._own_limits else [name for name in (THROTTLE, MAX_WAIT, ON_429) if name in given]
         if carried:
             raise ConfigurationError(
-                f"the message carries its own {', '.join(carried)}, and Throttle(own_limits=False) allows only those "
+                f"the message carries its own {', '.join(carried)}, but Throttle(own_limits=False) allows only those "
                 "of actors"
             )
 
@@ -160,7 +160,7 @@ class Options:
         return self.with_expiry(message, delivery)
 
     def with_expiry(self, message: Any, delivery: Delivery) -> Delivery:
-        """*delivery*, with the time from now until `AgeLimit` ends *message*."""
+        """Return *delivery* with the time from now until *message* is past its `AgeLimit`."""
         max_age = self._max_age(message)
         if not max_age:
             return delivery
