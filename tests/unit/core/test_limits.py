@@ -115,7 +115,7 @@ COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
 BUCKET_IS = "must be a whole number of at least 1, not {!r}: it includes the first unit"
 WINDOW_IS = (
     "must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a week, a month or a year: a fixed window begins with "
-    "the calendar's. For any other, take a SlidingWindow or a SlidingLog"
+    "the calendar's. For other periods, use a SlidingWindow or a SlidingLog"
 )
 ZONE_IS = 'like "Europe/Berlin". Where the system has no time zones at all: pip install tzdata'
 OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
@@ -145,8 +145,8 @@ OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
     (
         SlidingLog,
         {"rate": "100001/s"},
-        "the amount of '100001/s' is more than 100000: a sliding log keeps 7 bytes a unit. "
-        "Take a SlidingWindow or a TokenBucket, which keep none",
+        "the amount of '100001/s' is more than 100000: a sliding log stores 7 bytes per unit. "
+        "Use a SlidingWindow or a TokenBucket, which store a few numbers",
     ),
 ]
 FAULTS = [(algorithm, *fault) for algorithm in ALGORITHMS for fault in COMMON_FAULTS] + OWN_FAULTS
@@ -217,7 +217,7 @@ def test_cost_that_can_never_pass_names_the_remedy(algorithm: type[Limit], most:
 
 REMEDIES: dict[type[Limit], str] = {
     TokenBucket: "raise the burst to at least {cost}",
-    LeakyBucket: "take a TokenBucket with a burst of at least {cost}: a leaky bucket lets one unit out at a time",
+    LeakyBucket: "use a TokenBucket with a burst of at least {cost}: a leaky bucket admits one unit at a time",
     FixedWindow: "raise the rate's amount to at least {cost}",
     SlidingWindow: "raise the rate's amount to at least {cost}",
     SlidingLog: "raise the rate's amount to at least {cost}",

@@ -191,7 +191,7 @@ def test_values() -> None:
     ("make", "fault"),
     [
         (lambda: SlidingLog("x", rate_of_plan), "cannot be a callable"),
-        (lambda: TokenBucket("x", rate_of_plan, burst=4), "must be a timedelta where rate= is a callable"),
+        (lambda: TokenBucket("x", rate_of_plan, burst=4), "must be a timedelta if rate= is a callable"),
         (lambda: TokenBucket("x", rate_of_plan, burst=timedelta(0)), "at most 366 days"),
         (lambda: TokenBucket("x", rate_of_plan, prefetch=4), "leave it out"),
         (lambda: TokenBucket("x", rate_of_plan, tier="{plan}"), "tier= needs a rate for each tier"),

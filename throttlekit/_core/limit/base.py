@@ -93,7 +93,7 @@ class Limit(PerJob, Value):
         of_tier: The tier that the limit is of, if it is one of another limit's `tiers`.
 
     Raises:
-        ConfigurationError: A value that can never work, as soon as the limit is made.
+        ConfigurationError: A value can never work. The constructor raises it.
     """
 
     __slots__ = (
