@@ -97,8 +97,8 @@ COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
         ({"key": key}, f"the key template {key!r} cannot be read: {fault}")
         for key, fault in (
             ("{", "Single '{' encountered in format string"),
-            ("{a:>{b}}", "a format must not hold a field of its own"),
-            ("{a:{}}", "a format must not hold a field of its own"),
+            ("{a:>{b}}", "a format must not contain a field"),
+            ("{a:{}}", "a format must not contain a field"),
             ("{a:>1000000000}", "a width or precision must be less than 1000"),
             ("{a:.١٠٠٠٠}", "a width or precision must be less than 1000"),
             ("{a!x}", "there is no conversion !x"),
@@ -117,7 +117,7 @@ WINDOW_IS = (
     "must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a week, a month or a year: a fixed window begins with "
     "the calendar's. For other periods, use a SlidingWindow or a SlidingLog"
 )
-ZONE_IS = 'like "Europe/Berlin". Where the system has no time zones at all: pip install tzdata'
+ZONE_IS = 'like "Europe/Berlin". If the system has no time zones at all: pip install tzdata'
 OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
     *((TokenBucket, {"burst": n}, f"the burst {BUCKET_IS.format(n)}") for n in (0, -1, 1.5, True, "9", {"free": 9})),
     (

@@ -199,7 +199,7 @@ def test_values() -> None:
         (lambda: FixedWindow("x", rate_of_plan, tz="Nowhere"), "not known here"),
         (lambda: LeakyBucket("x", rate_of_plan, queue=-1), "queue must be"),
         (lambda: Concurrency("x", rate_of_plan, lease=0), "lease must be"),
-        (lambda: TokenBucket("x", "1/s").at("2/s"), r"at\(\) is for a limit whose rate= is a callable"),
+        (lambda: TokenBucket("x", "1/s").at("2/s"), r"at\(\) is only for a limit whose rate= is a callable"),
         (lambda: TokenBucket("x", rate_of_plan).at(rate_of_plan), "a rate was expected"),  # type: ignore[arg-type]
     ],
 )

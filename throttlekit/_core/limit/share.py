@@ -1,4 +1,4 @@
-"""How the jobs of several tenants divide one limit between them."""
+"""How the jobs of several tenants share one limit."""
 
 from __future__ import annotations
 
