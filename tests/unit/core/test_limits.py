@@ -542,9 +542,9 @@ def test_limit_is_equal_to_no_other_thing(other: object) -> None:
 def test_limit_cannot_be_changed(attribute: str) -> None:
     """A limit is changed only into a new one; the message says so. An attribute that no limit has is told as usual."""
     limit = TokenBucket("partner", "10/s")
-    with pytest.raises(AttributeError, match=f"a limit cannot be changed: make a new one .* setting '{attribute}'"):
+    with pytest.raises(AttributeError, match=f"a limit cannot be changed: create a new one .* setting '{attribute}'"):
         setattr(limit, attribute, "other")
-    with pytest.raises(AttributeError, match=f"a limit cannot be changed: '{attribute}' stays"):
+    with pytest.raises(AttributeError, match=f"a limit cannot be changed: '{attribute}' cannot be deleted"):
         delattr(limit, attribute)
     with pytest.raises(AttributeError, match="'TokenBucket' object has no attribute 'brust'"):
         _ = limit.brust  # type: ignore[attr-defined]
