@@ -1,12 +1,12 @@
 """
-Map each error of redis-py to one error of throttlekit, with the remedy for the operator. Only this file maps.
+Map each error of redis-py to one error of throttlekit, with the remedy for the operator. No other file does this.
 
 There are three kinds, and only the first one opens the circuit breaker:
 
-* An outage: no connection, no answer in time, or a server that rejects every call, as one that is loading does.
-  Any other error of a server is one too: it may be a proxy's. `StoreUnavailable` with a part.
+* An outage: no connection, no reply in time, or a server that rejects every call, for example while it loads its data.
+  An unknown error of a server also counts as one, because a proxy may have sent it. `StoreUnavailable` with a part.
 * A call that a working server rejected: a key of another type, a script that failed. `StoreUnavailable` without a part.
-* A call that can never work, here or on any server of that kind: `ConfigurationError`.
+* A call that can never work on any server of that kind: `ConfigurationError`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _CLIENT_ERRORS: tuple[type[Exception], ...] = tuple(
 )
 URL_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, ValueError, TypeError)
 STORE_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, OSError, ValueError)
-"""What a call to redis-py raises. ValueError: a text that cannot be encoded, or a reply that is not Redis's."""
+"""The errors of a call to redis-py. ValueError: a text that cannot be encoded, or a reply that is not from Redis."""
 
 _OUTAGES = (
     exceptions.ConnectionError,  # also BusyLoadingError, AuthenticationError, MaxClientsError, and those of Sentinels
     exceptions.TimeoutError,
     OSError,
-    exceptions.InvalidResponse,  # something else than Redis listens there
+    exceptions.InvalidResponse,  # another program than Redis listens there
     exceptions.RedisClusterException,  # no node of the cluster answered
     exceptions.ClusterError,
 )
@@ -56,7 +56,7 @@ _MISSING_FUNCTION = re.compile(
     r"attempt to (?:call|index) (?:a nil value \()?(?:field|global) '(?:sha1hex|cjson|decode)'"
     r"|nonexistent global variable 'cjson'"
 )
-"""The errors of Lua 5.1 and 5.4 for each function that our scripts call, and an imitation of Redis may lack."""
+"""The errors of Lua 5.1 and 5.4 for functions that our scripts call, but an imitation of Redis may lack."""
 
 _OF_ONE_CALL = re.compile(r"user_script|[Ee]rror running script|script: [0-9a-f]|too big (?:mbulk|bulk|inline)")
 """The texts of a script that failed, and of a request that is too long."""
@@ -132,8 +132,8 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
 
 def mapped(error: Exception) -> ConfigurationError | StoreUnavailable:
     """
-    One of `STORE_ERRORS` as throttlekit raises it. The message does not repeat the error's own text, which may hold a
-    host, a user or a job's argument.
+    Return the error of throttlekit for one of `STORE_ERRORS`. The message does not repeat the error's own text, which
+    may contain a host, a user or a job's argument.
     """
     if isinstance(error, _CLUSTER_ERRORS) or str(error).startswith(_CLUSTER_PREFIXES):
         return ConfigurationError("the store is a node of a Redis Cluster: write its URL as redis+cluster://host:port")
@@ -151,19 +151,19 @@ def mapped(error: Exception) -> ConfigurationError | StoreUnavailable:
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether other calls would fail as well, to judge by *error*, which is one of `STORE_ERRORS`."""
+    """Whether *error*, one of `STORE_ERRORS`, means that other calls would fail as well."""
     sign, remedy = _find_remedy(error)
     if isinstance(error, _OUTAGES) or remedy:
         return sign != _WRONG_TYPE
     if isinstance(error, exceptions.ResponseError):
-        # A proxy whose server is away replies in its own words, so an unknown text is an outage.
+        # A proxy without a connection to its server replies with its own text, so an unknown text is an outage.
         return not isinstance(error, exceptions.TryAgainError) and not _OF_ONE_CALL.search(str(error))
-    # A ValueError is a reply that is not Redis's. An UnusableReply is Redis's, and concerns one call only.
+    # A ValueError is a reply that is not from Redis. An UnusableReply is from Redis, and concerns only one call.
     return isinstance(error, ValueError) and not isinstance(error, (UnicodeError, UnusableReply))
 
 
 def remedy_of(error: StoreUnavailable) -> str:
-    """The cause and its remedy, as "cause: remedy"; "" if all that is known is that the server did not answer."""
+    """The cause and its remedy, as "cause: remedy"; "" if it is only known that the server did not respond."""
     return _find_remedy(error.__cause__)[1] if isinstance(error.__cause__, Exception) else ""
 
 
@@ -173,12 +173,12 @@ def is_connection_error(error: StoreUnavailable) -> bool:
 
 
 def is_connection_failure(error: BaseException | None) -> bool:
-    """Like `is_connection_error`, of an error as the client raised it."""
+    """Like `is_connection_error`, for an error that the client raised."""
     return isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError))
 
 
 def _find_remedy(error: Exception) -> tuple[str, str]:
-    """The text that *error* was recognised by, and the remedy; "" and "" if it is not in the table."""
+    """The text by which *error* was recognized, and the remedy; "" and "" if it is not in the table."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # the error of the last node that redis-py tried
     readable = (exceptions.ResponseError, exceptions.ConnectionError, exceptions.RedisClusterException)
