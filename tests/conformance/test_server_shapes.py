@@ -373,7 +373,7 @@ def test_an_unknown_connection_class_is_a_configuration_error() -> None:
             super().__init__(host=host, password=password)
 
     pool = redis.ConnectionPool(connection_class=Own, host="host", password="hunter2")
-    with pytest.raises(ConfigurationError, match="client= has a connection class that takes other arguments") as caught:
+    with pytest.raises(ConfigurationError, match="client= has a connection class with other arguments") as caught:
         Limiter(client=redis.Redis(connection_pool=pool))
     assert "hunter2" not in str(caught.value)
 
