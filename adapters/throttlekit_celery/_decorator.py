@@ -19,7 +19,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def throttled(*limits: Limit, on_429: Limit | str | None = None) -> Callable[[_F], _F]:
     """
-    Hold every task of a function to *limits*. Write it under `@app.task`:
+    Apply *limits* to every task of a function. Write it under `@app.task`:
 
         @app.task
         @throttled(partner)

@@ -61,7 +61,7 @@ class _EagerTask:
         elif isinstance(outcome, Failed):
             if outcome.decision is None:
                 raise outcome.error
-            # A full queue gives no time to wait for: try again when its backlog may have become shorter.
+            # For a full queue, there is no time to wait for: try again when the queue may be shorter.
             time.sleep(max(outcome.decision.retry_after, _LEAST))
 
 

@@ -51,10 +51,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _log = logging.getLogger("throttlekit.celery")
 
 _QUEUE = "_throttlekit_queue"
-"""The attribute of a message from Redis: the queue that delivered it. Kombu records only where it was sent to."""
+"""The attribute of a message from Redis: the queue that delivered it. Kombu records only where it was sent."""
 
 _REQUESTS = "_throttlekit_requests"
-"""The attribute of a worker's consumer: returns the requests that `inspect scheduled` lists besides Celery's own."""
+"""The attribute of a worker's consumer: returns additional requests for `inspect scheduled`."""
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -159,8 +159,8 @@ def guard_close(consumer: Any) -> set[str]:
 
 def name_deliveries(consumer: Any) -> None:
     """
-    Give each copy of a message that *consumer* receives from Redis a delivery tag of its own: the tag of the message
-    and the name of the queue. Call it for each connection.
+    Give each copy of a message that *consumer* receives from Redis a separate delivery tag: the tag of the message and
+    the name of the queue. Call it for each connection.
 
     Kombu records unacknowledged messages by a tag that is set when a message is sent. If an exchange routes one
     message to two queues, both copies have the same tag, and share one record. When a worker acknowledges one copy,
@@ -237,8 +237,8 @@ def has_fixed_windows(consumer: Any) -> bool:
 
 def consume_again(consumer: Any, prefetch: int) -> None:
     """
-    Replace the consumers of a worker's queues. Each new one may fetch *prefetch* messages besides the messages that
-    the worker already has, which it keeps.
+    Replace the consumers of a worker's queues. Each new one may fetch *prefetch* messages in addition to those that the
+    worker already has, and keeps.
     """
     tasks: Any = consumer.task_consumer
     tasks.channel.basic_qos(0, prefetch, False)

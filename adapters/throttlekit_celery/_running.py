@@ -82,7 +82,7 @@ class RunningTasks:
             raise
 
     def on_disconnect(self) -> None:
-        """Mark all tasks after a lost connection: the broker delivers those that are unacknowledged again."""
+        """Mark all tasks after a lost connection: the broker redelivers the unacknowledged ones."""
         for held in list(self._grants):
             held.set_state(State.ABANDONED)
 

@@ -90,7 +90,7 @@ class HeldTasks:
         return [held.request for held in self]
 
     def close(self) -> list[HeldTask]:
-        """Stop holding tasks. Return those that were held, or woken and not at the pool."""
+        """Stop holding tasks. Return the held tasks, and the woken ones that have not reached the pool."""
         self.is_closed = True
         waiting = self.waker.close()
         with self._lock:

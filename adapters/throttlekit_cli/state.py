@@ -191,7 +191,7 @@ class JobState(Counts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeState:
-    """What an operator changed, as in `Change`; `text` says it in words."""
+    """A change by an operator, as in `Change`. `text` describes it in words."""
 
     at: float
     by: str

@@ -28,7 +28,7 @@ _MOST_HELD = 60_000
 """The most held messages of one queue, at about 2 KB each."""
 
 _POLL_MS = 50
-"""The longest sleep of a throttled queue's consumer, so that it soon fetches messages besides the held ones."""
+"""The longest sleep of a throttled queue's consumer, so that it soon fetches messages in addition to the held ones."""
 
 _SAME_ID_MS = 1000
 """If two messages with the same id wait, one is held, and the other is requeued with this delay."""

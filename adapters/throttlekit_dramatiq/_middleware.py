@@ -130,7 +130,7 @@ class Throttle(Middleware):
             self._queues.add(actor.queue_name)
 
     def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:
-        """Write the limits that were given with *message* into it by value, with their keys and costs."""
+        """Replace the limits in the options of *message* with plain data, including their keys and costs."""
         try:
             self._options.write(broker, message)
         except ConfigurationError as error:

@@ -94,7 +94,7 @@ class Options:
 
     def write(self, broker: Any, message: Any) -> None:
         """
-        Replace the options that were given with *message* by plain data that it can carry: limits are dumped by value.
+        Replace the throttle options of *message* with plain data that it can carry: limits are dumped by value.
 
         Args:
             broker: The broker of the message.

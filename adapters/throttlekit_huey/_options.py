@@ -107,7 +107,7 @@ class Tasks:
     def _job(self, made: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Job:
         kwargs = {name: value for name, value in given.items() if name != FIELD}
         if made.context:
-            kwargs["task"] = None  # huey gives the function the task itself
+            kwargs["task"] = None  # huey passes the task itself to the function
         function = self._of(made)[1]
         return Job(name=_name(made), queue=self._huey.name, args=args, kwargs=kwargs, function=function)
 

@@ -40,8 +40,8 @@ def options_of(job: Any, of_queue: Iterable[Limit] = ()) -> Declared | None:
     """
     The limits of *job*, with the limits *of_queue* that its worker has for the queue. None: it has no limit.
 
-    If several limits have the same name, the function's one is used. Otherwise the worker's limit for the queue comes
-    before the one that the job carries. So a program that can only enqueue jobs cannot replace a limit.
+    If several limits have the same name, the function's one is used; otherwise the worker's limit for the queue;
+    otherwise the one that the job carries. So a program that can only enqueue jobs cannot replace a limit.
 
     Raises:
         ConfigurationError: The job carries options that cannot be read, or `configure(own_limits=False)` refuses them.

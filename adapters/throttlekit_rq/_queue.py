@@ -63,8 +63,8 @@ class ThrottledQueue(Queue):
 
     `enqueue`, `enqueue_call`, `enqueue_at`, `enqueue_in`, `prepare_data` and `create_job` accept
 
-    * `throttle`: a limit or several, which replace those of the job's function; with `[]` or None, the job has none
-      of them. Keys and costs are computed here, so this call raises their errors.
+    * `throttle`: one or more limits, which replace those of the job's function; `[]` or None removes those. Keys and
+      costs are computed in this call, so it raises their errors.
     * `throttle_max_wait`: how long the job may wait in total, in seconds, from its first denial.
     * `throttle_on_429`: which of the job's limits, given itself or by its name, is paused when its body raises
       `throttlekit.RateLimited` without naming one. Default: the one that its function declares, otherwise all except

@@ -38,14 +38,14 @@ _Message: TypeAlias = bytes | AckableMessage
 def check_broker(broker: Any) -> None:
     """
     Raises:
-        ConfigurationError: *broker* gives each message to several workers, so a requeued message would run in all.
+        ConfigurationError: *broker* delivers each message to several workers, so a requeued message would run in all.
     """
     kinds = {kind.__name__ for kind in type(broker).__mro__}
     fanout = getattr(getattr(broker, "_exchange", None), "type", None) == "fanout"
     nats = "NatsBroker" in kinds and getattr(broker, "queue", None) is None
     if fanout or nats or kinds & {"PubSubBroker", "PubSubSentinelBroker"}:
         raise ConfigurationError(
-            f"Throttle does not work with a {type(broker).__name__} that gives each message to several workers, "
+            f"Throttle does not work with a {type(broker).__name__} that delivers each message to several workers, "
             "because a message that one of them requeues would run in all: use a stream or a queue"
         )
 

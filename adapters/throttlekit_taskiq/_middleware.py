@@ -182,7 +182,7 @@ class Throttle(TaskiqMiddleware):
         return self._holding.listen()
 
     def _check_pool(self) -> None:
-        """Find taskiq's receiver, to which no hook gives access, and check that it has no pool of processes."""
+        """Find taskiq's receiver, which no hook receives, and check that it has no pool of processes."""
         found: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), Receiver)]
         self._receiver = next((each for each in found if each.broker is self.broker), None)
         if self._receiver is not None and self._receiver.is_process_pool:

@@ -146,7 +146,7 @@ def _end_of(rule: Rule, part: str | None) -> str:
         whose = f"every pause of limit {rule.name!r}" if part is None else f"the pause of key {part!r} of {rule.name!r}"
         return (
             f"End {whose} in the whole fleet, set by {rule.by}. Its jobs start again, up to a full burst at once. "
-            "A pause after a 429 stays."
+            "A pause after a 429 does not end."
         )
     if rule.what == "shadow":
         return f"End the shadow mode of limit {rule.name!r} in the whole fleet, set by {rule.by}. It denies jobs again."

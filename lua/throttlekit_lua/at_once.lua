@@ -3,7 +3,6 @@
   reply to a grant was lost, the same reply is sent again. Otherwise the rest decides. Runs after claims.lua.
 
   KEYS     of n claims: 5 each. KEYS[5n+1], only with an attempt: keeps a grant for a while, in case its reply is lost
-
   ARGV     now, microseconds, or "" for the server's clock; "denials caller owner free wait epoch waited early attempt"
            and the job's id or "" (both left out for a caller without a job and without a longest wait); the claims
            denials, waited: how often the job was denied, and for how long it has waited, as far as its process knows
@@ -11,8 +10,8 @@
            free: the owner's other free threads; wait: the longest wait, microseconds, or empty; epoch: of new lists
            early: how long before its units are free the job may be granted; attempt: the attempt of the job, or empty
 
-  Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;waited;wakes"
-           reason: 0 allowed, 1 exhausted, 2 in line, 3 queue full, 4 paused; claim: the binding claim, from 0
+  Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;waited;wakes"; claim: the binding one, from 0
+           reason: 0 allowed, 1 exhausted, 2 in line, 3 queue full, 4 paused
            kept: of a denied job "claim epoch"; of a granted job that waited, for each claim its position and "+" if it
            had a turn or "-" if not, or only "-" if it had no position; otherwise empty. looks: "claim delay" each
            waited: "duration denials claim", with "-" for no known claim, or empty. wakes: "claim delay" each; then ids

@@ -17,8 +17,8 @@
 
   Returns  nothing
 
-  Writes   KEYS[1 .. 6], which are trimmed to the newest or longest entries, and expire an hour after the last report;
-           KEYS[i+1 .. i+3], which expire before a later step uses the same keys
+  Writes   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] and KEYS[6], trimmed to the newest or longest entries, expiring an
+           hour after the last report; KEYS[i+1], KEYS[i+2] and KEYS[i+3], expiring before a later step uses them
 ]]
 local STEP, STEPS, HOUR, ALIVE = 20, 5, 3600, 15
 local MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = 100000, 10000, 100000, 1000, 10000

@@ -1,6 +1,6 @@
 --[[
-  Slots whose number adapts to the latency of jobs. Mirrors throttlekit/_core/algorithms/by_latency.py, and
-  throttlekit/_core/latency.py, which explains the algorithm. Code a. Runs after concurrency.lua.
+  Slots whose number adapts to the latency of jobs. Mirrors throttlekit/_core/algorithms/by_latency.py. Code a.
+  Also mirrors throttlekit/_core/latency.py, which explains the algorithm. Runs after concurrency.lua.
   a, b, c  amount; lease, microseconds; and "floor timeout holder". read() sets c.a to the current number of slots, and
            c.c to the holder
   Key      the sorted set of concurrency.lua, and each name in GAUGE with minus its value as its score

@@ -1,5 +1,5 @@
 --[[
-  Two windows, of which the older one fades. Mirrors throttlekit/_core/algorithms/sliding_window.py. Code s.
+  Two counters, of which the older one expires. Mirrors throttlekit/_core/algorithms/sliding_window.py. Code s.
   a, b, c  amount, period and step, microseconds
   Key      "window before used"
 ]]

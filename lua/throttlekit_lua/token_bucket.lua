@@ -1,6 +1,6 @@
 --[[
-  A token bucket. Mirrors throttlekit/_core/algorithms/gcra.py. Code t. A state is only valid in one measure: a capacity
-  and the time of one unit, over / under, all in microseconds. Two rates of a limit have different measures.
+  A token bucket. Mirrors throttlekit/_core/algorithms/gcra.py. Code t.
+  Each rate of a limit has its own measure, a capacity and the time of one unit (over / under), all in microseconds.
   a, b   headroom and capacity; a claim's size is in microseconds too
   c      "over/under" of one unit; if live control replaced the declared rate, also " capacity over under" of that rate
   Key    the TAT, integer microseconds; "TAT debt" if a settled cost left the bucket beyond empty; "TAT debt capacity

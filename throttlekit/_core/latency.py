@@ -1,6 +1,5 @@
 """
-How many slots of a limit are in use, decided by how long jobs hold them: fewer while the service downstream is slow or
-refuses calls.
+Adapt the number of slots of a limit to how long jobs hold them: fewer slots while the partner is slow or refuses calls.
 
 Rule 1: the number is always between the floor and the declared amount. So every bound of the limit holds.
 Rule 2: the mean of a round of holds is compared with the base, the mean of holds while fewer slots were in use. Jobs

@@ -1,9 +1,8 @@
 """
-A limit that is paused, or slower for a while, because the service downstream refuses calls or reports how many units
-are left.
+Pauses and slow-downs of a limit, because the partner refuses calls or reports how many units are left.
 
 Rule 1: a slow-down only denies. A unit passes if the limit admits it, and the slower pace admits it too. So every bound
-of the limit holds, whatever responses say.
+of the limit holds, whatever responses contain.
 Rule 2: a slow-down has an end. After that it has no effect.
 Rule 3: a refusal writes to the store, and a success does not: the pace is a function of the time since the last
 reduction of the rate.

@@ -71,7 +71,7 @@ class Where(NamedTuple):
         claim: The number of the claim on whose list it has an entry.
         state: Waiting or woken; or kept, if it waits on another list.
         position: How many jobs wait ahead of it.
-        in_us: The estimated microseconds until its request passes, if each job ahead of it takes as many units.
+        in_us: The estimated time until its request passes, if each job ahead of it takes as many units.
         for_us: The time since its first denial.
     """
 

@@ -66,7 +66,7 @@ WOKEN_US = 3_600_000_000
 """How long a woken job that has not requested its units keeps its position: an hour."""
 
 KEPT_US = 172_800_000_000
-"""How long everything else is kept: two days."""
+"""How long everything except woken jobs is kept: two days."""
 
 MOST_AT_ONCE = 16
 """How many entries one request wakes or removes at most, so that no script blocks the server for long."""
@@ -225,7 +225,7 @@ class Waitlist:
 
         Args:
             step: Cost / weight; 0 without shares.
-            first: The job has run before, and gets a position ahead of those of its class that have not.
+            first: Whether the job has run before: then it is ahead of jobs of its class that have not.
         """
         self.number += 1
         if first:
@@ -346,7 +346,7 @@ class Waitlist:
         return skipped, None
 
     def comes_first(self, now_us: int) -> bool:
-        """Whether a waiting job is ahead of a new one. If many woken jobs are overdue, a purge is assumed: then not."""
+        """Whether a waiting job is ahead of a new one: not if so many woken jobs are overdue that a purge is likely."""
         owner = self.head(now_us)[1]
         return owner is not None and _count_overdue(owner, now_us) < MOST_AT_ONCE
 

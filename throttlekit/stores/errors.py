@@ -34,7 +34,7 @@ class SentinelRefused(exceptions.ConnectionError):
 
 _CLUSTER_ERRORS = (exceptions.AskError, exceptions.ClusterCrossSlotError)  # a MOVED is an AskError too
 _CLUSTER_PREFIXES = ("MOVED ", "ASK ", "CROSSSLOT ")  # redis-py 5.0 raises a plain ResponseError with these
-# Not every error of redis-py is a RedisError: those of its cluster client are not.
+# Some errors of redis-py are not RedisErrors: those of its cluster client.
 _CLIENT_ERRORS: tuple[type[Exception], ...] = tuple(
     kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)
 )
@@ -88,7 +88,7 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (exceptions.NoPermissionError, "ACL failure in script", _MISSING_RIGHTS),
     (None, "user executing the script can't", _MISSING_RIGHTS),
     (exceptions.AuthenticationError, "NOAUTH", _BAD_CREDENTIALS),
-    (None, "unauthenticated ", _BAD_CREDENTIALS),  # Redis 7 rejects a command of so many arguments before it reads it
+    (None, "unauthenticated ", _BAD_CREDENTIALS),  # Redis 7 rejects a command with many arguments before it parses it
     (
         None,
         _WRONG_TYPE,

@@ -199,7 +199,7 @@ def check_url(url: str, *, also: Collection[str] = ()) -> None:
     for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
         if name not in _URL_OPTIONS and name not in also:
             known = ", ".join((*_URL_OPTIONS, *also))
-            raise ConfigurationError(f"the store's URL may have the options {known}, and no other")
+            raise ConfigurationError(f"the store's URL may only have the options {known}")
         if name.endswith("_timeout") and not 0 < float(value) <= _MAX_TIMEOUT_S:
             raise ConfigurationError(f"{name} in the store's URL must be more than 0 s, and at most {_MAX_TIMEOUT_S} s")
         if name == "client_name" and not _CLIENT_NAME.fullmatch(value):

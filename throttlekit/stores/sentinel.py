@@ -30,7 +30,7 @@ class RedisSentinelStore(RedisStore):
 
     Args:
         url: redis+sentinel://user:password@host:port,host:port/service/0, or rediss+sentinel://, with TLS to the
-            Sentinels as well. The user and password are the master's; those of the Sentinels are the options
+            Sentinels as well. The user and password are for the master. For the Sentinels, use the options
             ?sentinel_username=… and sentinel_password=….
         timeout: Seconds to wait for a connection, and for a reply, of the master and of each Sentinel.
 

@@ -244,7 +244,7 @@ def bell_of(message: bytes) -> tuple[str, list[Wake]]:
     `rings` in waitlist.lua writes each text as "length:text,": the bucket, then the id and the delay of each wake.
 
     Raises:
-        UnusableReply: It is something else.
+        UnusableReply: The scripts cannot have sent this.
     """
     try:
         texts, at = list[str](), 0

@@ -173,7 +173,7 @@ def test_operator_sets_one_rate_for_all() -> None:
     limit = TokenBucket("api", rate_of_plan, burst=timedelta(seconds=12))
     for each in (limit, limit.at("5/s")):
         assert altered(each, "100/m") == limit.at("100/m")
-    with pytest.raises(ConfigurationError, match="no burst of its own"):
+    with pytest.raises(ConfigurationError, match="no burst option"):
         altered(limit, "100/m", 5)
 
 

@@ -118,7 +118,7 @@ class ByLatency(SlotAdapt):
         Read what `plain` wrote; None: the limit does not adapt.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: *data* has another form.
         """
         if data is None:
             return None

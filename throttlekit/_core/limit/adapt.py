@@ -81,7 +81,7 @@ class Adapt(Value):
         return Refusal(granted_us, min(max(span_us, _SHORTEST_SPAN_US), LONGEST_SPAN_US), part)
 
     def as_part(self, amount: int, period_us: int) -> Adapt:
-        """Return it for another rate: the floor is the same part of that as of this rate, and the span is the same."""
+        """Return a copy for another rate: its floor is the same part of that rate, and its span is the same."""
         return self._of(self.refusal(amount, period_us, None))
 
     def plain(self, amount: int, period_us: int) -> list[int]:
@@ -94,7 +94,7 @@ class Adapt(Value):
         Read what `plain` wrote; None: the limit does not adapt.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: *data* has another form.
         """
         if data is None:
             return None
@@ -130,7 +130,7 @@ class SlotAdapt(Value):
         raise NotImplementedError
 
     def as_part(self, amount: int, period_us: int) -> SlotAdapt:
-        """Return it for another amount: the floor is the same."""
+        """Return a copy for another amount: its floor is the same."""
         return self
 
 

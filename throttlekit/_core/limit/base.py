@@ -448,7 +448,7 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
     limit = limit.declared or limit
     if limit.rates is not None:
         if burst is not None:
-            raise ConfigurationError(f"limit {limit.name!r} has no burst of its own: it follows from the rate")
+            raise ConfigurationError(f"limit {limit.name!r} has no burst option: its burst follows from the rate")
         return limit.at(rate)
     if limit.tiers is not None:
         raise ConfigurationError(f"limit {limit.name!r} has tiers: name the one whose rate is meant")
