@@ -17,7 +17,7 @@
 
   Returns  nothing
 
-  Writes   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] and KEYS[6], trimmed to the newest or longest entries, expiring an
+  Writes   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] and KEYS[6], trimmed to the newest or longest parts, expiring an
            hour after the last report; KEYS[i+1], KEYS[i+2] and KEYS[i+3], expiring before a later step uses them
 ]]
 local STEP, STEPS, HOUR, ALIVE = 20, 5, 3600, 15
