@@ -138,7 +138,7 @@ def test_sentinel_by_url_and_by_client(watched: Watched) -> None:
     _works(Limiter(_url(watched).replace("//", "//127.0.0.1:1,").replace("redis+", "valkey+")))
     manager = Sentinel([("127.0.0.1", watched.port)])
     _works(Limiter(client=manager.master_for("limits", decode_responses=True)))
-    with pytest.raises(ConfigurationError, match=r"reads from replicas.*make it with Sentinel\.master_for"):
+    with pytest.raises(ConfigurationError, match=r"reads from replicas.*create it with Sentinel\.master_for"):
         Limiter(client=manager.slave_for("limits"))
 
 

@@ -21,7 +21,7 @@ faster than the base. A refusal, a time-out or a lease that ended takes a tenth 
 The gradient with a base that is measured at a lower concurrency is that of Envoy's adaptive concurrency filter; the
 margin for the deviation, and no growth before the limit is reached, are Vector's ("Adaptive Request Concurrency",
 2020). docs/results/adapt.md compares their rules, and Gradient2 of Netflix's concurrency-limits, by simulation. In
-Vector and Gradient2 the base follows every measurement, so it also contains the time in the service's queue, and the
+Vector and Gradient2 the base follows every measurement, so it also contains the time in the partner's queue, and the
 number grows to the declared amount.
 
 lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail. Where this file has floats,

@@ -62,7 +62,7 @@ _OF_ONE_CALL = re.compile(r"user_script|[Ee]rror running script|script: [0-9a-f]
 """The texts of a script that failed, and of a request that is too long."""
 
 _MISSING_RIGHTS = (
-    "its user is not allowed what the limiter needs: ACL SETUSER … "
+    "its user lacks permissions that the limiter needs: ACL SETUSER … "
     "~tk1:* resetchannels &tk1:* +@read +@write +@connection -@dangerous +select +eval +evalsha +time +publish "
     "+subscribe +unsubscribe, and +cluster on a cluster"
 )
@@ -82,7 +82,7 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (
         exceptions.ReadOnlyError,
         "READONLY ",
-        "it is a replica, which takes no writes: name the master, or write the URL as redis+sentinel://",
+        "it is a replica, which rejects writes: name the master, or write the URL as redis+sentinel://",
     ),
     (exceptions.BusyLoadingError, "LOADING ", "it is still loading its data"),
     (exceptions.NoPermissionError, "ACL failure in script", _MISSING_RIGHTS),
@@ -92,8 +92,8 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (
         None,
         _WRONG_TYPE,
-        "a key of a limit holds another type of value, so another program writes keys that begin with tk1: into this "
-        "database. Delete that key, and give the limiter a database of its own",
+        "a key of a limit has a wrong type, because another program writes keys that begin with tk1: into this "
+        "database. Delete that key, and give the limiter its own database",
     ),
     (
         None,
@@ -103,8 +103,8 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (
         None,
         "CERTIFICATE_VERIFY_FAILED",
-        "its TLS certificate is not trusted, or not for this host name: name the authority with ?ssl_ca_certs=… in "
-        "the URL, and the server by a name that is in the certificate",
+        "its TLS certificate is not trusted, or not valid for this host name: name the certificate authority with "
+        "?ssl_ca_certs=… in the URL, and use a host name that is in the certificate",
     ),
     (
         None,
@@ -112,20 +112,20 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
         "it is not a node of a cluster, or its user may not list the nodes: write its URL as redis://, or allow the "
         "user +cluster",
     ),
-    (None, "MISCONF", "it cannot save its data, and so takes no writes: see its log and its disk"),
+    (None, "MISCONF", "it cannot save its data, so it rejects writes: see its log and its disk"),
     (exceptions.MasterDownError, "MASTERDOWN", "it is a replica that has lost its master"),
     (
         exceptions.ClusterDownError,
         "CLUSTERDOWN",
         "its cluster is down, or no node serves the hash slot: see CLUSTER INFO",
     ),
-    (None, "NOREPLICAS", "too few replicas follow it, so it takes no writes: see its min-replicas-to-write"),
+    (None, "NOREPLICAS", "too few replicas are connected, so it rejects writes: see its min-replicas-to-write"),
     (None, "BUSY ", "it is busy with a slow script of another program"),
     (None, "non deterministic commands", "it is older than Redis 5: use 6.2 or later"),
     (
         None,
         "nknown command",
-        "it lacks a command, by its age or its configuration: use Redis 6.2 or later, with no command renamed",
+        "it lacks a command, because it is too old, or because a command is renamed: use Redis 6.2 or later",
     ),
 )
 

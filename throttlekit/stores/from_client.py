@@ -46,7 +46,7 @@ class _ServerOfClient(RedisStore):
             return
         if not pool.is_master:
             raise ConfigurationError(
-                "client= reads from replicas, which take no writes: make it with Sentinel.master_for"
+                "client= reads from replicas, which reject writes: create it with Sentinel.master_for"
             )
         manager = copy.copy(pool.sentinel_manager)
         manager.sentinels = [_client_like(each.connection_pool) for each in manager.sentinels]

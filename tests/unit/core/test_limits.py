@@ -286,9 +286,7 @@ def test_key_that_cannot_be_worked_out_is_a_configuration_error(key: Any, job: J
 @pytest.mark.parametrize("customer", [object(), [object()], len.__call__])
 def test_an_address_in_memory_is_no_key(key: str, customer: object) -> None:
     """Each process, and each copy of the object, would have a limit of its own."""
-    with pytest.raises(
-        ConfigurationError, match=f"a memory address, as the text of this {type(customer).__name__}"
-    ):
+    with pytest.raises(ConfigurationError, match=f"a memory address, as the text of this {type(customer).__name__}"):
         TokenBucket("partner", "10/s", key=key).key_of(Job(name="send", kwargs={"customer": customer}))
 
 
