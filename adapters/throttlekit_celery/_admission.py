@@ -34,7 +34,7 @@ from throttlekit_celery._worker import Settings, WorkerHost, longest_hold
 __all__ = ["DEFERRED_EVENT", "Admission"]
 
 DEFERRED_EVENT = "throttlekit-deferred"
-"""The Celery event that says until about when a task waits."""
+"""The Celery event of a denied task, with the estimated time until which it waits."""
 
 _log = logging.getLogger("throttlekit.celery")
 
@@ -62,7 +62,7 @@ class Admission:
         self._copy_failed = Every()
         self._copy_again_at = 0.0
         self._longest = math.inf  # how long a task may be held
-        self._lost: list[str] = []  # delivery tags of what was held as the connection broke
+        self._lost: list[str] = []  # delivery tags of the tasks that were held when the connection broke
         self._lost_at = 0.0
         self._tried: set[str] = set()
 
@@ -77,7 +77,7 @@ class Admission:
 
     def receive(self, sender: Any = None, request: Any = None, **_: Any) -> None:
         """Celery's signal `task_received`, in the main process, before Celery looks at ETA and rate_limit."""
-        request.request_dict.pop(RECEIPT, None)  # a sender must not set what a task has charged
+        request.request_dict.pop(RECEIPT, None)  # only the worker sets it: a sender could fake a charge
         self._capacity.record_received(sender, request)
         if (error := refusal_of(request, self.throttling, self._limits)) is not None:
             request.execute_using_pool = partial(self._refuse, sender, request, error)
@@ -90,7 +90,7 @@ class Admission:
             limited = True
         if not limited:
             return
-        # A retry of the body, or a task that replaces this one, must not inherit it.
+        # Celery copies headers to a retry of the body, and to a task that replaces this one.
         request.request_dict.pop(ASKS_AT, None)
         queue, now = queue_of(sender, request), time.monotonic()
         held = HeldTask(
@@ -120,7 +120,7 @@ class Admission:
         now = time.monotonic()
         self._longest = longest_hold(consumer, self._settings.max_hold)
         if now < self._lost_at + self._longest:
-            # Later, another worker may have these tasks: the visibility time-out is three times as long.
+            # Only within a third of the visibility time-out: after the time-out, another worker may have these tasks.
             give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
         self._lost, self._tried = [], guard_close(consumer)
         name_deliveries(consumer)
@@ -191,7 +191,7 @@ class Admission:
     def _admit(self, held: HeldTask, pool: Any, **options: Any) -> Any:
         """Admit *held*, or let it wait. Celery calls this to give the task to the pool."""
         if self._stopping:
-            return None  # the pool accepts no more tasks: the broker delivers this one again
+            return None  # the pool accepts no more tasks; the broker redelivers this one
         tasks = self._tasks_of(held.consumer)
         tasks.on_arrival(held)
         if held.request.revoked():
@@ -220,7 +220,7 @@ class Admission:
         tasks.hold(held, outcome.delay)
         if outcome.decision is not None:
             self._emit_deferred(held, outcome.decision.limit.name, outcome.delay)
-        if held.request.acknowledged:  # when its body began: the broker has it in no queue
+        if held.request.acknowledged:  # its body has begun before, so the broker no longer has it
             held.first_request_at = time.monotonic() + outcome.delay
             self._put_back(tasks, held)
 
@@ -333,8 +333,8 @@ class Admission:
         """
         Release the pool's slot, so that the next task gets it.
 
-        Celery does this for revoked tasks with an exception. Here that would nest: with 1 000 tasks denied in a row,
-        each would be handled inside the call for the one before, and the stack would overflow.
+        Celery releases the slot of a revoked task by raising an exception. Here those would nest: with 1 000 denied
+        tasks in a row, each would be handled inside the call for the one before, and the stack would overflow.
         """
         release = getattr(consumer.controller, "_quick_release", None)
         if release is None:

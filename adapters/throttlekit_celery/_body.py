@@ -1,8 +1,8 @@
 """
-What happens in the pool while a body runs: `throttlekit.current()`, the slots that it holds, and its `RateLimited`.
+The pool's side of a running body: `throttlekit.current()`, the slots that the body holds, and its `RateLimited`.
 
-The worker's main process admits a task and writes a receipt into its headers; the pool reads the receipt here. If the
-body raises `RateLimited`, the main process gets a `RunAgain` instead, and lets the task wait again.
+The worker's main process admits a task and writes a receipt into its headers. This file reads the receipt in the pool.
+If the body raises `RateLimited`, the main process gets a `RunAgain` instead, and lets the task wait again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["LISTENER", "RECEIPT", "Bodies", "RunAgain", "catch_rate_limited", "r
 
 RECEIPT = "throttlekit_receipt"
 """
-The header with what a task has charged. The main process sets it for the pool; if a sender sets it, it is removed.
+The header that describes what a task was charged. The main process sets it for the pool, and removes a sender's.
 """
 
 LISTENER = "_throttlekit_on_429"
@@ -39,7 +39,7 @@ LISTENER = "_throttlekit_on_429"
 _CATCHES = "_throttlekit_catches"
 
 _outer: ContextVar[tuple[Running, ...]] = ContextVar("throttlekit_celery_outer", default=())
-"""The value of `current()` before each task that runs here. A body may run other tasks inside it with `apply`."""
+"""The outer values of `current()`, one for each running task: a body may run other tasks inside it with `apply`."""
 
 
 class RunAgain(Ignore):  # type: ignore[misc]
@@ -58,7 +58,7 @@ class RunAgain(Ignore):  # type: ignore[misc]
 
 
 def receipt_of(run: Run) -> dict[str, Any]:
-    """The receipt that the pool needs of an admitted task: what it charged, and its queue."""
+    """The receipt of an admitted task for the pool: what it was charged, and its queue."""
     charged: dict[str, Any] = {"charged": []} if run.decision is None else receipt(run.decision)
     return {**charged, "queue": run.job.queue}
 

@@ -1,4 +1,4 @@
-"""Limits on a task's function: `@throttled(partner)`, which fails where `install` is missing."""
+"""Limits on a task's function: `@throttled(partner)`. Without `install`, such a task fails."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def throttled(*limits: Limit, on_429: Limit | str | None = None) -> Callable[[_F], _F]:
     """
-    Hold every task of a function to *limits*. Write it under `@app.task`:
+    Apply *limits* to every task of a function. Write it under `@app.task`:
 
         @app.task
         @throttled(partner)
         def call_partner(account_id): ...
 
-    It does what `@app.task(throttle=[partner])` does, with one difference. Celery ignores an option that it does not
-    know, so without `install(app, limiter)` a task with `throttle=` runs without a limit. A task with this decorator
-    fails with `ConfigurationError` then. Called directly, outside of a worker, the function just runs.
+    It does what `@app.task(throttle=[partner])` does, with one difference: without `install(app, limiter)`, a task
+    with this decorator fails with `ConfigurationError`. A task with `throttle=` would run without a limit, because
+    Celery ignores unknown options. If you call the function directly, outside of a worker, it just runs.
 
     Args:
         on_429: Which of *limits* is paused when the body raises `throttlekit.RateLimited` without naming one.
             Default: all but concurrency limits.
 
     Raises:
-        ConfigurationError: No limit was given, or something that is not a limit; a key names an argument that the
+        ConfigurationError: *limits* is empty, or has an element that is not a limit; a key names an argument that the
             function does not take; *on_429* is not one of the limits.
     """
     if not limits or callable(limits[0]):

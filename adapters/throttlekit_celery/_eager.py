@@ -1,4 +1,4 @@
-"""Tasks that run where they are called, without a worker (`task_always_eager`): they wait for their limits in place."""
+"""Eager tasks (`task_always_eager`) run in the calling process, without a worker: they wait for their limits there."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _EagerTask:
         elif isinstance(outcome, Failed):
             if outcome.decision is None:
                 raise outcome.error
-            # A full queue gives no time to wait for: try again when its backlog may have become shorter.
+            # For a full queue, there is no time to wait for: try again when the queue may be shorter.
             time.sleep(max(outcome.decision.retry_after, _LEAST))
 
 

@@ -36,8 +36,8 @@ class HeldTask:
     Attributes:
         execute: Celery's own way to give the request to the pool.
         received_at: By the monotonic clock.
-        queue: The queue it was delivered from, if known. It is read at receipt: the worker may cancel its consumer.
-        separate_id: Its id on waitlists, if the worker has two messages with the same task id; "": the task id.
+        queue: The queue that delivered it, if known. Read at receipt: the worker may cancel the consumer later.
+        separate_id: Its id on waitlists, if the worker has two messages with the same task id; otherwise "".
         first_request_at: When it first requests its units, by the monotonic clock. It is later than the receipt for a
             task that was put back after a 429.
         woken: Whether it was woken since its last request.

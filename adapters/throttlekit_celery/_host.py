@@ -1,4 +1,4 @@
-"""What this package uses of Celery and kombu. They are untyped, so it is Any; only this module imports them."""
+"""The parts of Celery and kombu that this package uses; no other module imports them. They are untyped, so Any here."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _log = logging.getLogger("throttlekit.celery")
 
 _QUEUE = "_throttlekit_queue"
-"""The attribute of a message from Redis: the queue that delivered it. Kombu records only where it was sent to."""
+"""The attribute of a message from Redis: the queue that delivered it. Kombu records only where it was sent."""
 
 _REQUESTS = "_throttlekit_requests"
-"""The attribute of a worker's consumer: returns the requests that `inspect scheduled` lists besides Celery's own."""
+"""The attribute of a worker's consumer: returns additional requests for `inspect scheduled`."""
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -159,8 +159,8 @@ def guard_close(consumer: Any) -> set[str]:
 
 def name_deliveries(consumer: Any) -> None:
     """
-    Give each copy of a message that *consumer* receives from Redis a delivery tag of its own: the tag of the message
-    and the name of the queue. Call it for each connection.
+    Give each copy of a message that *consumer* receives from Redis a separate delivery tag: the tag of the message and
+    the name of the queue. Call it for each connection.
 
     Kombu records unacknowledged messages by a tag that is set when a message is sent. If an exchange routes one
     message to two queues, both copies have the same tag, and share one record. When a worker acknowledges one copy,
@@ -185,7 +185,7 @@ def name_deliveries(consumer: Any) -> None:
         nonlocal source
         queue, source = source, ""
         if not queue:
-            append(message, tag)  # a program fetched it: no consumer received it
+            append(message, tag)  # a program fetched it with `get`, without a consumer
             return
         message.delivery_tag = f"{tag}.{queue}"
         setattr(message, _QUEUE, queue)
@@ -237,8 +237,8 @@ def has_fixed_windows(consumer: Any) -> bool:
 
 def consume_again(consumer: Any, prefetch: int) -> None:
     """
-    Replace the consumers of a worker's queues. Each new one may fetch *prefetch* messages besides the messages that
-    the worker already has, which it keeps.
+    Replace the consumers of a worker's queues. Each new one may fetch *prefetch* messages in addition to those that the
+    worker already has, and keeps.
     """
     tasks: Any = consumer.task_consumer
     tasks.channel.basic_qos(0, prefetch, False)
@@ -252,11 +252,11 @@ def consume_again(consumer: Any, prefetch: int) -> None:
 
 def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
     """
-    Put back the messages of a lost connection to Redis, with the first of *tags* at the front.
+    Put the messages of a lost connection to Redis back into their queues, with the first of *tags* at the front.
 
-    Messages that remain are redelivered after the visibility time-out, like those of a killed worker. A message never
-    changes its tag. So *tags* must not contain a message that may be in its queue again: otherwise the delivery to
-    another worker would be put back too.
+    If there is no time for all, the broker redelivers the others after the visibility time-out, like those of a killed
+    worker. *tags* must not contain a message that may already be in its queue again. Such a message has the same tag,
+    so it would be put back although another worker may be running it.
 
     Args:
         until: When to stop, by the monotonic clock.
@@ -270,7 +270,7 @@ def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
                 return
             qos.restore_by_tag(tag)
     except Exception as error:
-        _log.info("Tasks return after the visibility time-out of their broker: %s", type(error).__name__)
+        _log.info("The broker redelivers tasks after its visibility time-out: %s", type(error).__name__)
 
 
 def _on_redis(consumer: Any) -> Any:
@@ -295,7 +295,7 @@ def has_copies() -> bool:
 
 
 def job_of(task: Any, request: Any, *, queue: str = "") -> Job:
-    """The `Job` that limits read, for one *request* of *task*. Accepts both of Celery's request classes."""
+    """The `Job` of one *request* of *task*: limits compute keys and costs from it. Accepts both request classes."""
     return Job(
         id=request.id,
         name=task.name,

@@ -1,5 +1,5 @@
 """
-`install`, the one call that users make: it checks options, watches for tasks, and adds a step to the app's workers.
+`install`, the only call that users need: it checks options, watches for tasks, and adds a step to the app's workers.
 
 The app stays lazy: `install` reads neither `app.tasks` nor `app.conf`. Reading them would bind all tasks, and evaluate
 the configuration before the user has completed it.
@@ -52,27 +52,27 @@ def install(
     """
     Apply limits in the workers of *app*, together with all workers whose limiter uses the same store.
 
-    A denied task waits in the worker's main process, unacknowledged, and runs when it is its turn, with the same id,
-    arguments, options, retries, result, chain and chord. Call `install` once, where the app is made, before or after
+    A denied task waits in the worker's main process, unacknowledged, and runs at its turn, with the same id, arguments,
+    options, retries, result, chain and chord. Call `install` once, in the module that creates the app, before or after
     the tasks and settings are defined. A process that only sends tasks does not need it.
 
     Args:
-        limiter: The limiter that decides. Make it at import; it connects on first use.
+        limiter: The limiter that decides. Create it at import; it connects on first use.
         throttle: Limits by task name, for tasks of other packages. They replace the task's own option `throttle`; None
-            or an empty list frees a task from that option.
-        max_wait: How long a task may wait in all, in seconds, from its first denial. The option
+            or an empty list removes the limits of that option.
+        max_wait: How long a task may wait in total, in seconds, from its first denial. The option
             `throttle_max_wait` of a task replaces it. Default: no limit.
-        max_deferrals: How often a task may be denied. Default: any number of times.
-        on_waited_too_long: What happens to a task that exceeds one of them, or that a full `queue=` refuses: "fail"
+        max_deferrals: How often a task may be denied. Default: no limit.
+        on_waited_too_long: What happens to a task that exceeds one of these, or that a full `queue=` refuses: "fail"
             ends it as FAILURE with `WaitedTooLong`, "drop" as REVOKED, "run" runs it uncharged, **beyond the limit**.
         max_hold: The longest that a worker holds a task unacknowledged, in seconds. Default: 10 minutes, or
             a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. Set it to a
             third of RabbitMQ's `consumer_timeout` if that is less than 30 minutes on your server.
-        max_held: With more than this many tasks held, a worker fetches nothing new until some have run.
+        max_held: With more held tasks than this, a worker fetches no new tasks until some have run.
         eager: With `task_always_eager`: "ignore" limits, or "wait" for them in place.
 
     Raises:
-        ConfigurationError: An argument can never work, it was called before for this app, or this is a
+        ConfigurationError: An argument can never work, `install` was already called for this app, or this is a
             process of a worker's pool.
     """
     app = _check_app(app)

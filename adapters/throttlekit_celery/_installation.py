@@ -32,7 +32,7 @@ class Installation:
     wait_in_place: Callable[..., None] | None
 
     def listen(self, task: Any) -> None:
-        """If *task* has limits: catch the `RateLimited` of its body, and refuse `.map` and its like."""
+        """If *task* has limits: catch the `RateLimited` of its body, and refuse `.map`, `.starmap` and `.chunks`."""
         if self.limits.limited(task):
             catch_rate_limited(task)
             if self.limits.of(task).limits:
@@ -49,7 +49,7 @@ _at_exit: list[Callable[[], None]] = []
 
 
 def add(app: Any, installed: Installation) -> None:
-    """Call *installed* for the signals of *app*. The app has to keep it alive: here is only a weak reference."""
+    """Call *installed* for the signals of *app*. The app must keep it alive: this module has only a weak reference."""
     _apps[app] = weakref.ref(installed)
     # Connecting the same receiver a second time has no effect.
     signals.task_received.connect(_on_task_received, weak=False)

@@ -1,4 +1,4 @@
-"""Show throttlekit's log lines in workers. By default, Celery shows WARNING and above; a limit that denies is INFO."""
+"""Show throttlekit's log lines in workers: denials are logged at INFO, and Celery's default level is WARNING."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["show_log"]
 
 
 def show_log() -> None:
-    """Let workers show what limits do, at INFO, if neither Celery's level nor throttlekit's was set by the user."""
+    """Let workers show throttlekit's INFO lines, unless the user has set Celery's log level or throttlekit's."""
     signals.after_setup_logger.connect(_show, weak=False, dispatch_uid="throttlekit.log")
 
 

@@ -1,4 +1,4 @@
-"""Put a denied task back: a copy of its message is in its queue before the original is acknowledged."""
+"""Put a denied task back: publish a copy of its message to its queue, and then acknowledge the original."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _AMQP_OPTIONS: dict[str, Any] = {
 _OTHER_OPTIONS: dict[str, Any] = {
     "socket_timeout": _TIMEOUT,
     "socket_connect_timeout": _TIMEOUT,
-    "retry_on_timeout": False,  # to repeat the command would put a second copy into the queue
+    "retry_on_timeout": False,  # a repeated command would put a second copy into the queue
 }
 _KEPT = ("correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "delivery_mode", "priority")
 _OF_THE_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")

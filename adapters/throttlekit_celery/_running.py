@@ -1,9 +1,9 @@
 """
 The admitted tasks of a worker, in its main process: from the grant until the body has ended.
 
-The pool process that runs the body renews and releases its leases. The main process renews them until the body begins.
-It also releases them if the pool process cannot: because it was killed, or because the body never began. Slots of a
-limit that is kept in memory stay with the main process, because no other process has that memory.
+Until the body begins, the main process renews the task's leases. Then the pool process renews and releases them. If the
+pool process is killed, or the body never begins, the main process releases them. If the limiter's store is in memory,
+the main process keeps the slots, because no other process has that memory.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class RunningTasks:
             raise
 
     def on_disconnect(self) -> None:
-        """Mark all tasks after a lost connection: the broker delivers those that are unacknowledged again."""
+        """Mark all tasks after a lost connection: the broker redelivers the unacknowledged ones."""
         for held in list(self._grants):
             held.set_state(State.ABANDONED)
 
@@ -110,7 +110,7 @@ class RunningTasks:
             self._end(held)
 
     def _on_failure(self, held: HeldTask, original: Any, info: Any, *args: Any, **options: Any) -> None:
-        error = getattr(info.exception, "exc", None) or info.exception  # pickled, it is wrapped
+        error = getattr(info.exception, "exc", None) or info.exception  # from another process, it is wrapped
         if isinstance(error, RunAgain) and held in self._grants:
             self._end(held, error)
             return
@@ -161,7 +161,7 @@ class RunningTasks:
 
 
 def _ignore_loss() -> None:
-    """Do nothing: if a lease is lost before the body begins, there is no body that could be warned."""
+    """Do nothing: if a lease is lost before the body begins, there is no body to interrupt."""
 
 
 def _is_alive(pid: int | None) -> bool:

@@ -90,7 +90,7 @@ class HeldTasks:
         return [held.request for held in self]
 
     def close(self) -> list[HeldTask]:
-        """Stop holding tasks. Return those that were held, or woken and not at the pool."""
+        """Stop holding tasks. Return the held tasks, and the woken ones that have not reached the pool."""
         self.is_closed = True
         waiting = self.waker.close()
         with self._lock:
@@ -102,7 +102,7 @@ class HeldTasks:
     # Called in the worker's own thread
 
     def hold(self, held: HeldTask, delay: float) -> None:
-        """Hold *held*, which was denied and is with the waker. `inspect scheduled` estimates its ETA from *delay*."""
+        """Hold *held*, which was denied and given to the waker. `inspect scheduled` shows its ETA, *delay* from now."""
         with self._lock:
             if held.woken:
                 return  # it was woken in the meantime, and starts soon
@@ -122,7 +122,7 @@ class HeldTasks:
         return True
 
     def hold_again(self, held: HeldTask, delay: float) -> None:
-        """Let *held*, which is not with the waker, request its units in *delay* seconds."""
+        """Let *held*, which the waker does not have, request its units in *delay* seconds."""
         with self._lock:
             held.woken = False
             self._woken.discard(held)
@@ -175,8 +175,8 @@ class HeldTasks:
 
     def _fit_window(self) -> None:
         """
-        Start new consumers with a higher prefetch count, so that the worker can fetch tasks besides the held ones. Only
-        for queues for which RabbitMQ cannot change the prefetch count of a consumer.
+        Start new consumers with a higher prefetch count, so that the worker can fetch tasks besides the held ones. This
+        is for queues whose consumers have a fixed prefetch count, such as quorum queues of RabbitMQ.
         """
         held, least = len(self._tasks), self.consumer.initial_prefetch_count
         window = min(least + held, max(least, self._max_held - held), _UNLIMITED)
@@ -239,7 +239,7 @@ class HeldTasks:
         self.loop.call(partial(self._take_up, held))
 
     def _on_given_back(self, held: HeldTask) -> None:
-        """Handle *held*, which the waker returns: it holds another message with the same id, or the worker stops."""
+        """Handle *held*, which the waker returns because it has another message with this id, or the worker stops."""
         self.loop.call(partial(self._wait_separately, held))
 
     def _wait_separately(self, held: HeldTask) -> None:

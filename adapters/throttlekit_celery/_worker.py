@@ -1,4 +1,4 @@
-"""What throttlekit.adapter needs from a Celery worker: its tasks, and how long they may wait."""
+"""Implement `throttlekit.adapter.Host` for a Celery worker: the jobs of its tasks, and how long they may wait."""
 
 from __future__ import annotations
 

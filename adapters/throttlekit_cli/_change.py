@@ -1,4 +1,4 @@
-"""What the commands of live control share: their options, how they open the store, and how they print changes."""
+"""Code shared by the commands of live control: options, opening the store, and printing changes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _is_known(control: Control, name: str, tier: str | None) -> bool:
         return True
     if name in names:
         tiers = control.tiers(name) if tier is not None else ()
-        if tier is None or tier in tiers or not tiers:  # without tiers, `Control.set` refuses
+        if tier is None or tier in tiers or not tiers:  # if the limit has no tiers, `Control.set` raises an error
             return True
         click.echo(printable(f"warning: the fleet has not used tier {tier!r} of {name!r} in the last hour."), err=True)
         click.echo(printable(f"It has used {', '.join(tiers)}."), err=True)

@@ -123,8 +123,8 @@ def doctor(
 
     The installation: whether another distribution has installed a package named throttlekit.
 
-    Your data is not changed: the command writes keys of its own to the store, and deletes them. It
-    imports the named modules in the same way as the workers.
+    The command does not change your data: it writes only its own keys to the store, and deletes them.
+    It imports the named modules in the same way as the workers.
 
     \b
     Exit codes:

@@ -1,4 +1,4 @@
-"""What the commands share: the option --url, the exit code 2, and the check for missing packages."""
+"""Code shared by all commands: the option --url, the exit code 2, and the check for missing packages."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     End the pause of the limit NAME: for one key, or for all keys.
 
-    It does not end a pause that a 429 response has caused, because the partner has requested that one. To end it as
-    well, use `throttlekit reset`.
+    It does not end a pause after a 429 response, because the partner requested that pause. To end it too, use
+    `throttlekit reset`.
 
     \b
     Exit codes:
@@ -111,11 +111,11 @@ def set_(
     Change the RATE of the limit NAME, in the whole fleet: 50/s, 300/minute, 5/10s. For a concurrency limit, RATE is
     the number of slots: 4.
 
-    All other options of the limit stay as declared. The command refuses a change that cannot work: a rate for a
+    All other options of the limit do not change. The command refuses a change that cannot work: a rate for a
     concurrency limit, --burst for a limit without a burst, a limit with tiers without --tier, or a rate at which a
     job's cost would never be admitted.
 
-    Workers apply it within 2 seconds. The remaining units stay, up to the new burst; waiting jobs keep their order,
+    Workers apply it within 2 seconds. The remaining units are kept, up to the new burst; waiting jobs keep their order,
     and a pause after a 429 response continues. A SlidingLog, and a window whose period changes, start with no unit
     used. Jobs that hold a slot still count in a changed concurrency limit.
 
@@ -294,7 +294,7 @@ def scale(
 def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     Delete the counts of the limit NAME, for one key or for all keys: full buckets, empty waitlists, no held slots,
-    no pause after a 429 response. Changes by `pause`, `set` and `shadow` stay.
+    no pause after a 429 response. Changes by `pause`, `set` and `shadow` are kept.
 
     Afterwards a full burst can pass at once. For a concurrency limit, as many jobs as it has slots can start in
     addition to the jobs that already run. The command scans all keys of the store, which takes some seconds for
@@ -321,12 +321,12 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
 @common_options
 def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
-    Empty the waitlist of the limit NAME, for one key or for all keys. The counts stay, so no burst follows. Pauses and
-    changes by `set` and `shadow` stay too.
+    Empty the waitlist of the limit NAME, for one key or for all keys. The counts are kept, so no burst follows. Pauses
+    and changes by `set` and `shadow` are kept too.
 
     Use it after you have purged a queue: the purged jobs are still on the list, and new jobs wait behind them. Waiting
-    jobs that still exist lose their positions, and nothing else. The command scans all keys of the store, which takes
-    some seconds for millions of keys.
+    jobs that still exist only lose their positions. The command scans all keys of the store, which takes some seconds
+    for millions of keys.
 
     \b
     Exit codes:

@@ -9,6 +9,6 @@ __all__ = ["missing"]
 
 
 def missing(packages: Sequence[str], extra: str = "cli") -> str | None:
-    """One line that names which of *packages* are not installed and the *extra* that has them; None if all are."""
+    """One line that names the missing *packages* and the *extra* that installs them; None if none is missing."""
     absent = [name for name in packages if importlib.util.find_spec(name) is None]
     return f"this needs {', '.join(absent)}: pip install 'throttlekit-jobs[{extra}]'" if absent else None

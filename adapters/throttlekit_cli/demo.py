@@ -53,8 +53,8 @@ RATE, BURST = 10, 10
 
 PARTNER_BURST = BURST + RATE // 2
 """
-The partner's burst is larger than the limit's by half a second's calls. Each call needs a varying time to arrive, so
-two calls that were allowed 100 ms apart may arrive closer together.
+The partner's burst is larger than the limit's, by the calls of half a second. The time that a call needs to arrive
+varies, so two calls that were allowed 100 ms apart may arrive closer together.
 """
 
 _MIN_USE = 0.9
@@ -66,13 +66,13 @@ _DUPLICATES_S = 2.0
 _BAR_WIDTH = 45
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-# The shell kills its process group when the command ends, and also when its standard input ends. The demo holds the
-# other end of that pipe, so no process remains when the demo ends, even if it is killed.
+# The shell kills its process group when the command ends, or when its standard input ends. The demo has the other end
+# of that pipe, so no process remains when the demo ends, even if it is killed.
 _GUARD = '("$@"; kill -9 0) & cat; rm -rf "$0" || rm -rf "$0"; kill -9 0'
 
 
 def _find_examples() -> Path:
-    """The examples: within this package when it is installed from a wheel, at the top of the tree in a checkout."""
+    """The folder of the examples: in this package if it was installed from a wheel, at the top level in a checkout."""
     here = Path(__file__).parent
     return here / "examples" if (here / "examples").exists() else here.parents[1] / "examples"
 
@@ -173,7 +173,7 @@ def run(plan: Plan) -> int:
 
 
 def _run_jobs(plan: Plan, fleet: _Fleet, console: Console) -> list[Call]:
-    """Start everything, send the jobs, and return the partner's record once they are over."""
+    """Start everything, send the jobs, and return the partner's record when they have ended."""
     port = fleet.start_server(_server())
     partner = fleet.start_server(lambda free: [sys.executable, str(EXAMPLES / "partner.py"), "--port", free])
     project = _copy_example(plan, fleet.folder)

@@ -1,9 +1,9 @@
 """
-The state of the fleet as plain data: the one form that `top`, `explain`, the web page and their JSON share.
+The state of the fleet as plain data. `top`, `explain`, the web page and their JSON all use these classes.
 
 Rule 1: each thing has one name, and the name of a number ends with its unit. docs/top.md explains each name.
-Rule 2: durations are in seconds, points in time are seconds since 1970 by the store's clock. None means not known, or
-that the name does not apply.
+Rule 2: durations are in seconds, points in time are seconds since 1970 by the store's clock. None means that a value is
+unknown, or does not apply.
 Rule 3: keys and tenants are digests unless the operator or the limit shows them.
 
 `to_data` turns each of these values into JSON.
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastMinute:
-    """What was decided in the last minute."""
+    """The decisions of the last minute."""
 
     allowed: int | None
     units: int
@@ -50,7 +50,7 @@ class LastMinute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowed:
-    """How a key is slowed down, and the same as text."""
+    """The slow-down of a key, and the same as text."""
 
     units_per_second: float
     by: str
@@ -60,7 +60,7 @@ class Slowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What is counted now, under one key or for a whole limit. `last_minute`: None if no process reported in it."""
+    """The counts of one key or of a whole limit. `last_minute` is None if no process reported in that minute."""
 
     used: int | None = None
     capacity: int | None = None
@@ -79,8 +79,8 @@ class Counts:
     @property
     def use(self) -> float | None:
         """
-        How much is used, from 0 to 1 and more: in the last minute. If units of a minute cannot be compared with the
-        rate, as for slots: now.
+        The used share in the last minute: 1 is all that the rate allows, and more is possible. If the units of a minute
+        cannot be compared with the rate, as for slots, it is the share in use now.
         """
         if self.last_minute is not None and self.last_minute.rate_used_ratio is not None:
             return self.last_minute.rate_used_ratio
@@ -134,8 +134,8 @@ class TenantState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitState(Counts):
     """
-    One definition that is in use. Of several keys, `used` and `capacity` are those of the fullest, `waiting_jobs`,
-    `waiting_units` and `owners` are sums, and each duration is the longest. Only the most pressing keys are included.
+    One definition in use, with its most pressing keys. `used` and `capacity` are those of the fullest key,
+    `waiting_jobs`, `waiting_units` and `owners` are sums over all keys, and each duration is the longest.
     """
 
     limit: str
@@ -167,7 +167,7 @@ class FleetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState(Counts):
-    """Why one job waits, with the counts of the key that it waits for; of an unreported limit only `limit` is known."""
+    """Why one job waits, and the counts of the key for which it waits; only `limit` if no worker reports the limit."""
 
     job: str
     now: float
@@ -191,7 +191,7 @@ class JobState(Counts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeState:
-    """What an operator changed, as in `Change`; `text` says it in words."""
+    """A change by an operator, as in `Change`. `text` describes it in words."""
 
     at: float
     by: str
@@ -214,7 +214,7 @@ ORDERS: Mapping[str, Callable[[Counts], Any]] = {
     "denied": lambda row: -row.denials,
     "name": lambda row: 0,
 }
-"""Which limits and keys come first, for each order. Idle limits come last."""
+"""The sort key of limits and keys, for each order. Idle limits are last."""
 
 
 def to_data(value: Any) -> Any:
@@ -227,7 +227,7 @@ def to_data(value: Any) -> Any:
 def fleet_state(
     fleet: Fleet, *, order: str, show_keys: bool, tenants: Mapping[str, Sequence[Tenant]] | None = None
 ) -> FleetState:
-    """The limits that are in use, each with its most pressing keys; the first by *order*, one of `ORDERS`, first."""
+    """The limits that are in use, each with its most pressing keys, sorted by *order*, one of `ORDERS`."""
     keys, in_use = keys_by_limit(fleet), _in_use(fleet.limits)
     limits = (
         limit_state(
@@ -255,12 +255,12 @@ def limit_state(
     show_keys: bool, order: str = "wait", partner_429s: Mapping[int, int] | None = None, tenants: Sequence[Tenant] = (),
 ) -> LimitState:  # fmt: skip
     """
-    The limit that is defined as *known*, with *keys*, its most pressing ones.
+    The state of the limit with the definition *known*. *keys* are its most pressing keys.
 
     Args:
-        definitions: Those in use, of all limits.
-        rules: Those in force, of all limits.
-        partner_429s: Its 429s of the last 15 minutes, by step of 20 s.
+        definitions: The definitions in use, of all limits.
+        rules: The rules in force, of all limits.
+        partner_429s: The 429s of this limit in the last 15 minutes, by step of 20 s.
     """
     limit, keyed, minute = known.limit, has_keys(known), known.minute
     clear = show_keys or limit.show_key
@@ -343,7 +343,7 @@ def job_state(job_id: str, found: Found, *, show_keys: bool) -> JobState:
 
 
 def rule_id(rule: Rule) -> str:
-    """What names *rule* in a URL or a form, without its key."""
+    """An id of *rule* for URLs and forms, which does not show its key."""
     return hashlib.blake2b(field_of(rule.what, rule.name, rule.part).encode(), digest_size=8).hexdigest()
 
 
@@ -368,7 +368,7 @@ def change_state(change: Change, *, clear: bool) -> ChangeState:
 
 
 def shown_part(of: Rule | Change, *, clear: bool) -> str | None:
-    """The part of a limit that a rule or a change is for: a tier, or a key, as a digest unless *clear*."""
+    """The tier or the key to which a rule or a change is restricted. A key is shown as a digest unless *clear*."""
     is_tier = (of.what if isinstance(of, Rule) else of.verb) in ("set", "unset")
     if of.part is None or is_tier or clear:
         return of.part
@@ -377,7 +377,7 @@ def shown_part(of: Rule | Change, *, clear: bool) -> str | None:
 
 
 def _in_use(definitions: Sequence[Known]) -> list[Known]:
-    """The definitions that workers use now, and those of which jobs were decided in the last minute."""
+    """The definitions that workers use now, and those with a decision in the last minute."""
     now = {each.id for each in reported_within(definitions)}
     return [each for each in definitions if each.id in now or each.minute.allowed or each.minute.denials]
 
@@ -416,7 +416,7 @@ def _slowed(slowed: SlowNow | None) -> Slowed | None:
 
 
 def _is_of_tier(rule: Rule, known: Known) -> bool:
-    """Whether *rule* is not the rate of another tier."""
+    """Whether *rule* applies to the tier of *known*: false for the rate of another tier."""
     return rule.what != "set" or None in (rule.part, known.limit.of_tier) or rule.part == known.limit.of_tier
 
 

@@ -27,10 +27,10 @@ _LONGEST_TITLE = 60
 
 def open_store(store: str | Store | Limiter) -> Any:
     """
-    Open the store that a fleet shares. The time-outs are longer than those of workers: an operator may be far away.
+    Open the store of a fleet. The time-outs are longer than those of workers, because an operator may be far away.
 
     Args:
-        store: The store's URL, the store, or a limiter that uses it. Only for a URL the time-outs are changed.
+        store: The store's URL, the store, or a limiter that uses it. The time-outs are only changed for a URL.
 
     Raises:
         ConfigurationError: The URL is not valid, or the store is in the memory of one process.

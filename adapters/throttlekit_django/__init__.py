@@ -1,6 +1,6 @@
 """
-Django: views under limits, `@throttled(limiter, search)`, and an app for `INSTALLED_APPS` with the project's limiter, a
-page in the admin, system checks, and the command line as `manage.py throttlekit`.
+throttlekit for Django: limits for views, `@throttled(limiter, search)`, and an app for `INSTALLED_APPS` with the
+project's limiter, a page in the admin, system checks, and the command line as `manage.py throttlekit`.
 """
 
 from throttlekit.adapter import installed_by as _installed_by

@@ -20,25 +20,25 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[Any], Any]) -> Callable[[_F], _F]:
     """
-    Hold a view to *limits*: `@throttled(limiter, search)`. Also for coroutine functions, which block no event loop;
-    for `throttled(limiter, search)(Search.as_view())`; and for all views, as what a middleware factory returns.
+    Apply *limits* to a view: `@throttled(limiter, search)`. It also works for coroutine functions, without blocking the
+    event loop; for classes, `throttled(limiter, search)(Search.as_view())`; and for all views, in a middleware factory.
 
-    A request over a limit is answered with 429; with 503 while the store is unavailable, if the limit fails closed. The
-    answer has the headers of `Decision.headers()`; so has that of a request that passes, whatever its view returns. The
-    decision is in `request.throttled`.
+    A request over a limit gets the status 429, or 503 if the store is unavailable and the limit fails closed. Every
+    response has the headers of `Decision.headers()`, whether the request passes or not. The decision is in
+    `request.throttled`.
 
-    A request does not wait: it passes only where no job waits, and keeps no position. Slots of a `Concurrency`
-    limit are its own until the view has returned or raised; where the response is streamed, until it is closed.
+    A request does not wait: it passes only if no job waits, and gets no position. It holds slots of a `Concurrency`
+    limit until the view has returned or raised an error; if the response is streamed, until that is closed.
 
     Args:
-        limiter: Decides.
+        limiter: The limiter that decides.
         limits: All of them are charged, or none.
-        arguments: What the limits' templates name and neither the view's arguments nor `remote_addr`, `path` and
-            `method` have: for each name a function of the request, `account_id=lambda request: request.user.pk`. For a
-            view that is a coroutine function it may be one too.
+        arguments: Values for names in the limits' templates that are not arguments of the view, `remote_addr`, `path`
+            or `method`. Each is a function of the request: `account_id=lambda request: request.user.pk`. For a
+            coroutine view, it may be a coroutine function.
 
     Raises:
-        ConfigurationError: An argument can never work, or a template names a field that the request does not have.
+        ConfigurationError: An argument can never work, or a template contains a name without a value.
     """
     held_to = RequestLimits(limiter, limits, arguments, example="@throttled(limiter, limit)")
 
@@ -86,7 +86,7 @@ def _denial(held_to: RequestLimits, denied: Decision) -> HttpResponse:
 
 def _answer(held_to: RequestLimits, decision: Decision, response: Any) -> Any:
     """Add the headers of *decision* to *response*. A streamed response releases the slots when it is closed."""
-    if response is not None:  # if it is, Django names the view
+    if response is not None:  # otherwise Django raises an error with the name of the view
         held_to.write_headers(decision, response.headers)
         if response.streaming and decision.leases:
             response._resource_closers.append(held_to.release_with(response, decision))

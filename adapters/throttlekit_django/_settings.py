@@ -24,10 +24,10 @@ _made: list[Limiter] = []
 
 def get_limiter() -> Limiter:
     """
-    Return the project's limiter. The first call in a process makes it from `settings.THROTTLEKIT`.
+    Return the project's limiter. The first call in a process creates it from `settings.THROTTLEKIT`.
 
-    Its options are `url`, `client`, `plugins` and `stores`, as `Limiter` takes them; a client and plugins also as
-    dotted names. Without `url` it is the URL in the environment variable THROTTLEKIT_URL, or memory. It opens no
+    Its options are `url`, `client`, `plugins` and `stores`, the arguments of `Limiter`; a client and plugins may also
+    be dotted names. The default of `url` is the environment variable THROTTLEKIT_URL, otherwise memory. This opens no
     connection.
 
     Raises:
@@ -46,7 +46,7 @@ def get_limiter() -> Limiter:
 
 
 def forget_limiter() -> None:
-    """Close the limiter. The next call of `get_limiter` makes another one."""
+    """Close the limiter. The next call of `get_limiter` creates another one."""
     with _lock:
         while _made:
             _made.pop().close()
@@ -72,7 +72,7 @@ def find_faults() -> Iterator[str]:
     names: list[Any] = [*options]
     for name in (name for name in names if name not in _OPTIONS):
         what = spelling_hint(str(name).lower(), _OPTIONS) or f": the options are {', '.join(_OPTIONS)}"
-        yield f"settings.THROTTLEKIT has an option {name!r}, which is not known{what}"
+        yield f"settings.THROTTLEKIT has an unknown option {name!r}{what}"
 
 
 def _imported(value: object) -> object:

@@ -37,8 +37,8 @@ class LimitsAdmin(admin.ModelAdmin):  # type: ignore[misc]
 @csrf_exempt  # type: ignore[untyped-decorator]
 def _page(request: Any, below: str = "") -> HttpResponse:
     """
-    The page. It sends no CSRF token of Django's: it takes a change only with its own token, in a header that no form
-    sends, and from its own origin.
+    The page. It does not use Django's CSRF token: it accepts a change only from its own origin, and with its own token
+    in a header, which a form cannot send.
     """
     if not request.user.has_perm("throttlekit_django.view_limits"):
         raise PermissionDenied
@@ -48,7 +48,7 @@ def _page(request: Any, below: str = "") -> HttpResponse:
     page_request = Request(request.method, f"/{below}", request.META["QUERY_STRING"], headers, body, root)
     try:
         answer = _site().handle(page_request)
-    except ConfigurationError as error:  # of the setting; the system checks name most of them earlier
+    except ConfigurationError as error:  # in the setting; the system checks report most of them earlier
         return HttpResponse(f"{error}\n".encode(), status=503, content_type="text/plain; charset=utf-8")
     return HttpResponse(answer.body, status=answer.status, headers=answer.headers)
 

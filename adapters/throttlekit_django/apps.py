@@ -50,4 +50,4 @@ def _check_limiter(options: dict[str, Any]) -> Iterator[CheckMessage]:
         yield Error("settings.THROTTLEKIT has allow_control and no token.", hint=hint, id="throttlekit.E003")
     if limiter.in_memory and not settings.DEBUG:
         hint = 'Name a Redis or Valkey server: THROTTLEKIT = {"url": "redis://localhost:6379/1"}.'
-        yield Warning("The limits hold in each process alone, not in the fleet.", hint=hint, id="throttlekit.W001")
+        yield Warning("Limits are counted in each process alone, not in the fleet.", hint=hint, id="throttlekit.W001")

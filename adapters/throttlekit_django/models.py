@@ -6,7 +6,7 @@ __all__ = ["Limits"]
 
 
 class Limits(models.Model):  # type: ignore[misc]
-    """The fleet's limits, which the store keeps. The permission to see them is `throttlekit_django.view_limits`."""
+    """The fleet's limits, which are in the store. The permission to see them is `throttlekit_django.view_limits`."""
 
     class Meta:
         managed = False

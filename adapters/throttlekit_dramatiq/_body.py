@@ -14,11 +14,11 @@ __all__ = ["Bodies"]
 
 class Bodies:
     """
-    Calls *rate_limited* if the body of an admitted message raises `RateLimited`. If that returns, the error is raised
-    again.
+    Calls *rate_limited* if the body of an admitted message raises `RateLimited`. If *rate_limited* returns, the error
+    is raised again.
 
-    Dramatiq calls its middleware after the worker has logged an error, and the middleware that count, retry
-    and send callbacks are called before Throttle. So the error is caught where it leaves the body.
+    The error is caught directly around the body. Throttle's own hook would be too late: by then, the worker has logged
+    the error, and other middleware has counted it, retried the message, or sent callbacks.
 
     Args:
         rate_limited: Takes the message and the error.
@@ -29,7 +29,7 @@ class Bodies:
         self._here = threading.local()
 
     def expect(self, message: Any) -> None:
-        """Record that the next body in this thread is that of *message*; None: of a message without limits."""
+        """Record that the next body in this thread belongs to *message*; None: to a message without limits."""
         self._here.message = message
 
     def watch(self, actor: Any) -> None:

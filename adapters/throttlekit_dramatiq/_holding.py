@@ -1,8 +1,8 @@
 """
 The denied messages that a worker process holds, unacknowledged. When the store wakes one, a thread processes it.
 
-A denied message stays with the consumer of its queue, which fetches other messages in addition: see `_windows.py`. If
-the worker stops, or the connection to RabbitMQ is lost, held messages are returned to the broker.
+A denied message stays unacknowledged, and the consumer of its queue can fetch other messages in addition: see
+`_windows.py`. If the worker stops, or loses its connection to RabbitMQ, held messages are returned to the broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_HELD = 60_000
 """The most held messages of one queue, at about 2 KB each."""
 
 _POLL_MS = 50
-"""The longest sleep of a throttled queue's consumer, so that it soon fetches messages besides the held ones."""
+"""The longest sleep of a throttled queue's consumer, so that it soon fetches messages in addition to the held ones."""
 
 _SAME_ID_MS = 1000
 """If two messages with the same id wait, one is held, and the other is requeued with this delay."""
@@ -38,8 +38,8 @@ class _Tag(int):
     """
     A delivery tag that differs from the tags of all other connections.
 
-    Each connection counts its tags from 1. After a lost connection, Dramatiq acknowledges messages of the old one on
-    the new one, where a plain tag may belong to another message. If that message was denied, it would be lost.
+    Each connection numbers its messages from 1. After a lost connection, Dramatiq acknowledges old messages on the new
+    connection, where the same number may belong to another message. If that message was denied, it would be lost.
     """
 
     __hash__ = object.__hash__
@@ -60,7 +60,7 @@ class Item:
         source: The held messages of that thread; None: it holds no messages.
         since: When it was first denied in this process.
         started: Whether it was woken, and given to a thread.
-        join_queue: The queue for which `Worker.join` waits, in which the message counts while it is held.
+        join_queue: The queue for which `Worker.join` waits: it counts the message as unfinished while it is held.
         has_copy: Whether the broker has delivered the same message again, so this one is not put back.
     """
 
@@ -161,7 +161,7 @@ class Holding:
             _requeue(thread.consumer, [*left, *_take_fetched(thread.consumer)])
 
     def item(self, message: Any) -> Item:
-        """Make the item that is held if *message* is denied, with a new proxy: another thread may start it at once."""
+        """Create the item to hold if *message* is denied. It has a new proxy: another thread may start it at once."""
         fresh: Any = object.__new__(message.__class__)
         fresh.__dict__.update(message.__dict__)
         thread, source = self._worker.consumers.get(message.queue_name), self._sources.get(message.queue_name)
@@ -247,14 +247,14 @@ class Holding:
         else:
             with self._lock:
                 for item in source.held.values():
-                    _count_for_join(item)  # Dramatiq has replaced the queue that `Worker.join` waits for
+                    _count_for_join(item)  # Dramatiq has replaced the queue for which `Worker.join` waits
             if hasattr(consumer, "queued_message_ids"):
                 consumer.queued_message_ids.update(item.message.message_id for item in held)
             if before is not None:
                 _requeue(consumer, _take_fetched(before))
 
     def _after_message(self, source: _Source, original: Any) -> None:
-        """Fit the window, and put back old messages. A consumer calls this after each message, and if there is none."""
+        """Adapt the window, and put back old messages. A consumer calls this after each message, and while idle."""
         original()
         window, now = source.window, time.monotonic()
         window.fit(len(source.held))
@@ -267,7 +267,7 @@ class Holding:
         with self._lock:
             old = [item for item in source.held.values() if item.since <= before]
         for item in old:
-            if self.waker.pass_on(item.message.message_id) is item:  # otherwise it was started
+            if self.waker.pass_on(item.message.message_id) is item:  # otherwise a thread has it now
                 self._release(item)
                 _put_back(item, None)
 

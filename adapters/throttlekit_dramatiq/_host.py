@@ -1,4 +1,4 @@
-"""Other middleware of the worker: Throttle's position among them, and what they need when a message is denied."""
+"""Other middleware of the worker: Throttle's position among them, and their hooks when a message is denied."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def take_position(broker: Broker, throttle: Middleware) -> None:
     Move *throttle* to a position where a denial is safe: after AgeLimit, and before TimeLimit, ShutdownNotifications
     and CurrentMessage.
 
-    Then an expired message is never charged, and no middleware interrupts a denial: an interrupt between the copy and
-    the skip would run the job twice.
+    At this position, an expired message is never charged, and no middleware interrupts a denial: if one did after the
+    message was copied and before it is skipped, the job would run twice.
     """
     others = [middleware for middleware in broker.middleware if middleware is not throttle]
     first = max((i + 1 for i, m in enumerate(others) if isinstance(m, AgeLimit)), default=0)
     last = min((i for i, m in enumerate(others) if isinstance(m, _BEHIND_US)), default=len(others))
     if first > last:
         _log.warning(
-            "Throttle must run after AgeLimit and before %s, but AgeLimit comes later than that in this broker's "
+            "Throttle must run after AgeLimit and before %s, but AgeLimit is later than that in this broker's "
             "middleware: a message past its max_age may be charged to its limits. Put AgeLimit first.",
             type(others[last]).__name__,
         )
@@ -71,8 +71,8 @@ def end_interrupting(broker: Broker, throttle: Middleware, message: Any) -> None
     """
     Call `after_process_message` of the middleware after Throttle that could interrupt the thread of *message*.
 
-    A time limit between the mark and the skip would run the job twice. Dramatiq itself does not call CurrentMessage
-    when a message is skipped.
+    If a time limit interrupted the thread after the message is marked as denied and before it is skipped, the job would
+    run twice. CurrentMessage is included because Dramatiq does not call it when a message is skipped.
     """
     behind: list[Any] = broker.middleware[broker.middleware.index(throttle) + 1 :]
     for middleware in behind:
@@ -90,5 +90,5 @@ _FILTER = _WithoutDeferrals()
 
 
 def drop_skip_warnings() -> None:
-    """Drop Dramatiq's warning, with arguments, for each denied message. A summary per limit replaces them."""
+    """Drop the warning that Dramatiq logs for each denied message: throttlekit logs one summary per limit instead."""
     logging.getLogger("dramatiq.worker.WorkerThread").addFilter(_FILTER)

@@ -64,24 +64,24 @@ class Throttle(Middleware):
     """
     Applies limits in every worker that has this middleware and uses the same store.
 
-    A denied message waits in the worker process, unacknowledged, and runs when it is its turn, with the same id,
-    options, retries, group, pipeline and result. A message whose body raises `RateLimited` waits in the same way, until
-    the pause is over. A slot of a concurrency limit is held until the body has returned or failed. Add the
+    A denied message waits in the worker process, unacknowledged, and runs at its turn, with the same id, options,
+    retries, group, pipeline and result. A message whose body raises `RateLimited` waits in the same way, until the
+    pause has ended. A message holds its slot of a concurrency limit until the body has returned or failed. Add the
     middleware to the broker before actors are declared; when a worker boots, it moves itself to its position.
 
     Args:
-        limiter: The limiter that decides. Make it at import; it connects on first use.
+        limiter: The limiter that decides. Create it at import; it connects on first use.
         throttle: Limits for every actor that declares none.
-        on_429: The limit of these, or its name, that pauses if a body raises `RateLimited` without naming a limit. An
-            actor or a message with its own limits may also have its own `throttle_on_429`.
-        max_wait: How long a message may wait in all, in seconds, from its first denial. The option
+        on_429: The limit of *throttle*, or its name, that is paused if a body raises `RateLimited` without naming one.
+            An actor or a message with its own limits may also have its own `throttle_on_429`.
+        max_wait: How long a message may wait in total, in seconds, from its first denial. The option
             `throttle_max_wait` of a message, otherwise of its actor, replaces it. Default: no limit.
-        max_deferrals: How often a message may be denied. Default: any number of times.
-        on_waited_too_long: What happens to a message that exceeds one of them, or that a full `queue=` refuses: "fail"
+        max_deferrals: How often a message may be denied. Default: no limit.
+        on_waited_too_long: What happens to a message that exceeds one of these, or that a full `queue=` refuses: "fail"
             dead-letters it with `WaitedTooLong`, "drop" acknowledges it without running it, "run" runs it uncharged,
             **beyond the limit**.
-        own_limits: Whether messages may carry `throttle`, `throttle_max_wait` or `throttle_on_429` of their own. False:
-            to send one is an error, and a worker dead-letters it.
+        own_limits: Whether messages may carry `throttle`, `throttle_max_wait` or `throttle_on_429`. False: sending such
+            a message is an error, and a worker dead-letters it.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -130,7 +130,7 @@ class Throttle(Middleware):
             self._queues.add(actor.queue_name)
 
     def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:
-        """Write the limits that were given with *message* into it by value, with their keys and costs."""
+        """Replace the limits in the options of *message* with plain data, including their keys and costs."""
         try:
             self._options.write(broker, message)
         except ConfigurationError as error:
@@ -264,7 +264,7 @@ class Throttle(Middleware):
 
     def _skip(self, broker: Broker, message: Any, deferral: Deferral) -> NoReturn:
         setattr(message, DEFERRAL, deferral)
-        # Otherwise Results would store None, and a reader would stop waiting. The held item is another object.
+        # Without this, Results would store None, and a reader would stop waiting. The held item is another object.
         message._message = message._message.copy(options={"store_results": False})
         self._count(broker, message)
         raise SkipMessage("deferred by throttlekit")
@@ -283,5 +283,5 @@ class Throttle(Middleware):
 
 
 def _untyped(host: Any) -> Any:
-    """Return *host* as Any: Dramatiq's annotations leave type parameters open, which strict checkers refuse."""
+    """Return *host* as Any: Dramatiq's annotations omit type parameters, which strict type checkers reject."""
     return host

@@ -94,7 +94,7 @@ class Options:
 
     def write(self, broker: Any, message: Any) -> None:
         """
-        Replace the options that were given with *message* by plain data that it can carry: limits are dumped by value.
+        Replace the throttle options of *message* with plain data that it can carry: limits are dumped by value.
 
         Args:
             broker: The broker of the message.
@@ -103,7 +103,7 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options = message.options
-        # A worker writes each message that it retries or delays, from any sender: an error here would lose it.
+        # A worker calls this for each message that it retries or delays, from any sender: an error would lose it.
         for name, meant in misspelt(options).items():
             _warn_misspelt(message.actor_name, name, meant)
         if not self._own_limits:
@@ -154,7 +154,7 @@ class Options:
         return self.with_expiry(message, delivery)
 
     def with_expiry(self, message: Any, delivery: Delivery) -> Delivery:
-        """*delivery*, with the time from now until `AgeLimit` ends *message*."""
+        """Return *delivery* with the time from now until *message* is past its `AgeLimit`."""
         if self.age_limit is None:
             return delivery
         actor = self.broker.actors.get(message.actor_name)
@@ -170,7 +170,7 @@ def _check_carries_none(given: Mapping[str, Any]) -> None:
     carried = [name for name in (THROTTLE, MAX_WAIT, ON_429) if name in given]
     if carried:
         raise ConfigurationError(
-            f"the message carries its own {', '.join(carried)}, and Throttle(own_limits=False) allows only those of "
+            f"the message carries its own {', '.join(carried)}, but Throttle(own_limits=False) allows only those of "
             "actors"
         )
 

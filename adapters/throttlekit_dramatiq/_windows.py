@@ -1,8 +1,8 @@
 """
-Let a consumer of Dramatiq fetch as many messages as Dramatiq prefetches, in addition to the held ones.
+Let a consumer fetch Dramatiq's usual number of messages in addition to the held ones.
 
-Brokers limit how many unacknowledged messages a consumer has, and held messages are unacknowledged. Example: with a
-prefetch of 8 and 100 held messages, the consumer may have 108.
+Brokers limit how many unacknowledged messages a consumer may have, and held messages are unacknowledged. Example: with
+a prefetch count of 8 and 100 held messages, the consumer may have 108.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MOST_OF_A_CONSUMER = 65_535
 
 _PART = 4
 """
-A further consumer of RabbitMQ may fetch a quarter as many messages as are held, so that 60 000 of them need about 40
-consumers.
+Each additional consumer of RabbitMQ may fetch a quarter as many messages as are held. So 60 000 held messages need
+about 40 consumers.
 """
 
 _EVERY = 0.005
@@ -158,8 +158,8 @@ class _RabbitWindow(Window):
         return None, None, None
 
     def fit(self, held: int) -> None:
-        # Acknowledgements are sent by the loop of the connection, and Dramatiq does not run it while it has messages.
-        # After a kill before that, each of those jobs would run again.
+        # Dramatiq does not run the connection's loop while it has messages, and only the loop sends acknowledgements.
+        # If the process were killed before that, each of those jobs would run again.
         if time.monotonic() - self._looped_at < _EVERY:
             return
         from pika.exceptions import AMQPError  # type: ignore[import-untyped]

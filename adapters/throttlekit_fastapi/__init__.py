@@ -1,4 +1,4 @@
-"""FastAPI, held to limits: `@app.get("/search", dependencies=[Depends(Throttled(limiter, search))])`."""
+"""throttlekit for FastAPI: `@app.get("/search", dependencies=[Depends(Throttled(limiter, search))])`."""
 
 from throttlekit.adapter import installed_by as _installed_by
 

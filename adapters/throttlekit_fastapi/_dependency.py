@@ -18,40 +18,40 @@ _EXAMPLE = "Depends(Throttled(limiter, limit))"
 
 class Throttled:
     """
-    A dependency that holds path operations to *limits*: `Depends(Throttled(limiter, search))`, of one operation, a
-    router or the app. Of operations that are plain functions too; no event loop is blocked. Not of WebSockets.
+    A dependency that applies *limits* to path operations: `Depends(Throttled(limiter, search))` for one operation, a
+    router or the app. Operations may be plain or async functions; the event loop is not blocked. Not for WebSockets.
 
-    A request over a limit is answered with `HTTPException(429)`; with 503 while the store is unavailable, if the limit
-    fails closed. The answer has the headers of `Decision.headers()`. So has that of a request that passes, unless the
-    operation returns a `Response` of its own or raises: FastAPI gives these no headers of a dependency. There write
+    A request over a limit gets an `HTTPException` with the status 429, or 503 if the store is unavailable and the limit
+    fails closed. Every response has the headers of `Decision.headers()`, with one exception: if an operation returns
+    its own `Response` or raises an error, FastAPI does not add headers of dependencies. There, write
     `headers=decision.headers()`: the decision is the dependency's value.
 
-    A request does not wait: it passes only where no job waits, and keeps no position. Slots of a `Concurrency`
-    limit are its own until the response is sent, a streamed one too, and background tasks have run.
+    A request does not wait: it passes only if no job waits, and gets no position. It holds slots of a `Concurrency`
+    limit until the response is sent, even a streamed one, and background tasks have run.
 
     Args:
-        limiter: Decides. `AsyncLimiter(limiter)` shares its counts.
+        limiter: The limiter that decides. `AsyncLimiter(limiter)` shares its counts.
         limits: All of them are charged, or none.
-        arguments: What the limits' templates name and neither the path's parameters nor `remote_addr`, `path` and
-            `method` have: for each name a dependency, `account_id=current_account`.
+        arguments: Values for names in the limits' templates that are not parameters of the path, `remote_addr`, `path`
+            or `method`. Each is a dependency: `account_id=current_account`.
 
     Raises:
-        ConfigurationError: An argument can never work. A template that names what the request does not have is an error
-            at the first request: the dependency does not know its path before.
+        ConfigurationError: An argument can never work. If a template contains a name without a value, the first request
+            raises it, because the dependency does not know its path before.
     """
 
     def __init__(self, limiter: Limiter, /, *limits: Limit, **arguments: Callable[..., Any]) -> None:
         self._limits = RequestLimits(limiter, limits, arguments, example=_EXAMPLE)
         own = {"request": Request, "response": Response}
         if taken := own.keys() & arguments.keys():
-            raise ConfigurationError(f"{min(taken)}= is a name that FastAPI's own argument has: choose another")
+            raise ConfigurationError(f"{min(taken)}= is the name of an argument from FastAPI: choose another name")
         parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in own.items()]
         for name, find in arguments.items():
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=Depends(find)))
         self.__signature__ = Signature(parameters)  # FastAPI resolves the arguments, as for any dependency
 
     async def __call__(self, *, request: Request, response: Response, **given: Any) -> AsyncGenerator[Decision]:
-        """Decide, and hold the slots until the response is sent. Called by FastAPI."""
+        """Decide, and hold the slots until the response is sent. FastAPI calls this."""
         held_to, path = self._limits, request.url.path
         view = getattr(request.scope.get("route"), "path", path)
         addr = None if request.client is None else request.client.host

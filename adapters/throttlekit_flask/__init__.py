@@ -1,4 +1,4 @@
-"""Flask views, held to limits: `@throttled(limiter, search)` below `@app.get("/search")`."""
+"""throttlekit for Flask: limits for views, `@throttled(limiter, search)` below `@app.get("/search")`."""
 
 from throttlekit.adapter import installed_by as _installed_by
 

@@ -18,24 +18,24 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[], Any]) -> Callable[[_F], _F]:
     """
-    Hold a view to *limits*: `@throttled(limiter, search)`, below the route. For all views of an app, on a
-    `before_request` function that returns None; slots come free when that returns.
+    Apply *limits* to a view: `@throttled(limiter, search)`, below the route. For all views of an app, decorate a
+    `before_request` function that returns None; slots are released when that function returns.
 
-    A request over a limit is answered with `abort(429)`; with `abort(503)` while the store is unavailable, if the limit
-    fails closed. The answer has the headers of `Decision.headers()`, whatever handler for 429 the app has; so has that
-    of a request that passes. The decision is in `flask.g.throttled`.
+    A request over a limit is ended by `abort(429)`, or by `abort(503)` if the store is unavailable and the limit fails
+    closed. Every response has the headers of `Decision.headers()`, whether the request passes or not, and whatever
+    handler for 429 the app has. The decision is in `flask.g.throttled`.
 
-    A request does not wait: it passes only where no job waits, and keeps no position. Slots of a `Concurrency`
-    limit are its own until the view has returned or raised; where the response is streamed, until it is closed.
+    A request does not wait: it passes only if no job waits, and gets no position. It holds slots of a `Concurrency`
+    limit until the view has returned or raised an error; if the response is streamed, until that is closed.
 
     Args:
-        limiter: Decides.
+        limiter: The limiter that decides.
         limits: All of them are charged, or none.
-        arguments: What the limits' templates name and neither the view's arguments nor `remote_addr`, `path` and
-            `method` have: for each name a function, called for each request: `account_id=lambda: g.user.account_id`.
+        arguments: Values for names in the limits' templates that are not arguments of the view, `remote_addr`, `path`
+            or `method`. Each is a function, called for each request: `account_id=lambda: g.user.account_id`.
 
     Raises:
-        ConfigurationError: An argument can never work, or a template names what the request does not have.
+        ConfigurationError: An argument can never work, or a template contains a name without a value.
     """
     held_to = RequestLimits(limiter, limits, arguments, example="@throttled(limiter, limit)")
 

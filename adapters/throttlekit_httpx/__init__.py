@@ -1,4 +1,4 @@
-"""httpx, held to limits: `httpx.Client(transport=LimitedTransport(limiter, partner))`."""
+"""throttlekit for httpx: `httpx.Client(transport=LimitedTransport(limiter, partner))`."""
 
 from throttlekit.adapter import installed_by as _installed_by
 

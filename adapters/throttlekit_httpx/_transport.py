@@ -50,7 +50,7 @@ class LimitedTransport(_Options, httpx.BaseTransport):
     Args:
         limiter: The limiter that decides.
         limits: Rate limits. The partner's responses update the first one.
-        transport: Makes the requests. Default: `httpx.HTTPTransport()`.
+        transport: The inner transport, which sends the requests. Default: `httpx.HTTPTransport()`.
         key, cost: As for `Limiter.wait`, or a function of the request. They are not used for limits for which the job
             was charged.
         timeout: As for `Limiter.wait`.
@@ -69,7 +69,7 @@ class LimitedTransport(_Options, httpx.BaseTransport):
         self._inner = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """For httpx: *request* waits, and is made."""
+        """Wait for the limits, and send *request*. httpx calls this."""
         calls, limiter = self._calls, self._limiter
         asked = calls.asked(request)
         granted = calls.wait(limiter, asked)
@@ -113,7 +113,7 @@ class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
         self._inner = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """For httpx: *request* waits, and is made."""
+        """Wait for the limits, and send *request*. httpx calls this."""
         calls, limiter = self._calls, self._limiter
         asked, granted = calls.asked(request), None
         if asked.limits:

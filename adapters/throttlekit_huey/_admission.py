@@ -35,7 +35,7 @@ class _RunEnded(BaseException):
     """
     Ends a run whose body raised `RateLimited`, which is this error's context.
 
-    It is not an `Exception`: for that, huey would report an error and retry the task.
+    It is not a subclass of `Exception`: huey would report such an error, and retry the task.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -50,7 +50,7 @@ class Admission:
     """
     Replaces the methods `dequeue`, `execute`, `read_schedule` and `flush` of a huey.
 
-    While the huey is `immediate`, each of them calls the original.
+    While the huey is `immediate`, each of them calls the method that it replaces.
 
     Args:
         texts: See `Schedule`.

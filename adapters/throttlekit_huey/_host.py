@@ -1,4 +1,4 @@
-"""Parts of huey's `execute` that have no public name, with its log lines."""
+"""Parts of huey's `execute` that huey has no public function for. They log the same lines."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def end_without_body(huey: Any, task: Any, now: Any) -> bool:
     """
     End *task* in the way of huey's `execute` if its body must not run now: it is scheduled, revoked or expired.
 
-    If the body may run, this takes one round trip. It deletes a revocation that is for one run or that has ended, so
-    call it only once each time that a task is taken from the queue.
+    If the body may run, this takes one round trip. It deletes a revocation that has ended or is for one run only, so
+    call it once for each time that a task is taken from the queue.
 
     Returns:
         Whether the task has ended; False: its body may run.

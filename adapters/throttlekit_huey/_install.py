@@ -1,4 +1,4 @@
-"""`install`, the one call that users make: it checks the options of tasks, and makes workers check their limits."""
+"""`install`, the only call that users need: it checks the options of tasks, and makes workers check their limits."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def install(
     """
     Apply limits to the tasks of *huey*, together with all workers whose limiter uses the same store.
 
-    A denied task returns to huey's schedule, and runs when it is its turn, with the same id, arguments, retries,
-    priority, expiry, result, pipeline and chord. Call `install` once, where *huey* is made, in all processes that
-    import it; tasks may be declared before or after.
+    A denied task is put back into huey's schedule, and runs at its turn, with the same id, arguments, retries,
+    priority, expiry, result, pipeline and chord. Call `install` once, in the module that creates *huey*; tasks may be
+    declared before or after.
 
     Args:
         huey: A huey on Redis: `RedisHuey`, `PriorityRedisHuey`, or a variant of these that expires results.
-        limiter: The limiter that decides. Make it at import; it connects on first use.
-        max_wait: How long a task may wait in all, in seconds, from its first denial. The option
+        limiter: The limiter that decides. Create it at import; it connects on first use.
+        max_wait: How long a task may wait in total, in seconds, from its first denial. The option
             `throttle_max_wait` of a task or a call replaces it. Default: no limit.
-        max_deferrals: How often a task may be denied. Default: any number of times.
-        on_waited_too_long: What happens to a task that exceeds one of them, or that a full `queue=` refuses: "fail"
+        max_deferrals: How often a task may be denied. Default: no limit.
+        on_waited_too_long: What happens to a task that exceeds one of these, or that a full `queue=` refuses: "fail"
             ends it with `WaitedTooLong`, "drop" as canceled, "run" runs it uncharged, **beyond the limit**.
 
     Raises:
-        ConfigurationError: An argument or a task's option can never work, or it was called before for this huey.
+        ConfigurationError: An argument or a task's option can never work, or `install` was already called for *huey*.
     """
     if not isinstance(huey, Huey):
         raise ConfigurationError(f"install takes a huey: install(huey, limiter), not {huey!r}")

@@ -43,10 +43,10 @@ def write_field(task: Any, **more: str) -> None:
 
 class Tasks:
     """
-    The tasks of one huey, as limits see them.
+    The tasks of one huey and their throttle options: the `Host` of `throttlekit.adapter.Throttling`.
 
     Attributes:
-        names: The names, as messages have them, of the tasks with limits.
+        names: The names of the tasks with limits, as messages contain them.
     """
 
     def __init__(self, huey: Any, limiter: Limiter) -> None:
@@ -100,14 +100,14 @@ class Tasks:
         return replace(self._job(type(message), tuple(message.args), message.kwargs), id=message.id)
 
     def read(self, message: Any) -> Any:
-        """Make the task of a deserialized message, even if huey no longer has it in its registry. None: unknown."""
+        """Create the task of a deserialized message, even if huey no longer has it in its registry. None: unknown."""
         made = next((each for each in self._declared if _name(each) == message.name), None)
         return made and made(message.args, message.kwargs, message.id)
 
     def _job(self, made: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Job:
         kwargs = {name: value for name, value in given.items() if name != FIELD}
         if made.context:
-            kwargs["task"] = None  # huey gives the function the task itself
+            kwargs["task"] = None  # huey passes the task itself to the function
         function = self._of(made)[1]
         return Job(name=_name(made), queue=self._huey.name, args=args, kwargs=kwargs, function=function)
 
@@ -135,7 +135,7 @@ def _positional(args: Any) -> Any:
 
 
 def throttled_wrapper(base: Any, tasks: Tasks) -> Any:
-    """A subclass of *base*, huey's class of decorated tasks, that checks throttle options, also those of a call."""
+    """A subclass of *base*, huey's class of decorated tasks, that checks the throttle options of tasks and calls."""
 
     class ThrottledTaskWrapper(base):  # type: ignore[misc]
         task_class: Any

@@ -1,7 +1,7 @@
 """
-Where a job is in Redis: in huey's queue, in a worker's hand, or in huey's schedule.
+Where a job is in Redis: in huey's queue, "in hand", or in huey's schedule.
 
-A job is "in hand" after a worker has taken it from the queue and before its limits are decided. The job is then a
+A job is "in hand" from the time when a worker takes it from the queue until its limits are decided. It is then a
 member of a sorted set, so a killed worker loses no job: after `TAKEOVER_AFTER_S`, another worker takes it.
 """
 
@@ -25,9 +25,9 @@ PREFIX = "throttlekit:huey:"
 """The prefix of throttlekit's keys in huey's Redis. The name of the huey follows it."""
 
 TAKEOVER_AFTER_S = 10
-"""Seconds after which another worker may take a job that is in a worker's hand."""
+"""Seconds after which another worker may take a job that is in hand."""
 _RETRY_FOR_S, _RETRY_EVERY_S = 8.0, 0.1
-"""How long, and how often, a worker with a job in hand retries after a connection error. Less than the takeover."""
+"""For how long, and how often, a worker with a job in hand retries after a connection error: not until a takeover."""
 _PIECE = 100
 """How many jobs one script moves."""
 _TAKE, _DEFER, _WAKE = (throttlekit_lua.script(f"huey_{name}") for name in ("take", "defer", "wake"))
@@ -102,7 +102,7 @@ class Schedule:
             return True
         until = taken.since + _RETRY_FOR_S
         gone, again = self._retry(lambda: self._conn.zrem(self._in_hand, taken.in_hand), until)
-        return bool(gone) or (again and time.monotonic() < until)  # after a retry: only the first answer was lost
+        return bool(gone) or (again and time.monotonic() < until)  # after a retry: the first reply was lost
 
     def defer(self, taken: TakenMessage, message: bytes, due: Any) -> bool:
         """
@@ -111,7 +111,7 @@ class Schedule:
         Args:
             taken: The message that the worker has taken. It is not in hand if its body has begun.
             message: The message for the schedule, which is unique.
-            due: When huey returns it to the queue if the store does not wake it, by huey's own clock.
+            due: When huey enqueues it again if the store does not wake it, by huey's own clock.
         """
         keys, until = [self._in_hand, self.storage.schedule_key], (taken.since or time.monotonic()) + _RETRY_FOR_S
         args = [taken.in_hand, message, self.storage.convert_ts(due)]
@@ -134,8 +134,8 @@ class Schedule:
         """
         Wake all denied jobs that are due *now*, by huey's clock.
 
-        Huey's own scheduler would remove all of them at once, and then enqueue one after the other: if it is killed in
-        between, the rest is lost.
+        Huey's own scheduler would remove all of them at once, and then enqueue one after the other: if it were killed
+        in between, the remaining jobs would be lost.
 
         Args:
             read: Returns the content of a denied job's message; None if the user scheduled the message.
@@ -166,7 +166,7 @@ class Schedule:
                 time.sleep(_RETRY_EVERY_S)
 
     def _listen(self, seconds: float) -> TakenMessage | None:
-        """Wait for a woken job, or for a message of the queue. The latter is in no list of Redis afterwards."""
+        """Wait for a woken job or a message of the queue. Such a message is afterwards in no list of Redis."""
         pop, since = self._conn.bzpopmin if self._sorted else self._conn.brpop, time.monotonic()
         found = None
         with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""The denied tasks of one process. When the store wakes a task, the process moves it to where idle workers take it."""
+"""The denied tasks of one process. When the store wakes a task, the process moves it to the list of woken jobs."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class WaitingTasks:
         )
 
     def close(self) -> None:
-        """Wake all tasks, so that other processes take them: the workers of this process stop."""
+        """Wake all tasks, because the workers of this process stop. Workers of other processes then take them."""
         for item in (items := self.waker.close()):
             item.woken = True
-        with suppress(ConnectionError, TimeoutError):  # huey returns the tasks to the queue when they are due
+        with suppress(ConnectionError, TimeoutError):  # huey enqueues the tasks when they are due
             self._schedule().wake([(item.priority, item.message) for item in items if item.message])
 
     def close_child(self) -> None:
@@ -81,7 +81,7 @@ class WaitingTasks:
         self.idle.discard(threading.get_ident())
 
     def finish(self, id: str) -> None:
-        """Record that this thread has ended a task, and will be idle. The task does not wait."""
+        """Record that this thread has ended a task, which does not wait, and will be idle."""
         self.idle.add(threading.get_ident())
         self.waker.pass_on(id)
         self.waker.done(id)

@@ -1,5 +1,5 @@
 """
-Fixtures for pytest, which finds them by itself where throttlekit is installed.
+Fixtures for pytest. It finds them by itself if throttlekit is installed.
 
 throttlekit is imported only when a test uses a fixture.
 """

@@ -1,4 +1,4 @@
-"""requests, held to limits: `session.mount("https://api.partner.example", LimitedAdapter(limiter, partner))`."""
+"""throttlekit for requests: `session.mount("https://api.partner.example", LimitedAdapter(limiter, partner))`."""
 
 from throttlekit.adapter import installed_by as _installed_by
 

@@ -1,4 +1,4 @@
-"""Check the limits of a job, and act on the decision: how a denied job returns, or a short wait in its worker."""
+"""Check the limits of a job, and act on the decision: run the job, put it back, fail it, or cancel it."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ a job is up to two seconds late, and about half of all jobs are more than one se
 
 BY_WORKER = Delivery(longest=600.0, lateness=0.05)
 """
-Delivery by a worker of throttlekit. It enqueues its own jobs when the store wakes them, and those of stock workers when
-they are due and it has no job to run.
+Delivery by a worker of throttlekit. It enqueues the jobs that it holds when the store wakes them. While it is idle, it
+also enqueues due jobs that stock workers have put back.
 """
 
 
 def patience_of(job: Any) -> float:
-    """Seconds that *job* may wait in place in total. Such a wait counts against the job's timeout."""
+    """Seconds that *job* may sleep in its worker in total. RQ counts this time against the job's timeout."""
     return job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf
 
 
@@ -117,8 +117,8 @@ def admit(
 
     Args:
         by: What enqueues the job again if it is denied.
-        expires_in: Seconds until its ttl ends. If it has ended, the job leaves the waitlists without a request.
-        waits: Returns how the job waits if a limiter denies it. None: it returns after the delay of its denial.
+        expires_in: Seconds until its ttl ends. If it has ended, the job is removed from waitlists without a request.
+        waits: Returns how the job waits if a limiter denies it. None: it is enqueued after the delay of its denial.
     """
     try:
         throttling = throttling_of(job, declared, by, expires_in)
@@ -138,7 +138,7 @@ def admit(
     if not isinstance(outcome, Run):
         return outcome
     if waiting is not None:
-        throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # for its body's process, which has no waker
+        throttling.record_waited(job.id, waiting.waker.waited_of(job.id))  # for the body's process, which has no waker
         outcome = replace(outcome, delivery=replace(outcome.delivery, waits=None))
     grant = Grant(throttling, outcome, record.expires_ms)
     try:
@@ -166,8 +166,8 @@ def conclude(
         shown: The entry for its meta; None: derived from its meta and *outcome*.
 
     Returns:
-        A function that puts the job back or cancels it. Call it with the transaction that ends the job's execution, or
-        with None if the job has not begun.
+        A function that puts the job back or cancels it. Its argument is the transaction that ends the job's execution,
+        or None if the job has not begun.
 
     Raises:
         WaitedTooLong: The job fails with this. Its own `Retry` is cleared, because a retry would not help.
@@ -208,11 +208,11 @@ def limiter_of(job: Any, declared: Declared) -> Limiter:
     The limiter that decides for *job*.
 
     Raises:
-        ConfigurationError: It names no limiter, and this process cannot make one.
+        ConfigurationError: The job names no limiter, and this process cannot create one.
     """
     return declared.limiter or limiter_for(job.connection)
 
 
 def log_once(connection: Any) -> AbstractContextManager[None]:
-    """A context in which only one work-horse of the fleet logs that a limit denies jobs. Each is a new process."""
+    """A context in which only one work-horse of the fleet logs a limit's denials: each one would, as a new process."""
     return once_in_fleet(lambda limit: is_first_to_log(connection, f"held-back:{limit}", _LOG_EVERY))

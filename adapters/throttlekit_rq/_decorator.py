@@ -18,10 +18,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def throttled(*limits: Limit, limiter: Limiter | None = None, on_429: Limit | str | None = None) -> Callable[[_F], _F]:
     """
-    Hold every job of a function to *limits*, in every worker, stock ones too.
+    Apply *limits* to every job of a function, in every worker, including stock workers of RQ.
 
-    Write it above all other decorators except `@job`, which may be on either side. It works for plain and
-    async functions. Called directly, outside of a job or by the body of another job, the function simply runs.
+    Write it above all other decorators except `@job`, which may be above or below it. It works for plain and
+    async functions. If you call the function directly, outside of a job or in the body of another job, it just runs.
 
     Args:
         limiter: The limiter that decides. Default: the limiter of `configure`, otherwise the Redis of $THROTTLEKIT_URL,
@@ -30,7 +30,7 @@ def throttled(*limits: Limit, limiter: Limiter | None = None, on_429: Limit | st
             Default: all but concurrency limits.
 
     Raises:
-        ConfigurationError: No limit was given, or something that is not a limit; a key names an argument
+        ConfigurationError: *limits* is empty, or has an element that is not a limit; a key names an argument
             that the function does not take; *on_429* is not one of the limits.
     """
     if limiter is not None:

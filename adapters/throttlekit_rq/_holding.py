@@ -30,8 +30,8 @@ GRACE_S = 10.0
 AT_FRONT = 32
 """
 How many woken jobs of one worker may wait at the front of the queue, where any worker takes them. They are woken up to
-30 ms before their units are available: at 500/s, that is 15 jobs. With 1, two workers were woken alternately, and the
-one with more jobs fell behind: at 50/s with shares, light jobs waited 2.7 s (p99), and 0.05 s with 32.
+30 ms before their units are available: at 500/s, that is 15 jobs. With a value of 1, the store woke jobs of two workers
+in turn, although one held more jobs: at 50/s with shares, light jobs waited 2.7 s (p99). With 32 they waited 0.05 s.
 """
 
 _SHORT_BODY_S = 0.1
@@ -172,7 +172,7 @@ class Holding:
     def drop_late(self) -> None:
         """Forget jobs that were woken some time ago: another process has taken them, or no worker is free."""
         before = time.monotonic() - _STARTED_S
-        with self._lock:  # until they are passed on: a job that is denied in the meantime is held again
+        with self._lock:  # so that `pass_on` cannot drop a job that is denied, and held again, in the meantime
             late = [each for each in islice(self._started.items(), 2 * _AT_ONCE) if each[1][0] < before]
             for id_, (_, waker) in late:
                 del self._started[id_]
@@ -192,7 +192,7 @@ class Holding:
                 queues.setdefault(item.queue, []).append(item)
         for queue, items in queues.items():
             to_front = in_queue(queue)
-            for n in reversed(range(0, len(items), _AT_ONCE)):  # each part goes before the last one
+            for n in reversed(range(0, len(items), _AT_ONCE)):  # each part is put before the last one
                 part = {item.id: item.grace for item in items[n : n + _AT_ONCE]}
                 if to_front:
                     wake(self._connection, queue, [*part])

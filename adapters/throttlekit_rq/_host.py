@@ -21,7 +21,7 @@ __all__ = [
 
 
 def untyped(host: Any) -> Any:
-    """Return *host* as Any: RQ's annotations leave type parameters open, which strict type checkers refuse."""
+    """Return *host* as Any: RQ's annotations omit type parameters, which strict type checkers reject."""
     return host
 
 
@@ -47,7 +47,7 @@ def scheduled_key(queue: str) -> str:
 
 
 def intermediate_key(queue: str) -> str:
-    """The jobs of *queue* that a worker has taken and not begun: list."""
+    """The jobs of *queue* that a worker has taken but not started: list."""
     return str(IntermediateQueue.get_intermediate_queue_key(f"{Queue.redis_queue_namespace_prefix}{queue}"))
 
 
@@ -60,8 +60,8 @@ class Denied(Retry):
     """
     What the function of a denied job returns.
 
-    RQ's worker then calls the job object, inside the transaction with which it ends the job's execution: see
-    `end_with`. Nothing of a real `Retry` happens: no result is stored, and no retry is counted.
+    RQ's worker handles it like a `Retry`: in the transaction that ends the job's execution, it calls a method of the
+    job object, which `end_with` has replaced. So no result is stored, and no retry is counted.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Refused:
 
 
 def fail_with(job: Any, error: BaseException) -> None:
-    """Let *job*, which a worker has taken and not begun, fail with *error* where it would run."""
+    """Let *job*, which a worker has taken but not started, fail with *error* where it would run."""
     job._instance = Refused(error)
 
 

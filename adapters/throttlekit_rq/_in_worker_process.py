@@ -35,8 +35,8 @@ __all__ = ["call_of", "carried_call", "run"]
 
 _LONGEST_OF_NEW, _LONGEST_OF_RETURNING = 0.05, 1.25
 """
-The longest sleep in place, in seconds, if a scheduler could enqueue the job again: for a new job, and for a job that a
-scheduler has already returned.
+The longest time in seconds for which a job sleeps in its worker, if a scheduler could enqueue it again instead: for a
+new job, and for a job that a scheduler has already enqueued again.
 """
 
 _LONGEST_IN_PLACE = 10.0
@@ -81,7 +81,7 @@ register_wrapper(carried_call)
 
 def run(text: str, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """
-    Run a job that carries limits, for serializers that support plain data only. Jobs name this function; do not call
+    Run a job that carries limits, for serializers that support only plain data. Jobs name this function; do not call
     it.
     """
     return carried_call(import_function(name))(*args, **kwargs)
@@ -189,7 +189,7 @@ def _relayed(job: Any, limiter: Limiter) -> RelayedWait | None:
     if is_first_to_log(job.connection, f"other-store:{job.origin}", _WARN_EVERY):
         _log.warning(
             "The waker of queue %r (`throttlekit wake`) listens at the store %s, and the workers use %s: denied jobs "
-            "return after an estimated delay. Start it with the store of the workers: --url.",
+            "return after an estimated delay. Start the waker with --url and the store of the workers.",
             job.origin, waker.store or "(none)", limiter.store_address or "(none)",
         )  # fmt: skip
     return None
@@ -226,8 +226,8 @@ def _promote_due(job: Any) -> None:
 def _warn_of_no_promoter(job: Any) -> None:
     if is_first_to_log(job.connection, f"no-promoter:{job.origin}", _WARN_EVERY):
         _log.warning(
-            "No process takes delayed jobs out of queue %r: a job that a limit denies waits in its worker for up to "
-            "%.0f s at a time, and loses its position in the queue. Start one worker with --with-scheduler, or workers "
-            "with --worker-class throttlekit_rq.ThrottledWorker.",
+            "No process enqueues the scheduled jobs of queue %r: a job that a limit denies waits in its worker for up "
+            "to %.0f s at a time, and loses its position in the queue. Start one worker with --with-scheduler, or "
+            "workers with --worker-class throttlekit_rq.ThrottledWorker.",
             job.origin, _LONGEST_IN_PLACE,
         )  # fmt: skip

@@ -40,12 +40,12 @@ def options_of(job: Any, of_queue: Iterable[Limit] = ()) -> Declared | None:
     """
     The limits of *job*, with the limits *of_queue* that its worker has for the queue. None: it has no limit.
 
-    If several limits have the same name, the one of the function is used, otherwise the worker's one for the queue,
-    otherwise the one that the job carries. So a program that may only enqueue cannot replace a limit.
+    If several limits have the same name, the function's one is used; otherwise the worker's limit for the queue;
+    otherwise the one that the job carries. So a program that can only enqueue jobs cannot replace a limit.
 
     Raises:
         ConfigurationError: The job carries options that cannot be read, or `configure(own_limits=False)` refuses them.
-        Exception: What RQ raises for a function that cannot be import_function.
+        Exception: The error that RQ raises for a function that cannot be imported.
     """
     function, text = _function_and_text(job)
     declared: Declared = getattr(function, DECLARED, _NOTHING)
@@ -55,7 +55,7 @@ def options_of(job: Any, of_queue: Iterable[Limit] = ()) -> Declared | None:
     if text is not None:
         if not settings().own_limits:
             raise ConfigurationError(
-                "the job carries its own limits, and configure(own_limits=False) allows only those of functions and of "
+                "the job carries its own limits, but configure(own_limits=False) allows only those of functions and of "
                 "configure(queues=…)"
             )
         given, own_given, of_queue_given = _read(text)

@@ -15,11 +15,11 @@ _ANNOUNCE_EVERY = 1.0
 
 class Promoter:
     """
-    Enqueues due jobs, and announces in Redis that this queue has a process for that.
+    Enqueues due jobs, and announces in Redis that it does this for the queue.
 
     Args:
         connection: The Redis of the queues.
-        idle: Whether to announce as well that this process has no job to run.
+        idle: Whether to announce also that this process has no job to run.
 
     Attributes:
         look_at: The time of its next check, by the monotonic clock.

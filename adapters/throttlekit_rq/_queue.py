@@ -59,12 +59,12 @@ class _Described(Job):
 
 class ThrottledQueue(Queue):
     """
-    A queue whose enqueue calls accept `throttle=[…]`: limits that the job carries, and that any worker applies.
+    A queue whose enqueue methods accept `throttle=[…]`: limits that the job carries, and that every worker applies.
 
     `enqueue`, `enqueue_call`, `enqueue_at`, `enqueue_in`, `prepare_data` and `create_job` accept
 
-    * `throttle`: a limit or several, which replace those of the job's function; with `[]` or None, the job has none
-      of them. Keys and costs are computed here, so this call raises their errors.
+    * `throttle`: one or more limits, which replace those of the job's function; `[]` or None removes those. Keys and
+      costs are computed in this call, so it raises their errors.
     * `throttle_max_wait`: how long the job may wait in total, in seconds, from its first denial.
     * `throttle_on_429`: which of the job's limits, given itself or by its name, is paused when its body raises
       `throttlekit.RateLimited` without naming one. Default: the one that its function declares, otherwise all except
@@ -74,13 +74,13 @@ class ThrottledQueue(Queue):
     `func_name` is `throttlekit_rq.run`; the description is still the user's.
 
     Args:
-        limiter: Registers the limits' names, so that two definitions of one name raise an error at once. Jobs do not
-            carry it: workers have their own limiter.
-        throttle: Limits for all jobs that are enqueued here, in addition to the jobs' own.
+        limiter: It only registers the names of limits, so that two definitions of one name raise an error at once.
+            Workers decide with their own limiter.
+        throttle: Limits for all jobs that this object enqueues, in addition to the jobs' own.
         on_429: Which of them a 429 pauses, if neither the enqueue call nor the function names one.
 
     Raises:
-        ConfigurationError: A value can never work, where it is given.
+        ConfigurationError: A value can never work. The call that gets the value raises it.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class ThrottledQueue(Queue):
         return job  # type: ignore[no-any-return]
 
     def _give(self, job: Any, function: Any, given: dict[str, Any]) -> None:
-        """Put the options *given* with *job*, and the queue's limits, into it."""
+        """Store the queue's limits, and the options *given* in the enqueue call, in *job*."""
         own = JobOptions.read(given.get(THROTTLE), max_wait=given.get(MAX_WAIT), limiter=self._limiter)
         limits = own.limits if THROTTLE in given else None
         described = _Described(
@@ -173,7 +173,7 @@ def _check_options(made: type, options: Iterable[str]) -> None:
     """
     bases = made.__mro__[made.__mro__.index(ThrottledQueue) :]
     if bases[1] is not Queue:
-        return  # a class between ThrottledQueue and Queue may have options of its own
+        return  # a class between ThrottledQueue and Queue may have more options
     known = {"async", *signature(untyped(Queue).__init__).parameters, *signature(ThrottledQueue.__init__).parameters}
     if name := max(_OF_DJANGO_RQ.intersection(options), default=None):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""RQ's own concurrency limit (`rate_limit=`, since RQ 3): a job that waits for throttlekit holds no slot of it."""
+"""RQ's own concurrency limit (`rate_limit=`, since RQ 3): a job that waits for throttlekit holds none of RQ's slots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def give_slot_back(job: Any, pipeline: Any) -> None:
 def keep_slot(job: Any) -> None:
     """
     Prevent RQ from releasing the slot of *job* after the transaction that puts it back: by then the job may be in its
-    queue again, with a new slot. RQ releases the slot of each job whose object is neither queued nor started.
+    queue again, with a new slot. RQ releases a job's slot if its object has neither status "queued" nor "started".
     """
     job._status = JobStatus.QUEUED
 

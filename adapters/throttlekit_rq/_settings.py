@@ -35,7 +35,7 @@ class Settings:
 
 
 class _Process:
-    """The settings of this process, and the limiters it has made for itself, by URL."""
+    """The settings of this process, and the limiters that it has created, by URL."""
 
     settings = Settings()
     made: dict[str, Limiter] = {}  # noqa: RUF012  one a process is meant
@@ -60,14 +60,14 @@ def configure(
             Redis of the job's queue.
         queues: Limits for every job of a queue, by the queue's name, in addition to the jobs' own limits.
             Only throttlekit's worker classes apply them: a stock worker starts jobs without checking them.
-        max_wait: How long a job may wait in all, in seconds, from its first denial. The `throttle_max_wait` of an
+        max_wait: How long a job may wait in total, in seconds, from its first denial. The `throttle_max_wait` of an
             enqueue call replaces it for its job. Default: no limit.
-        max_deferrals: How often a job may be denied. Default: any number of times.
-        on_waited_too_long: What happens to a job that exceeds one of them: "fail" fails it with `WaitedTooLong`,
-            whatever its `Retry`; "drop" cancels it; "run" runs it uncharged, **beyond the limit**.
-        max_inline_wait: The longest wait, in seconds, that a stock worker sleeps in place; 0: it never does. It never
-            sleeps for longer than 0.05, or 1.25 for a job that RQ's own scheduler has returned,
-            because RQ's scheduler checks once a second.
+        max_deferrals: How often a job may be denied. Default: no limit.
+        on_waited_too_long: What happens to a job that exceeds one of these: "fail" fails it with `WaitedTooLong`,
+            even if it has a `Retry`; "drop" cancels it; "run" runs it uncharged, **beyond the limit**.
+        max_inline_wait: For how many seconds at most a stock worker sleeps instead of putting a denied job back; 0:
+            never. If RQ's scheduler can enqueue the job again, it sleeps at most 0.05 s, or 1.25 s for a job that the
+            scheduler has already enqueued again, because the scheduler checks only once a second.
         own_limits: Whether jobs may carry limits, a `throttle_max_wait` or a `throttle_on_429` of their own, from an
             enqueue call or a `ThrottledQueue(throttle=…)`. False: a job that carries any fails with
             `ConfigurationError`.
@@ -100,7 +100,7 @@ def limiter_for(connection: Any) -> Limiter:
     The limiter of this process for jobs whose function names no limiter.
 
     Raises:
-        ConfigurationError: $THROTTLEKIT_URL cannot be read, or the limiter cannot be made from *connection*.
+        ConfigurationError: $THROTTLEKIT_URL is not a valid URL, or no limiter can be created from *connection*.
     """
     if _Process.settings.limiter is not None:
         return _Process.settings.limiter
@@ -128,7 +128,7 @@ def _url_of(connection: Any) -> str:
         return f"unix://{identity}{options['path']}?db={database}"
     if "host" not in options:
         raise ConfigurationError(
-            "a limiter cannot be made from this worker's connection (no host: Sentinel or Cluster?): "
+            "a limiter cannot be created from this worker's connection (no host: Sentinel or Cluster?): "
             f"name one with throttlekit_rq.configure(Limiter(…)), or set {_URL}"
         )
     tls = issubclass(pool.connection_class, _tls_connections(pool.connection_class))

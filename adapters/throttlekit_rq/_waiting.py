@@ -37,7 +37,7 @@ _PROMOTE = throttlekit_lua.script("rq_promote")
 def read_record(job: Any) -> Record:
     """Read what denials have stored in *job* since it was enqueued."""
     record = None
-    if job.enqueue_at_front:  # a denial sets it, so most jobs cost no round trip here
+    if job.enqueue_at_front:  # each denial sets it, so for most jobs this needs no round trip
         text, expires = job.connection.hmget(job.key, FIELD, EXPIRES)
         record = Record.read(text, expires, created_at(job))
     return record or Record(job.enqueue_at_front, is_denied=False)
@@ -82,8 +82,8 @@ def deny(
     Put *job* back, with the delay of *outcome*.
 
     Args:
-        by_ticks: Whether one of RQ's schedulers enqueues it again, which checks once a second.
-        at_end: Put it at the end of its queue at once, without a delay.
+        by_ticks: Whether one of RQ's schedulers enqueues it again: these check once a second.
+        at_end: Whether to put it at the end of its queue at once, without a delay.
         shown: The entry for its meta, from `shown_of`; None: keep its meta.
         pipeline: The transaction with which the worker ends a job that has begun. None: the job has not begun, and is
             put back at once.
@@ -118,13 +118,13 @@ def deny(
     elif pipeline is None:
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:
-        pipeline.eval(_DENY, len(keys), *keys, *arguments)  # in full: a transaction cannot answer NOSCRIPT
+        pipeline.eval(_DENY, len(keys), *keys, *arguments)  # with its text: no second try after NOSCRIPT
         mark_denied(job, queued=at_end)
 
 
 def shown_of(job: Any, outcome: Deferred, waited: Waited | None = None) -> dict[str, Any] | None:
     """
-    The entry `FIELD` in the meta of *job* while it waits. None: it was not decided, because of an error.
+    The entry `FIELD` in the meta of *job* while it waits. None: an error prevented a decision.
 
     Args:
         waited: How it has waited, including this denial. None: continue from its present meta.
@@ -164,7 +164,7 @@ def cancel(job: Any, pipeline: Any = None) -> None:
 
 
 def clear_deferral(job: Any, record: Record) -> None:
-    """Remove what denials have stored in *job*, which runs or ends now, and a copy from a killed worker, if any."""
+    """Remove what denials have stored in *job*, which runs or ends now, and a copy that a killed worker scheduled."""
     if not job.enqueue_at_front:  # as for `read_record`
         return
     job.enqueue_at_front = record.front

@@ -91,7 +91,7 @@ class Given:
         Read what `write` wrote.
 
         Raises:
-            ConfigurationError: *text* is something else, or of another version.
+            ConfigurationError: `write` did not write *text*, or another version did.
         """
         try:
             data = json.loads(text)

@@ -1,4 +1,4 @@
-"""Workers that check the limits of a job before they fork: a denial costs one call of the store, and no fork."""
+"""Workers that check the limits of a job before they fork: a denial costs one call to the store, and no fork."""
 
 from __future__ import annotations
 
@@ -150,12 +150,12 @@ class _Dispatcher:
         except (Exception, SystemExit) as error:
             if of_queue or not settings().own_limits:
                 fail_with(job, error)  # a spawned process does not have these settings, and might run the job
-            return True  # it fails where it runs, like any job of RQ
+            return True  # it fails in its work-horse, like any job of RQ
         if declared is None:
             limiter = settings().limiter
             if limiter is None or not limiter.events.configures_limits:
                 return True
-            declared = Declared(JobOptions())  # plugins may add limits
+            declared = Declared(JobOptions())  # plug-ins may add limits
         try:
             return self._check(job, declared)
         except WaitedTooLong as error:
@@ -311,7 +311,7 @@ def throttled_worker(base: type[_W]) -> type[_W]:
     jobs that are due, unless one of RQ's schedulers has the queue. They start no scheduler, even with
     `with_scheduler=True`.
 
-    The functions of throttled jobs are import_function in the worker itself, not only where they run.
+    The worker process itself imports the functions of throttled jobs, not only the work-horse that runs them.
 
     Raises:
         ConfigurationError: *base* is not a class of RQ workers.

@@ -1,8 +1,8 @@
 """
 The denied messages that a worker process holds, unacknowledged, until the store wakes them.
 
-They wait between the broker and taskiq's receiver. The callback of a denied message ends, so a waiting message does not
-count for `max_async_tasks` or `max_prefetch`.
+They wait between the broker and taskiq's receiver. The receiver's callback of a denied message ends, so the message
+does not count for `max_async_tasks` or `max_prefetch` while it waits.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _Message: TypeAlias = bytes | AckableMessage
 def check_broker(broker: Any) -> None:
     """
     Raises:
-        ConfigurationError: *broker* gives each message to several workers, so a requeued message would run in all.
+        ConfigurationError: *broker* delivers each message to several workers, so a requeued message would run in all.
     """
     kinds = {kind.__name__ for kind in type(broker).__mro__}
     fanout = getattr(getattr(broker, "_exchange", None), "type", None) == "fanout"
     nats = "NatsBroker" in kinds and getattr(broker, "queue", None) is None
     if fanout or nats or kinds & {"PubSubBroker", "PubSubSentinelBroker"}:
         raise ConfigurationError(
-            f"Throttle does not work with a {type(broker).__name__} that gives each message to several workers, "
+            f"Throttle does not work with a {type(broker).__name__} that delivers each message to several workers, "
             "because a message that one of them requeues would run in all: use a stream or a queue"
         )
 
@@ -57,7 +57,7 @@ class Delivered(bytes):
     Attributes:
         confirm: Acknowledges it; None: its broker has no acknowledgements.
         since: When it arrived, by the loop's clock.
-        stream, entry_id: Its stream and its entry; empty: its broker has no streams.
+        stream, entry_id: Its stream and the id of its entry; empty: its broker has no streams.
         task_id: Its id on waitlists; "": not set yet.
         kept: Whether this process holds it, so that the end of its callback must not acknowledge it.
     """
@@ -69,7 +69,7 @@ class Delivered(bytes):
     kept = acked = False
 
     def copy_for_callback(self) -> Delivered:
-        """A copy for a new callback. The callback that was denied can no longer acknowledge the message."""
+        """A copy for a new callback. After this, the callback that was denied cannot acknowledge the message."""
         made = copy.copy(self)
         made.kept = False
         return made
@@ -90,8 +90,8 @@ class Holding(HoldingStream[_Message, Delivered]):
     """Holds the messages of one broker."""
 
     def __init__(self, broker: AsyncBroker, limiter: Limiter, free: Callable[[], int], most: int) -> None:
-        # RabbitMQ's client closes a channel if a stream on it is cancelled while it opens. If a read of a stream of
-        # Redis is cancelled, a message that Redis has sent already is delivered again after the stream's idle time.
+        # RabbitMQ's client closes a channel if a stream on it is cancelled while it opens. If a read from a Redis
+        # stream is cancelled, a message that Redis has already sent is redelivered only after the stream's idle time.
         idle_ms = getattr(broker, "idle_timeout", None)
         is_list = type(broker).listen.__qualname__ == "ListQueueBroker.listen"
         super().__init__(

@@ -53,15 +53,15 @@ class Throttle(TaskiqMiddleware):
     """
     Applies limits to the tasks of a broker: `broker.add_middlewares(Throttle(Limiter("redis://…")))`.
 
-    Add it before tasks are declared, and make one for each broker. `@broker.task(throttle=[limit])` is a task with
-    limits; `throttle_on_429=` and `throttle_max_wait=` are its other options. A denied task waits in its worker
-    process, unacknowledged; it uses no retry, and does not count for `--max-async-tasks`.
+    Add it before tasks are declared, and create one for each broker. `@broker.task(throttle=[limit])` declares a task
+    with limits; its other options are `throttle_on_429=` and `throttle_max_wait=`. A denied task waits in its worker
+    process, unacknowledged. It uses no retry, and does not count for `--max-async-tasks`.
 
     Args:
         limiter: The limiter that decides.
         max_wait, max_deferrals, on_waited_too_long: How long tasks may wait, and what happens to a task that has waited
             for too long: see `throttlekit.adapter.WaitRules`.
-        max_held: How many tasks may wait in one worker process. With this many, it fetches no other tasks.
+        max_held: How many tasks may wait in one worker process. With this many, the process fetches no other tasks.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -110,8 +110,8 @@ class Throttle(TaskiqMiddleware):
         self._declare_all()
         if self.broker.is_worker_process:
             self._throttling.warn_in_memory()
-            # Be the first middleware, so that the others see a task only when it runs. Otherwise retries would count a
-            # deferred task.
+            # Be the first middleware, so that the others see a task only when it runs. Otherwise a retry middleware
+            # would count a deferred task.
             self.broker.middlewares = [self, *(each for each in self.broker.middlewares if each is not self)]
             formatter: Any = self.broker.formatter
             formatter.loads = partial(_note_delivery, formatter.loads)
@@ -147,22 +147,22 @@ class Throttle(TaskiqMiddleware):
         return message
 
     async def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
-        # A broker in memory may run a task within the sender's asyncio task, which continues. If a dependency has
-        # failed, the body did not run, so return what was charged.
+        # A broker in memory may run a task within the sender's asyncio task. That one continues, so `_finish` may be
+        # called much later. If a dependency has failed, the body did not run: return the units now.
         request = _REQUEST.get()
         admitted = None if request is None or request.delivered is not None else request.admitted
         if admitted is not None and (cancel := admitted.cancel()) is not None:
             await self.limiter.threads.carry_through(cancel)
 
     def _finish(self, request: Request, waits: Waiting, _: object) -> None:
-        """End the callback. If no body has run, as after another middleware's error, return what was charged."""
+        """End the callback. If no body has run, for example after another middleware's error, return the units."""
         if request.admitted is not None and (cancel := request.admitted.cancel()) is not None:
             self.limiter.threads.carry_through(cancel)
         if request.delivered is None or not request.delivered.kept:
             waits.waker.done(waits.id or request.message.task_id)
 
     def _free(self) -> int:
-        """How many tasks the worker may begin now."""
+        """How many tasks the worker can start now."""
         places = None if self._receiver is None else self._receiver.sem
         return _MANY if places is None else places._value
 
@@ -182,7 +182,7 @@ class Throttle(TaskiqMiddleware):
         return self._holding.listen()
 
     def _check_pool(self) -> None:
-        """Find taskiq's receiver, to which no hook gives access, and check that it has no pool of processes."""
+        """Find taskiq's receiver, which no hook receives, and check that it has no pool of processes."""
         found: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), Receiver)]
         self._receiver = next((each for each in found if each.broker is self.broker), None)
         if self._receiver is not None and self._receiver.is_process_pool:

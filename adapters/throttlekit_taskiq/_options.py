@@ -1,4 +1,4 @@
-"""The limits of a task: read where it is declared, written into a message's labels, and read in the worker."""
+"""The limits of a task: read from its declaration, written into a message's labels, and read in the worker."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Options:
 
     def declare(self, task: _Task) -> None:
         """
-        Read the options of *task*, if that is not done, and remove them from its labels, which messages carry as text.
+        Read the options of *task* once, and remove them from its labels: taskiq would send those as text.
 
         Raises:
             ConfigurationError: An option can never work.
@@ -99,7 +99,7 @@ class Options:
         """
         if (message.labels_types or {}).get(THROTTLE) == LabelType.ANY:
             raise ConfigurationError(
-                f"task {message.task_name!r}: its broker has no Throttle, or got it only at its `startup()`, so "
+                f"task {message.task_name!r}: its broker has no Throttle, or got it as late as its `startup()`, so "
                 "throttle= was written into the message as text: add the middleware before the task is declared"
             )
 

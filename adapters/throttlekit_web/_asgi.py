@@ -55,7 +55,7 @@ async def _live(receive: _Receive, send: _Send) -> None:
 
 
 async def _body(receive: _Receive) -> bytes:
-    """The body. Of one that is too long, the begin."""
+    """Return the body. If it is too long, return only the beginning."""
     body, more = b"", True
     while more and len(body) <= MAX_BODY:
         event = await receive()

@@ -1,7 +1,7 @@
 """
-What the page can change.
+The changes that the page can make.
 
-The first response to a request describes the effect. The change is made when the operator confirms that text.
+The first response to a request only describes the effect. The change is made when the operator confirms that text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COUNTS_ON = "Units that were used still count, and waiting jobs keep their orde
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    One change that was requested and is not made yet.
+    One change that was requested, but is not made yet.
 
     Attributes:
         effect: A description of what it does to the fleet.
@@ -146,7 +146,7 @@ def _end_of(rule: Rule, part: str | None) -> str:
         whose = f"every pause of limit {rule.name!r}" if part is None else f"the pause of key {part!r} of {rule.name!r}"
         return (
             f"End {whose} in the whole fleet, set by {rule.by}. Its jobs start again, up to a full burst at once. "
-            "A pause after a 429 stays."
+            "A pause after a 429 does not end."
         )
     if rule.what == "shadow":
         return f"End the shadow mode of limit {rule.name!r} in the whole fleet, set by {rule.by}. It denies jobs again."
@@ -174,7 +174,7 @@ def _check(rule: Rule, known: Known) -> None:
 def text_in(form: Mapping[str, Any], name: str, what: str) -> str:
     """
     Raises:
-        Refused: *form* has no such text, or it is too long. It must be *what*.
+        Refused: *form* has no text with this name, or it is too long. *what* describes the text in the message.
     """
     text = form.get(name)
     if not isinstance(text, str) or not text.strip() or len(text) > 300:

@@ -1,4 +1,4 @@
-"""What the page shows beside `throttlekit_cli.state`: bars of charts, holders of slots. Durations in seconds."""
+"""Data of the page in addition to `throttlekit_cli.state`: bars of charts, holders of slots. Durations in seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 _MAX_TENANTS = 30
 _MAX_CHARTED = 6
-"""As many as a reader can distinguish by their colours."""
+"""A reader can distinguish this many tenants by their colours."""
 
 
 def fleet_data(fleet: FleetState) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def bars_data(bars: Sequence[Bar], of: Range, *, comparable: bool) -> list[list[
 
 def shares_data(steps: Sequence[SharedStep], *, show_keys: bool) -> dict[str, Any]:
     """
-    How a limit's units were divided: the tenants that got most in the whole chart, and a row for each bar: its begin,
-    the units of each of these tenants in their order, and those of all others. None: not known.
+    How tenants shared a limit's units: the tenants with the most units in the whole chart, and a row for each bar: its
+    start time, the units of each of these tenants in this order, and the units of all others. None: not known.
     """
     names, _ = largest(sum_of(steps), others=0, most=_MAX_CHARTED)
 

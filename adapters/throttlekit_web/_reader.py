@@ -1,4 +1,4 @@
-"""The responses of the page's data addresses, read from the store in bounded pieces, at most once a second."""
+"""The data for the page's JSON requests, read from the store in bounded pieces, at most once a second."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Reader:
         show_keys: Whether keys are shown in full, and not as digests.
 
     Attributes:
-        addresses: The function for each path, which returns the data for a query. It raises `Refused` for a wrong
-            query, and `StoreUnavailable`.
+        addresses: The function for each path. It returns the data for a query, or raises `Refused` for a wrong query,
+            or `StoreUnavailable`.
     """
 
     def __init__(self, store: Any, *, show_keys: bool) -> None:
@@ -149,12 +149,12 @@ class Reader:
         return self._fresh(("fleet", order), read)
 
     def _record(self, rows: Sequence[LimitState]) -> None:
-        """Add to the history how many jobs wait, once in a while: no worker knows it."""
+        """Add the number of waiting jobs to the history from time to time: no worker knows it."""
         if time.monotonic() < self._seen_at + _SEEN_EVERY_S:
             return
         self._seen_at = time.monotonic()
         seen = {row.id: Moment(waiting=row.waiting_jobs) for row in rows[:_MAX_SEEN]}
-        with suppress(StoreUnavailable):  # like one that this user may only read
+        with suppress(StoreUnavailable):  # for example, this user may only read
             self._store.commands(report_history(seen, by_reader=True))
 
     def _limit(self, query: dict[str, str]) -> Any:

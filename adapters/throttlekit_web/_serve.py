@@ -27,7 +27,7 @@ def serve(site: Site, host: str, port: int, started: Callable[[int], None]) -> N
         started: Called with the port when connections are accepted.
 
     Raises:
-        ConfigurationError: It cannot listen there.
+        ConfigurationError: It cannot listen on this address and port.
         StoreUnavailable: The store does not answer.
     """
     site.record()
@@ -58,5 +58,5 @@ def _port(server: Any) -> int:
 
 
 def _waitress() -> Any:
-    """waitress has no types."""
+    """Import waitress as Any, because it has no types."""
     return importlib.import_module("waitress")

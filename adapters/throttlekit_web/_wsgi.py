@@ -41,7 +41,7 @@ def serve_wsgi(site: Site) -> _WSGIApp:
 
 
 def _request(environ: dict[str, Any]) -> Request:
-    """The request. Of a body that is too long, it has the begin."""
+    """Return the request. If the body is too long, it contains only the beginning."""
     length = environ.get("CONTENT_LENGTH") or "0"
     size = min(MAX_BODY + 1, int(length[:9])) if length.isascii() and length.isdigit() else 0
     headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name[:5] == "HTTP_"}

@@ -1,9 +1,9 @@
 """
 Every Lua script of throttlekit.
 
-A store's script is composed (`read`) of the common part, one file for each algorithm that it needs, and one file for
-the verb. For `ask`, the fast paths of most grants are added, `one_record` and `at_once`. Each script of the fleet and
-of adapters is one file (`script`).
+`read` builds a script of a store from the common part, one file for each algorithm that the script needs, and one file
+for the verb. The script of the verb `decide` also contains two fast paths, `one_record` and `at_once`: they handle most
+grants. A script of the fleet or of an adapter is one file (`script`).
 """
 
 from functools import cache
@@ -19,7 +19,7 @@ ALGORITHMS = {
     "c": "concurrency",
     "a": "latency",
 }
-"""The file of each algorithm, by its code. That of `a` builds on that of `c`, and comes after it."""
+"""The file of each algorithm, by its code. The file of `a` uses the functions of `c`, so it runs after it."""
 
 _ONE_RECORD = frozenset("tfsl")
 """The algorithms whose state one_record.lua reads and writes."""
@@ -39,7 +39,7 @@ _WAITING = {
 _ALONE = ("wait_clear", "wait_list")
 """Verbs of waitlists that read no claim."""
 
-# Read here and not when first needed: a child that was forked meanwhile would wait for the import system without end.
+# Files are read at import: if a process forks during a later read, its child may wait for the import lock without end.
 _PARTS = {
     part: (files(__name__) / f"{part}.lua").read_text("utf-8")
     for part in (
@@ -61,13 +61,13 @@ _PARTS = {
 
 
 def script(name: str) -> str:
-    """Return the text of the script *name*, which is one file. Call it at import, as above."""
+    """Return the text of the script *name*, which is one file. Call it at import: see `_PARTS`."""
     return (files(__name__) / f"{name}.lua").read_text("utf-8")
 
 
 @cache
 def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
-    """The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all."""
+    """Return the script of *verb* with only the algorithms *codes*: it runs faster than a script with all of them."""
     codes = codes | {"c"} if "a" in codes else codes
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
     texts = [_PARTS[name] for name in algorithms]
@@ -84,8 +84,8 @@ def _head(codes: frozenset[str]) -> list[str]:
 
 def _read_waiting(verb: str, algorithms: list[str], codes: frozenset[str]) -> str:
     """
-    Lua allows 200 local variables in a function, and a function that is made in another one is made sooner. A function
-    of few variables is also called sooner: what comes after `one_record` is a function of its own.
+    Wrap the parts in functions. Lua allows 200 local variables in each, creates nested functions faster, and calls a
+    function with few variables faster. So everything after `one_record` is a function that only runs if needed.
     """
     first = [_PARTS[part] for part in ("claims", *(("at_once",) if verb == "decide" else ()))]
     names = ("slowdown", "waitlist", *_WAITING[verb], verb)

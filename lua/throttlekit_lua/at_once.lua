@@ -1,21 +1,20 @@
 --[[
-  The part of decide.lua that runs before the others: repeat a grant whose answer was lost, or grant at once if nobody
-  waits and nothing is paused or slowed down. Runs after claims.lua.
+  The fast path of decide.lua: if nobody waits and nothing is paused or slowed down, a request is granted here. If the
+  reply to a grant was lost, the same reply is sent again. Otherwise the rest decides. Runs after claims.lua.
 
-  KEYS[5n+1]  besides those of n claims: where a grant is kept for a while, in case its answer is lost; only with an attempt
-
-  ARGV     now, microseconds, if not by the server's clock; but for a caller without a job who waits for any time, "denials
-           caller owner free wait epoch waited early attempt", and the job's id or ""; the claims: see claims.lua
+  KEYS     of n claims: 5 each. KEYS[5n+1], only with an attempt: keeps a grant for a while, in case its reply is lost
+  ARGV     now, microseconds, or "" for the server's clock; "denials caller owner free wait epoch waited early attempt"
+           and the job's id or "" (both left out for a caller without a job and without a longest wait); the claims
            denials, waited: how often the job was denied, and for how long it has waited, as far as its process knows
-           caller: "job", "again", "guest" or "peek"; free: threads besides the one of this request; wait: how long the job will
-           wait, microseconds, or nothing; epoch: of lists that begin now; early: how long before its units come it may
-           be granted; attempt: which attempt of the job this is, or nothing
+           caller: "job"; "again", a job that ran and must wait after a 429; "guest", a caller without a job; or "peek"
+           free: the owner's other free threads; wait: the longest wait, microseconds, or empty; epoch: of new lists
+           early: how long before its units are free the job may be granted; attempt: the attempt of the job, or empty
 
-  Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;waited;wakes": claim, of claims from 0; kept: "claim
-           epoch" or nothing, but of a job that waited and is granted, for each claim "-", or the position that it
-           had and "+" if it had a turn, else "-"; looks: "claim delay" each; waited: "for denials claim", with "-" for a
-           claim that is unknown, or nothing; wakes: "claim delay" each, whose ids follow as texts of their own
+  Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;waited;wakes"; claim: the binding one, from 0
            reason: 0 allowed, 1 exhausted, 2 in line, 3 queue full, 4 paused
+           kept: of a denied job "claim epoch"; of a granted job that waited, for each claim its position and "+" if it
+           had a turn or "-" if not, or only "-" if it had no position; otherwise empty. looks: "claim delay" each
+           waited: "duration denials claim", with "-" for no known claim, or empty. wakes: "claim delay" each; then ids
 ]]
 local head = #ARGV - 3 * math.floor(#KEYS / 5)
 local waited_denials, caller, owner, free, max_wait, epoch, waited_for, early, attempt = match(
@@ -28,7 +27,7 @@ local function answer(reason, binding, retry, kept, looks, waited)
   return format(two .. ' ' .. two .. ';%s;%s;%s;%s', reason, binding - 1, now, retry, uses, kept, looks, waited)
 end
 
--- The answer to the same request, if it was a grant to a job that had waited.
+-- The stored reply to the same request, if that request was a grant to a job that had waited.
 local function answer_before()
   if attempt == '' then return nil end
   local mine, known = owner .. ' ' .. attempt .. ' ', call('GET', KEYS[#KEYS])

@@ -1,17 +1,17 @@
 --[[
-  The claims of a script on waitlists. Runs after common.lua and the algorithms.
+  Reads the claims of a request: each names a limit, a key and a cost. Runs after common.lua and the algorithms.
 
-  KEYS[5i-4 .. 5i]  of claim i: what is taken, and the record, order, entries and tags of its list: see waitlist.lua
-  ARGV              of claim i: "code b;c;mark cost step lead queue tenant", with "~" for the first space if c is more than
-                    one number or no job may wait; size; a
+  KEYS[5i-4 .. 5i]  of claim i: the algorithm's state; record, order, entries, tags of its list: see waitlist.lua
+  ARGV              of claim i: "code b;c;mark cost step lead queue tenant"; size; a. The first space is "~" if c is
+                    more than one number, or if no job may wait
 ]]
 local call, match, sub, concat = redis.call, string.match, string.sub, table.concat
 local unpacked = table.unpack or unpack
--- The numbers in the record of a list, and what they are if they are not stored.
+-- The numbers in the record of a list, and their defaults.
 local FIELDS, UNSET = {'from', 'paused', 'emptied', 'n', 'v', 'look', 'renewed', 'guest'}, {0, 0, 0, 0, 1, 0, 0, 0}
 
--- What the record of claim k has: the numbers in this order, and the epoch, the slowdown and the free threads of an owner,
--- or false. A server that evicts keys may have kept only a part of a list: then all of it is forgotten.
+-- Returns the record KEYS[k + 2]: the numbers of FIELDS, the epoch, the slow-down and the owner's free threads, each
+-- false if it is not stored. If the server has evicted some keys of the list, deletes the others.
 local function read_record(k, owner)
   local record, order, entries = KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
   local there = call('EXISTS', record, order, entries)
@@ -25,7 +25,7 @@ local function read_record(k, owner)
   return {}
 end
 
--- Reads so many claims, whose first argument is ARGV[at], and the records of their lists, for one owner.
+-- Reads a number of claims, from ARGV[at] on, and the records of their lists. The requester is an owner, or "".
 local function read_claims(at, number, requester)
   local found = {}
   for i = 1, number do

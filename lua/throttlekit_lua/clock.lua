@@ -1,7 +1,7 @@
 --[[
-  The head of every script: the clock, and how numbers are written.
+  The first part of every script: the clock, and the format of numbers.
 
-  Every number handed to the server goes through one format: tostring keeps 14 digits, and some servers print 1e+08.
+  Every number sent to the server has this format: tostring keeps 14 digits, and some servers print 1e+08.
 ]]
 local KEPT, RETRY_SPREAD, STALE = 5000000, 60000000, 60000000
 local MOST_TAG, FURTHEST, MOST_EXACT = 9007199254740990, 3155760000000000, 9007199254740992
@@ -13,7 +13,7 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 
--- '%d' takes a third of the time of '%.0f', but cuts off what a long of C with 32 bits cannot hold.
+-- '%d' takes a third of the time of '%.0f', but truncates great numbers on servers where C's `long` has 32 bits.
 local instant = format('%d', now)
 local INTEGER, WIDE = '%.0f', '%016.0f'
 if #instant > 11 then INTEGER, WIDE = '%d', '%016d' end

@@ -1,48 +1,47 @@
 --[[
-  What the scripts of decisions have in common. Runs after clock.lua. Each algorithm adds itself to `algorithms`:
+  The interface that every algorithm implements, and shared arithmetic. Runs after clock.lua.
 
-  read(c)        reads what is stored of claim c, if it can be true; c.stored: something is stored,
-                 c.stale: what is stored cannot be true, and something else was taken in its place,
-                 c.adopted: another rate wrote it, and it is taken as it counts at this one; not where c.as_kept:
-                 then everything stays in the measure of the rate that wrote it
-  there(c)       how many units there are now
-  ready(c, n, at)  the earliest instant from `at` on, not before now, at which c passes once n more units have passed
-                 before it, and no other request comes
-  charge(c)      takes c.size
-  settle(c)      takes c.by more, or gives back, of what was taken at c.granted
-  keep(c)        writes what charge, settle or read changed
-  exhaust(c, at)  sets the state as if one period's units had been used, evenly, up to `at`
-  use(c)         what is used, and until when it counts
-  tight(c, t)    whether a unit that is not taken within t is lost
-  estimates      true if no clock shows when units become free, as for slots: a job may pass before its estimate
-  pace(c)        how long the limit takes, at its rate, to let c pass
-  c.held         a job of its workflow holds the slot already: it takes nothing, and passes whatever waits
+  A claim c has a key, a size (0 only peeks), and three parameters of its algorithm: a, b, c. Each algorithm adds a
+  table to `algorithms`, with these functions:
 
-  Where slots are held until they are given back, there is besides:
+  read(c)        reads the state of claim c, and sets c.stored: there is a state; c.stale: the state is impossible,
+                 and was replaced; c.adopted: it was written at another rate, and was converted to this one. With
+                 c.as_kept it is not converted
+  there(c)       returns how many units are free now
+  ready(c, n, at)  returns the earliest time, not before `at` or now, at which c passes, if n other units pass before it
+  charge(c)      charges c.size
+  settle(c)      corrects the charge of c.granted by c.by units: more if positive, fewer if negative
+  keep(c)        writes the changes of charge, settle or read
+  exhaust(c, at)  sets the state as if the units of one period had been used evenly until `at`
+  use(c)         returns the units in use, and the time at which the limit is full again
+  tight(c, t)    returns whether a unit that is not used within t is lost
+  estimates      true if no clock determines when units become free, as for slots: a job may pass before its estimate
+  pace(c)        returns how long the limit needs, at its rate, for the units of c
+  c.held         true if the workflow of c already holds the slot: c takes no unit, and passes ahead of waiting jobs
 
-  release(c)     gives back what c.c holds; returns whether it held any
-  renew(c)       keeps what c.c holds, or takes what is free; returns whether it holds any now
+  Additional functions, if jobs hold slots and release them:
 
-  Where a claim of one unit has not a size of 1, or not the numbers of c:
+  release(c)     releases the slots of the holder c.c; returns whether it held any
+  renew(c)       renews the lease of the holder c.c, or takes free slots again; returns whether it has slots now
 
-  one(c, one)    makes `one`, a copy of c with a size of 1, a claim of one unit
+  If a claim of one unit does not have a size of 1, or has other parameters:
 
-  Where the number of slots in use adapts:
+  one(c, one)    turns `one`, a copy of c with a size of 1, into a claim of one unit
 
-  drop(c, at)    what was granted at `at`, or nil, ended badly; returns whether that changes anything
+  If the number of slots adapts to latency:
 
-  A claim c has its key, its size (0 only looks) and three numbers of its algorithm: a, b, c.
+  drop(c, at)    reports the failure of a job that was granted at `at`, or nil; returns whether the state changed
 ]]
 local function whole(x) return format(INTEGER, x) end
 local function ttl(last) return whole(max(1, ceil((last - now + KEPT) / 1000))) end
 
--- x / y rounded up. In doubles a quotient of great numbers may be a whole one that it is not.
+-- x / y, rounded up. With doubles, the quotient of great numbers may be rounded to a whole number before ceil sees it.
 local function quotient(x, y)
   local rest = math.fmod(x, y)
   return (x - rest) / y + (rest > 0 and 1 or 0)
 end
 
--- The time of n units, n × over / under, rounded up: exact also where n × over is more than a double holds exactly.
+-- The time of n units, n × over / under, rounded up. It is exact even if a double cannot represent n × over exactly.
 local function time_of(n, over, under)
   if n * 1.0 * over <= MOST_EXACT then return quotient(n * over, under) end
   local rest, part = math.fmod(n, under), math.fmod(over, under)

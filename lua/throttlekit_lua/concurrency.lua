@@ -1,12 +1,12 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/concurrency.py. Code c.
-  a, b, c  amount, lease, microseconds, and the holder: its name ends in "*" and its slots, if it has more than one, and
-           in "#" if it is a workflow, whose slot stays; a lease of 0 releases it
-  Key      sorted set: each holder by the end of its lease; ":mean", ":granted" and ":lease", the longest of
-           them, by minus their value; and so ":extra", the slots beyond one of each holder in the set, if there are any
+  A number of slots. Mirrors throttlekit/_core/algorithms/concurrency.py. Code c.
+  a, b, c  amount; lease, microseconds (0 releases a workflow's slot); and the holder: its name ends in "*3" if it has
+           3 slots, and in "#" if it is a workflow, which keeps its slot between jobs
+  Key      sorted set. Positive scores: each holder, by the end of its lease. Negative scores are minus a value: ":mean"
+           hold, last ":granted", longest ":lease", and ":extra", the slots of all holders beyond one each, unless 0
 ]]
 local FIRST_HOLD, LEARN, SHORTEST, KEPT = 100000, 4, 1000, 1
-local AT_ONCE = 1000  -- holders that one call renews, or removes: the server serves no other client meanwhile
+local AT_ONCE = 1000  -- most holders that one call changes: the server serves no other client during it
 
 local function pace(c)
   local age = c.granted_at > 0 and now - c.granted_at or 0
@@ -16,7 +16,7 @@ end
 
 local function extra_of(holder) return (tonumber(string.match(holder, '%*(%d+)$')) or 1) - 1 end
 
--- Holders whose leases have ended, the first of them, and their slots beyond one of each.
+-- The first holders whose leases have ended, at most AT_ONCE, and the number of their slots beyond one each.
 local function ended(c)
   local holders, extra = redis.call('ZRANGEBYSCORE', c.key, '(0', whole(now), 'LIMIT', '0', whole(AT_ONCE)), 0
   for _, holder in ipairs(holders) do extra = extra + extra_of(holder) end
@@ -60,7 +60,7 @@ algorithms.c = {
     if c.extra > 0 and c.live > 0 then
       local holders, gone = ended(c)
       c.live = c.live + c.extra - gone
-      if #holders == AT_ONCE then c.adopted = true end  -- there may be more, which count until all these are removed
+      if #holders == AT_ONCE then c.adopted = true end  -- keep() removes these; any others count until then
     end
   end,
   exhaust = function() end,

@@ -2,16 +2,16 @@
   Decide whether every claim may pass, and charge all of them or none. A denied job waits on a list until it is woken.
   Mirrors throttlekit/_core/decide.py. Runs after waitlist.lua.
 
-  Its first parts are one_record.lua and at_once.lua, whose header says what is read, written and returned.
+  The fast paths one_record.lua and at_once.lua run first. The header of at_once.lua documents KEYS, ARGV and the reply.
 ]]
 local SOONEST = 1000
 free, max_wait, early = tonumber(free), tonumber(max_wait), tonumber(early)
--- How long the job has waited, how often it was denied, and the claim on whose list it waits.
+-- waited_for: how long the job has waited; waited_at: the claim on whose list it waits.
 local waited_for, waited_denials, waited_at = waited_for + 0, waited_denials + 0, nil
 
 local late = lateness(owner)
 
--- When c passes if n units pass before it; for a rate, not before a pause ends.
+-- When c passes if n other units pass before it; for a rate, not before a pause ends.
 local function ready(c, n) return ready_after(c, n, max(now, c.line.paused)) end
 
 local function look_once(c)
@@ -32,7 +32,7 @@ end
 local function look(c)
   find(c)
   look_once(c)
-  -- If the first job is one that returns after a delay, the next request, of any job, wakes it.
+  -- If the first job is one that its framework returns after a delay, the next request of any job wakes it.
   local o = caller ~= 'peek' and not c.first and head(c.line)
   if o and lateness(o.name) > 0 then
     wake(c)
@@ -59,7 +59,7 @@ local function is_full(c)
   return jobs >= c.queue
 end
 
--- The reason, the number of the binding claim, and an estimate of when the request passes.
+-- Returns the reason, the number of the binding claim, and an estimate of when the request passes.
 local function verdict()
   local binding, retry, waits = nil, now, false
   for i, c in ipairs(claims) do
@@ -102,7 +102,7 @@ local function grant(c, begins)
   if c.entry then pass(list, c.entry) end
 end
 
--- The job's entry in a list, which may be new. If its workflow holds the slot, it takes no unit, and is first.
+-- Returns the job's entry, or a new one. If the job's workflow holds the slot, the entry is first, and costs no unit.
 local function position(c)
   local list = c.line
   if list.epoch == '' then list.epoch = epoch end
@@ -121,7 +121,7 @@ local function position(c)
   return e
 end
 
--- Whether a text is before another one, by its bytes: "<" would use the server's locale.
+-- Compares texts by their bytes: "<" would use the server's locale.
 local function is_before(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = string.byte(one, i), string.byte(other, i)
@@ -130,13 +130,13 @@ local function is_before(one, other)
   return #one < #other
 end
 
--- Whether limit c is scarcer than another one.
+-- Whether limit c is scarcer than another: it has fewer units per second.
 local function is_scarcer(c, than)
   if c.mark ~= than.mark then return c.mark > than.mark end
   return is_before(c.key, than.key)
 end
 
--- When there are units for a job that returns after a delay, if all jobs before it pass.
+-- When a job that its framework returns after a delay may pass, if all jobs ahead of it pass.
 local function comes(c)
   local list = c.line
   if not c.entry then return now end
@@ -146,13 +146,13 @@ local function comes(c)
   return max(now + SOONEST, at, list.paused)
 end
 
--- If a job may return only after its longest wait, it keeps its position, but no other job waits for it.
+-- If the framework may return a job only after its longest wait, it keeps its position, but no other job waits for it.
 local function keep_if_over(c, retry)
   local e = c.entry
   if max_wait and retry - now + late > max_wait and e and e.till then keep(c.line, e, owner, e.till) end
 end
 
--- The retry time of a caller without a position: after those of the callers that were denied before it.
+-- The retry time of a caller without a position: later than those of the callers that were denied before it.
 local function spread(c, retry)
   local list, last = c.line, retry + RETRY_SPREAD
   if list.guest <= last then retry = max(retry, list.guest) end
@@ -176,7 +176,7 @@ local function deny(binding)
   enter(bound.line, position(bound), owner, max_wait and now + max_wait + late)
 end
 
--- The positions of a granted job: if another store then denies the job, they are restored.
+-- The positions of a granted job. If another store then denies the job, wait_return.lua restores them.
 local function positions()
   local texts = {}
   for i, c in ipairs(claims) do texts[i] = c.entry and c.entry.place .. (c.entry.at > 0 and '+' or '-') or '-' end
@@ -186,7 +186,7 @@ end
 local waited, paused = false, false
 for i, c in ipairs(claims) do
   local was = c.record_was
-  paused = paused or (was[2] or 0) - max(0, (was[1] or 0) - now) > now  -- a pause of a later clock begins now
+  paused = paused or (was[2] or 0) - max(0, (was[1] or 0) - now) > now  -- a pause by a clock that was ahead begins now
   local e = job ~= '' and c.record_was.epoch and entry_in(job, call('HGET', c.entries, job)) or nil
   c.entry, waited = e, waited or e ~= nil
   if e then

@@ -1,7 +1,7 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/fixed_window.py. Code f.
+  An amount per calendar window. Mirrors throttlekit/_core/algorithms/fixed_window.py. Code f.
   a, b   amount and period, microseconds
-  c      the zone: its offset from UTC, then "from offset" of each change of its clocks; microseconds
+  c      the time zone: its offset from UTC, then "from offset" for each change of its clocks; microseconds
   Key    "window used"
 ]]
 local MOST_DEBT_UNITS, PARTS = 60, 4096
@@ -23,7 +23,7 @@ local function window_at(c, at)
   return math.floor((at + offset) / c.b), offset
 end
 
--- When a window begins, seen from `at`: also across the next change of the clocks.
+-- When a window begins, as computed at `at`; the clocks may change in between.
 local function window_begin(c, window, at)
   local zone, from, _, offset = zone_of(c), window * c.b, window_at(c, at)
   local begin = from - offset
@@ -33,7 +33,7 @@ local function window_begin(c, window, at)
   return begin
 end
 
--- When a window begins, or first began: before the clocks fell back from it to the one before.
+-- When a window first began: if the clocks are set back across its begin, it begins twice.
 local function window_begun(c, window)
   local zone, from, begin = zone_of(c), window * c.b, window_begin(c, window, now)
   for i = 2, #zone, 2 do
@@ -43,7 +43,7 @@ local function window_begun(c, window)
   return begin
 end
 
--- The window that counts at `at`, what is used in it, and how long it has run.
+-- The current window at `at`, the units used in it, and how long it has run.
 local function counted_at(c, at)
   local window, offset = window_at(c, at)
   if c.last and c.last >= window then return c.last, c.last_used, c.last == window and (at + offset) % c.b end

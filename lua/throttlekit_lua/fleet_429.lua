@@ -1,14 +1,14 @@
 --[[
-  Count the 429s from partners that paused limits. Decides nothing.
+  Count the 429 responses that paused limits. Decides nothing.
 
-  KEYS[1]  hash of each count, by "step limit"; a step is 20 seconds
+  KEYS[1]  hash: the count of each "step limit"; a step is 20 seconds
 
   ARGV[1]  the counts, as JSON: {{limit, count}, …}
 
   Returns  nothing
 
-  Writes   KEYS[1], of the last 15 minutes and with 2000 fields at most. It expires once no step of it is read any more:
-           15 minutes and two steps after the last 429
+  Writes   KEYS[1]: the counts of the last 15 minutes, in at most 2000 fields. It expires 15 minutes and two steps after
+           the last 429, when no reader reads any of its steps
 ]]
 local STEP, LASTS, MOST = 20, 900, 2000
 local function whole(x) return string.format('%.0f', x) end

@@ -1,28 +1,28 @@
 --[[
-  Add counts to the history of limits: what one process decided, or how many jobs a reader saw waiting. Decides nothing.
+  Add counts to the history of limits: a process reports decisions, a reader reports waiting jobs. Decides nothing.
 
-  KEYS[1]    limits that have a history, by when it was last written, to the minute; sorted set, seconds
+  KEYS[1]    sorted set: each limit that has a history, by the minute in which it was last written, in seconds
   KEYS[2]    string of records: in which minutes and hours any process reported
   KEYS[i+2]  string of records: the history of limit i
 
-  A string has 1440 records of a minute, and after them 720 records of an hour, of 32 bytes each. Minute m since 1970 has
-  record m % 1440, and hour h has record 1440 + h % 720. A record that is of an earlier lap is replaced. Its fields, as
-  unsigned integers, each of which keeps its highest value instead of overflowing:
+  A string has 1440 records of minutes, then 720 records of hours, 32 bytes each. Minute m since 1970 has record
+  m % 1440, and hour h has record 1440 + h % 720. A record of an earlier lap is replaced. The fields of a record are
+  unsigned integers, which keep their highest value instead of overflowing:
 
     lap: m / 1440 or h / 720 (16 bits), units (40), granted (28), arrived (28), denied (28), paused (24), 429s (8),
-    rate (36), longest wait in tenths of a second (24), most jobs that waited, and 1 (24)
+    rate (36), longest wait in tenths of a second (24), most waiting jobs plus 1 (24)
 
-  After the records comes the minute in which the string was begun (32): what was before is not known.
+  The last field of the string is the minute in which it was created (32 bits): earlier counts are unknown.
 
-  ARGV[1]    the counts, as JSON: {{units, granted, arrived, denied, paused, 429s, rate, wait, waiting}, …}, of each
-             limit in the order of its key; see throttlekit/fleet/history.py
-  ARGV[2]    "1": a process reports; "0": a reader does
+  ARGV[1]    the counts, as JSON: {{units, granted, arrived, denied, paused, 429s, rate, wait, waiting}, …}, in the
+             order of the keys; see throttlekit/fleet/history.py
+  ARGV[2]    "1" if a process reports, "0" if a reader reports
 
   Returns  nothing
 
-  Writes   KEYS[2] and KEYS[i+2], which expire 30 days after they were last written, and KEYS[1], whose members are the
-           names of these keys: 200 at most. A new limit replaces the one that was silent for longest, and for an hour at
-           least; otherwise it has no history
+  Writes   KEYS[2] and KEYS[i+2], which expire 30 days after the last write, and KEYS[1], which has the names of at most
+           200 of these keys. A 201st limit replaces the one with the oldest report, if that is more than an hour old;
+           otherwise the new limit gets no history
 ]]
 local MINUTES, HOURS, BYTES, KEPT, MOST, SILENT = 1440, 720, 32, 2592000, 200, 3600
 local WIDTHS = {'u16', 'u40', 'u28', 'u28', 'u28', 'u24', 'u8', 'u36', 'u24', 'u24'}
@@ -33,14 +33,14 @@ local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(redis.call('TIME')[1])
 
--- The rate of a record: of two that differ, that it changed.
+-- The rate of a record; CHANGED if it had different rates.
 local function rate_of(known, new)
   new = math.min(new, CHANGED - 1)
   if new == 0 or known == new then return known end
   return known == 0 and new or CHANGED
 end
 
--- The records of now: of the minute and of the hour.
+-- The records of the current minute and hour.
 local minute, hour = math.floor(now / 60), math.floor(now / 3600)
 local RECORDS = {
   {at = minute % MINUTES, lap = math.floor(minute / MINUTES)},
@@ -57,7 +57,7 @@ end
 
 local function add(key, counts)
   if redis.call('EXISTS', key) == 0 then
-    -- The end first, so that it never grows.
+    -- Write the last field first: then the string is not enlarged later.
     redis.call('BITFIELD', key, 'SET', 'u32', whole((MINUTES + HOURS) * BYTES * 8), whole(minute))
   end
   local known, write = redis.call('BITFIELD', key, spread(READ)), {'OVERFLOW', 'SAT'}
@@ -82,7 +82,7 @@ local function add(key, counts)
   if #write > 2 then redis.call('BITFIELD', key, spread(write)) end
 end
 
--- Whether the limit has a history, or gets one now.
+-- Whether the limit has a history, or can get one.
 local function has_room(key)
   local written = tonumber(redis.call('ZSCORE', KEYS[1], key) or nil)
   if not written and redis.call('ZCARD', KEYS[1]) >= MOST then

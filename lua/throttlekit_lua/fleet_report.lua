@@ -1,24 +1,24 @@
 --[[
   Record what one process has decided since its last report. Decides nothing.
 
-  KEYS[1]    keys that were decided on, by when last; sorted set, seconds
-  KEYS[2]    keys for which jobs wait, by when the last of them should pass; sorted set, microseconds; kept for an hour
-             after that, as jobs on a waitlist may wait for longer
-  KEYS[3]    hash of each limit: "seconds definition": when it was last reported, and what it is
-  KEYS[4]    processes, by when each last reported; sorted set, seconds
-  KEYS[5]    jobs that were denied, by when that was reported; sorted set, seconds
-  KEYS[6]    hash of the last decision on each of them
-  KEYS[i+1]  of these 20 seconds: units that passed, by key; sorted set
-  KEYS[i+2]  of these 20 seconds: denials, by key; sorted set
-  KEYS[i+3]  of these 20 seconds: hash of counts, by "code limit" and "code key"; of code w the longest wait, of code r
-             the rate of the limit, -1 if it changed; field "step": the number of the step, which marks it as known
+  KEYS[1]    sorted set: each key that had a decision, by the time of the last one, seconds
+  KEYS[2]    sorted set: each key with waiting jobs, by the estimated time at which the last one passes, microseconds;
+             kept for another hour, because jobs may wait for longer than estimated
+  KEYS[3]    hash: limit -> "seconds definition", with the time of its last report
+  KEYS[4]    sorted set: processes, by the time of the last report, seconds
+  KEYS[5]    sorted set: denied jobs, by the time of the report, seconds
+  KEYS[6]    hash: denied job -> its last decision
+  KEYS[i+1]  of one step, 20 seconds. Sorted set: granted units, by key
+  KEYS[i+2]  of the same step. Sorted set: denials, by key
+  KEYS[i+3]  of the same step. Hash: "code limit" or "code key" -> count. Code w: the longest wait. Code r: the rate of
+             the limit, -1 if it changed. Field "step": the number of the step; without it, the step is unknown
 
   ARGV[1]    the report, as JSON: see throttlekit/fleet/activity.py
 
   Returns  nothing
 
-  Writes   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] and KEYS[6], trimmed to the newest, or the longest, and expiring
-           after an hour without a report; KEYS[i+1], KEYS[i+2] and KEYS[i+3], which expire before the ring reuses them
+  Writes   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] and KEYS[6], trimmed to the newest or longest parts, expiring an
+           hour after the last report; KEYS[i+1], KEYS[i+2] and KEYS[i+3], expiring before a later step uses them
 ]]
 local STEP, STEPS, HOUR, ALIVE = 20, 5, 3600, 15
 local MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = 100000, 10000, 100000, 1000, 10000
@@ -82,7 +82,7 @@ for _, each in ipairs(report.jobs) do
   redis.call('HSET', KEYS[6], each[1], each[2])
 end
 
--- In pieces: a report adds few members, and the server serves no other client while it removes many.
+-- Removes few members per call: the server serves no other client while it removes many.
 local function trim(key, most, last)
   local over = redis.call('ZCARD', key) - most
   if last then over = max(over, redis.call('ZCOUNT', key, '-inf', whole(last))) end

@@ -1,30 +1,29 @@
 --[[
-  Add to the history of how tenants divided the units of limits: what one process granted. Decides nothing.
+  Record how tenants share the units of limits, from the grants of one process. Decides nothing.
 
-  KEYS[1]    limits that have such a history, by when it was last written, to the minute; sorted set, seconds
+  KEYS[1]    sorted set: each limit that has such a history, by the minute in which it was last written, in seconds
   KEYS[i+1]  hash: the history of limit i
 
-  A hash has a record of each of 61 minutes, 145 spans of ten minutes and 181 spans of four hours: one more than a chart
-  has bars, as the oldest is replaced while it may be read. Step n of s seconds since 1970 has field "s:" .. n % size.
-  A record is text: "n others units:tenant units+debt:tenant …". "others" is what the tenants without a name there got.
+  A hash has a record for each of 61 minutes, 145 spans of ten minutes and 181 spans of four hours: one more than a
+  chart has bars, because the oldest may be replaced while a reader reads it. Span n of s seconds since 1970 has the
+  field "s:" .. n % size. A record is text: "n others units:tenant units+debt:tenant …". "others" are the units of all
+  tenants that the record does not name.
 
-  While a step runs, its record names at most 32 tenants. One more replaces that of the least units + debt, whose units
-  are the others' from then on, and the new one begins with this sum as its debt (the algorithm "Space-Saving" of
-  Metwally, Agrawal and El Abbadi, 2005). So each tenant that got more than 1/32 of the units has a name, and its units
-  are at most 1/32 of all too few. When a minute has ended, its record keeps the 8 that got most, and of equals those
-  that are first in it; and it is added to the records of its ten minutes and of its four hours. This is done by the first
-  report in a later minute: until then field "last" is the number of this minute, and readers do the same in memory.
-  throttlekit/fleet/shares.py mirrors `parsed`, `add` and `largest`. Change both, or a step that has ended changes.
+  The record of the current minute names at most 32 tenants. A 33rd replaces the tenant with the least units + debt: the
+  units of that one are added to "others", and the new one starts with this sum as its debt (the algorithm
+  "Space-Saving" of Metwally, Agrawal and El Abbadi, 2005). So each tenant with more than 1/32 of the units is named,
+  and its units are too low by at most 1/32 of all. The first report of a later minute finishes the minute: its record
+  keeps the 8 tenants with the most units (of equals the first), and is added to its ten minutes and its four hours.
+  Until then field "last" is the number of this minute, and readers finish it in memory: throttlekit/fleet/shares.py
+  mirrors `parsed`, `add` and `largest`. Change both. Field "begun" is the minute in which the hash was created.
 
-  Field "begun" is the minute in which the hash was begun.
-
-  ARGV[1]    the counts, as JSON: {{others, {{tenant, units}, …}}, …}, of each limit in the order of its key
+  ARGV[1]    the counts, as JSON: {{others, {{tenant, units}, …}}, …}, in the order of the keys
 
   Returns  nothing
 
-  Writes   KEYS[i+1], which expire 30 days after they were last written, and KEYS[1], whose members are the names of
-           these keys: 50 at most. A new limit replaces the one that was silent for longest, and for an hour at least;
-           otherwise it has no such history
+  Writes   KEYS[i+1], which expire 30 days after the last write, and KEYS[1], which has the names of at most 50 of these
+           keys. A 51st limit replaces the one with the oldest report, if that is more than an hour old; otherwise the
+           new limit gets no such history
 ]]
 local MINUTES, LONGER, RUNNING, NAMED = {60, 61}, {{600, 145}, {14400, 181}}, 32, 8
 local KEPT, MOST, SILENT = 2592000, 50, 3600
@@ -33,8 +32,8 @@ local function whole(x) return string.format('%.0f', x) end
 local now = tonumber(redis.call('TIME')[1])
 local minute = math.floor(now / 60)
 
--- Of step *number* the units of the others, and the tenants: {units, debt, name, position, text}. None if the record is of
--- another step.
+-- Returns the units of the others, and the tenants, each {units, debt, name, position, text}, from the record of span
+-- *number*; 0 and {} if the record is of another span.
 local function parsed(record, number)
   local of, others, rest = string.match(record or '', '^(%d+) (%d+)(.*)$')
   local tenants = {}
@@ -53,7 +52,7 @@ local function written(number, others, tenants)
   return table.concat(parts, ' ')
 end
 
--- The 8 of *tenants* that got most, and the units of the others with the rest.
+-- Keeps the 8 of *tenants* with the most units, and adds the units of the rest to those of the others.
 local function largest(others, tenants)
   table.sort(tenants, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[4] < b[4]) end)
   for i = #tenants, NAMED + 1, -1 do others = others + table.remove(tenants, i)[1] end
@@ -61,7 +60,7 @@ local function largest(others, tenants)
   return others, tenants
 end
 
--- Add the units of *added*, {{tenant, units}, …}, to *tenants*; returns those of the ones that are replaced.
+-- Adds the units of *added*, {{tenant, units}, …}, to *tenants*. Returns the units of tenants that were replaced.
 local function add(tenants, added)
   local known, replaced = {}, 0
   for _, each in ipairs(tenants) do known[each[3]] = each end
@@ -93,7 +92,7 @@ local function add_to(key, ring, number, others, added)
   redis.call('HSET', key, field, written(number, sum, tenants))
 end
 
--- Minute *number* has ended.
+-- Finishes minute *number*, which has ended.
 local function finish(key, number)
   local field = whole(MINUTES[1]) .. ':' .. whole(number % MINUTES[2])
   local others, tenants = largest(parsed(redis.call('HGET', key, field) or nil, number))
@@ -103,7 +102,7 @@ local function finish(key, number)
   for _, ring in ipairs(LONGER) do add_to(key, ring, math.floor(number * 60 / ring[1]), others, added) end
 end
 
--- Whether the limit has such a history, or gets one now.
+-- Whether the limit has such a history, or can get one.
 local function has_room(key)
   local written_at = tonumber(redis.call('ZSCORE', KEYS[1], key) or nil)
   if not written_at and redis.call('ZCARD', KEYS[1]) >= MOST then

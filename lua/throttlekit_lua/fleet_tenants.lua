@@ -1,14 +1,14 @@
 --[[
-  Record what the tenants of shared limits got from one process since its last report. Decides nothing.
+  Record the units that each tenant of a shared limit got since the process's last report. Decides nothing.
 
-  KEYS[i]    of 20 seconds: hash of "units wait weight", by "limit tenant": units that passed, the longest wait of a job
-             in microseconds, the tenant's weight in thousandths
+  KEYS[i]    of one step, 20 seconds. Hash: "limit tenant" -> "units wait weight": granted units, the longest wait of a
+             job in microseconds, the tenant's weight in thousandths
 
   ARGV[1]    the report, as JSON: {{"limit tenant", units, wait, weight}, …}; see throttlekit/fleet/tenants.py
 
   Returns  nothing
 
-  Writes   KEYS[i], which expires before the ring reuses it
+  Writes   KEYS[i], which expires before a later step uses the same key
 ]]
 local STEP, STEPS, MOST = 20, 5, 2000
 local function whole(x) return string.format('%.0f', x) end

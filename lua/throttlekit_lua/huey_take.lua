@@ -1,22 +1,21 @@
 --[[
-  Take the next job for a worker: one that a dead worker had taken, else the first job that was woken, else the first of
-  the queue.
+  Take the next job for a worker: first a job that a dead worker had taken, then the first woken job, then the first job
+  of the queue. Until a limit has decided, KEYS[2] records that the worker holds the job: if the worker dies, another
+  worker takes it. The "hand" identifies such a record.
 
   KEYS[1]  the queue: list, or sorted set by falling priority
-  KEYS[2]  the jobs in workers' hands of which no limit has decided yet, "<hand> <job>": sorted set by when they were
-           taken, microseconds
-  KEYS[3]  those of them that were woken, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
+  KEYS[2]  the jobs that workers hold, "<hand> <job>": sorted set by when they were taken, microseconds
+  KEYS[3]  the woken ones, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
 
-  ARGV[1]    "1" if the queue is a sorted set, else "0"
-  ARGV[2]    after how long in a worker's hand another worker may take a job, microseconds
-  ARGV[3]    the hand: 16 characters, so that two jobs that are equal byte for byte are two members of KEYS[2]
-  ARGV[4]    a job that the worker has got from the queue while it listened, to take it in hand; else ""
+  ARGV[1]    "1" if the queue is a sorted set, otherwise "0"
+  ARGV[2]    after how long another worker may take a job that a worker holds, microseconds
+  ARGV[3]    the hand: 16 characters, so that two jobs with the same bytes are two members of KEYS[2]
+  ARGV[4]    a job that the worker has already popped from the queue; otherwise ""
   ARGV[4+i]  a text: a job that contains it may have limits; "" matches every job
 
-  Returns  {job, hand}; hand: "" if no limit can hold the job; nil: there is none
-
-  Writes   KEYS[2] gets the job, KEYS[1] or KEYS[3] loses it. What is written after a job is removed from the queue was
-           read before: a key of another type is an error while the job is still there.
+  Returns  {job, hand}, with "" as the hand if the job cannot have limits; nil if there is no job
+  Writes   KEYS[2] gets the job, KEYS[1] or KEYS[3] loses it. Each key that the script writes after it removed a job is
+           read before that: if a key has a wrong type, the script fails while the job is still in the queue.
 ]]
 local sorted, time = ARGV[1] == '1', redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -46,7 +45,7 @@ for _ = 1, 100 do
     old = redis.call('RPOP', KEYS[3])
     if not old then break end
   end
-  -- If it is in no hand, another worker took it as that of a dead worker, or it was flushed.
+  -- If it is not in KEYS[2], another worker took it because its worker seemed dead, or the queue was flushed.
   if redis.call('ZSCORE', KEYS[2], string.sub(old, 18)) then
     return take_in_hand(string.sub(old, 18, 33), string.sub(old, 35))
   end
@@ -55,7 +54,7 @@ end
 local job
 if sorted then
   job = redis.call('ZPOPMIN', KEYS[1])[1]
-  job = job and string.sub(job, 9)  -- huey writes the time before each
+  job = job and string.sub(job, 9)  -- huey puts the time before each job
 else
   job = redis.call('RPOP', KEYS[1])
 end

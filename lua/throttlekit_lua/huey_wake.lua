@@ -1,18 +1,18 @@
 --[[
-  Move waiting jobs from huey's schedule to the front of the queue, for the next idle workers. At most 100 a call.
+  Move waiting jobs, at most 100 per call, from huey's schedule to KEYS[3], from which idle workers take jobs first.
 
   KEYS[1]  huey's schedule: sorted set
-  KEYS[2]  the jobs in workers' hands, "<hand> <job>": sorted set by when they were taken, microseconds
-  KEYS[3]  those of them that were woken, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
+  KEYS[2]  the jobs that workers hold, "<hand> <job>": see huey_take.lua
+  KEYS[3]  the woken ones, "<time> <hand> <job>": list; sorted set by falling priority if the queue is one
 
-  ARGV[1]     "1" if the queue is a sorted set, else "0"
+  ARGV[1]     "1" if the queue is a sorted set, otherwise "0"
   ARGV[2i]    the priority of a job
   ARGV[2i+1]  the job
 
-  Returns  how many are in a hand now, also those that were woken before; the others were flushed, or decided on
+  Returns  how many of the jobs are in KEYS[2] now, including those woken before. The others were flushed or decided.
 
-  Writes   KEYS[1] loses these jobs, KEYS[2] and KEYS[3] get them: a worker that is killed with one that it has popped
-           from KEYS[3] does not lose it.
+  Writes   KEYS[1] loses these jobs, KEYS[2] and KEYS[3] get them. KEYS[2] keeps a job if a worker pops it from KEYS[3]
+           and is killed.
 ]]
 local time, found = redis.call('TIME'), 0
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])

@@ -1,9 +1,9 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/by_latency.py. Code a.
-  Mirrors throttlekit/_core/latency.py, which says how many slots are in use. Runs after concurrency.lua.
-  a, b, c  amount, lease, microseconds, and "floor timeout holder"; once read, c.a is how many slots are in use, and c.c
-           the holder
-  Key      as of concurrency.lua, and the numbers that GAUGE names, each by minus its value
+  Slots whose number adapts to the latency of jobs. Mirrors throttlekit/_core/algorithms/by_latency.py. Code a.
+  Also mirrors throttlekit/_core/latency.py, which explains the algorithm. Runs after concurrency.lua.
+  a, b, c  amount; lease, microseconds; and "floor timeout holder". read() sets c.a to the current number of slots, and
+           c.c to the holder
+  Key      the sorted set of concurrency.lua, and each name in GAUGE with minus its value as its score
 ]]
 local FIRST_ROUND, SHORTEST_ROUND, LONGEST_ROUND, EVERY = 16, 32, 4096, 16
 local LONGEST_HOLD, REMEMBERED = 86400000000, 3600000000
@@ -19,7 +19,7 @@ local function slots_of(c)
   return gauge.rounds == EVERY and max(c.floor, math.floor(slots * 7 / 10)) or slots
 end
 
--- A round begins, after one of which `before` slots were in use.
+-- Begins a round with a new number of slots; the last round used `before`.
 local function next_round(c, before, slots)
   local gauge = c.gauge
   gauge.slots = max(c.floor, math.min(c.declared, slots))
@@ -53,7 +53,7 @@ local function judge(c, slots)
   next_round(c, slots, after)
 end
 
--- A hold of so long has ended.
+-- Counts a hold that has ended, and its duration.
 local function measure(c, held)
   c.learnt = true
   if not c.gauge then
@@ -76,7 +76,7 @@ local function measure(c, held)
   if gauge.holds >= math.min(max(shortest, 2 * slots), LONGEST_ROUND) then judge(c, slots) end
 end
 
--- A hold has ended badly. Returns whether that changed anything.
+-- Reduces the slots after a job that failed. Returns whether the state changed.
 local function drop(c, granted)
   local gauge = c.gauge
   if not gauge or granted and gauge.fell <= now and granted < gauge.fell then return false end

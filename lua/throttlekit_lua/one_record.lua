@@ -1,8 +1,8 @@
 --[[
-  The first part of decide.lua, for claims of one record: a bucket, a window or a log. If nobody waits and nothing is paused
-  or slowed down, it grants, answers a peek, or gives a caller without a job a retry time, as the rest of the script
-  would, which takes longer to set up. In any other case it writes nothing, and the rest decides. Runs after clock.lua, and
-  ring.lua if there is a log. KEYS and ARGV are those of at_once.lua.
+  The fastest path of decide.lua, for limits whose state is one value: a bucket, a window or a log. If nobody waits and
+  nothing is paused or slowed down, it grants a request, replies to a peek, or computes the retry time of a caller
+  without a job. The rest of the script would do the same, but takes longer to set up. In any other case this part
+  writes nothing, and the rest decides. Runs after clock.lua, and ring.lua for a log. KEYS and ARGV: see at_once.lua.
 ]]
 local call = redis.call
 local floor, match, sub = math.floor, string.match, string.sub
@@ -13,7 +13,7 @@ do
   local without_job, peeks = caller == '0 g' and (head < 2 or ARGV[head] == ''), caller == '0 p'
   local opens = sub(caller, 1, 2) == '0 '
   local uses, was, rows, binding, passes, pace, after = '', '', (claims > 1 or peeks) and {}, 1, now, 0, 0
-  -- What a grant of the last claim writes, and until when that counts; of a log also where, and its head.
+  -- What a grant writes for the current claim, and until when it counts; for a log also at which place, and its head.
   local text, last, place, top
   for i = 1, claims do
     local at, key, record = head + 3 * i - 2, KEYS[5 * i - 4], KEYS[5 * i - 3]
@@ -25,7 +25,7 @@ do
       asked = (opens or 0) + 0
     end
     if not opens then break end
-    -- When the claim passes; what is used, and until when that counts, before and after the grant.
+    -- When the claim passes; the used units, and when the limit is full; `later`: both of these after the grant.
     local code, ready, used, full, later, b, c = sub(terms, 1, 2), nil, 0, now, nil, nil, nil
     if code == 't ' then
       full = tonumber(call('GET', key) or now)
@@ -62,7 +62,7 @@ do
       end
     elseif code == 'l ' then
       b = match(terms, '%d+') + 0
-      local c = {key = key, all = a <= 256 and (call('GET', key) or '')}  -- a long log is read piece by piece
+      local c = {key = key, all = a <= 256 and (call('GET', key) or '')}  -- a long log is read in pieces
       local begins = get(c, 0, 2)
       local ring = #begins == 14 and number(begins, 0) or 0
       local first = ring % a
@@ -73,7 +73,7 @@ do
         ready = (both and size == 1 and number(both, 1) or unit(size - 1)) + b
         if newest > 0 then full = newest + b end
         if full > now then
-          -- The first unit in the window: not before that which was the first when the last one was written.
+          -- Search the first unit in the window. It is at or after the first one at the time of the last write.
           local low, high, n = ring > first and max(0, a - (ring - first) / a) or 0, a - 1, 0
           local some = math.min(8, a - (first + low) % a, high - low)
           local near = get(c, 2 + (first + low) % a, some)

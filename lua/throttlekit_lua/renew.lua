@@ -2,15 +2,15 @@
   Extend leases of slots. Mirrors Algorithm.renew of throttlekit/_core/algorithms/concurrency.py. Runs after common.lua
   and the algorithm.
 
-  KEYS[i]     the holders of limit i
+  KEYS[i]     lease i: the state of its limit
 
-  ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
+  ARGV[1]     now, microseconds; "" for the server's clock (tests pass a number)
   ARGV[4i-2]  lease i: code of its algorithm
-  ARGV[4i-1]  lease i: a, b and c of its algorithm; c is the holder
+  ARGV[4i-1 .. 4i+1]  lease i: a, b and c of its algorithm; c is the holder
 
-  Returns  of each lease, 1 if its holder has a slot now; else 0
+  Returns  for each lease, 1 if its holder has a slot now; otherwise 0
 
-  Writes   KEYS[i], expiring a grace time after the last lease
+  Writes   KEYS[i], which expires shortly after its last lease ends
 ]]
 local reply = {}
 for i = 1, #KEYS do

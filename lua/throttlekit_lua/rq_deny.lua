@@ -1,5 +1,5 @@
 --[[
-  Put a denied job back: among its queue's scheduled jobs, or at the end of its queue if no process takes those out.
+  Put a denied job back: among its queue's scheduled jobs, or at the end of its queue if no process promotes these.
 
   KEYS[1]  the job: hash
   KEYS[2]  its queue's scheduled jobs: sorted set by the time to return, seconds since the epoch
@@ -11,19 +11,19 @@
   ARGV[1]  the job's id
   ARGV[2]  delay, microseconds; "" puts it at the end of its queue
   ARGV[3]  the record that the job carries until its next request: text
-  ARGV[4]  "1" if the worker counts this denial as a failed job, which is undone here; else "0"
-  ARGV[5]  when the job expires, milliseconds, if an earlier denial noted it; else ""
-  ARGV[6]  when it was enqueued, milliseconds; else ""
-  ARGV[7]  "1" if RQ's scheduler returns it, else "0". The scheduler takes all jobs that are due by a whole second
-           at once, and puts one after the other at the front of the queue, which reverses them. So the times within
-           a second are mirrored here, and the jobs come out in order.
-  ARGV[8]  its meta, as its serializer writes it, with what it waits for; "" leaves it as it is
+  ARGV[4]  "1" if the worker has counted this denial as a failed job: then the script corrects the count; otherwise "0"
+  ARGV[5]  when the job expires, milliseconds, if an earlier denial stored it; otherwise ""
+  ARGV[6]  when it was enqueued, milliseconds, or ""
+  ARGV[7]  "1" if RQ's scheduler enqueues it again, otherwise "0". Once a second, the scheduler pushes all due jobs to
+           the front of the queue, one after the other, which reverses their order. So the script mirrors the times
+           within each second: 7.2 s becomes 7.8 s. The jobs then run in the right order.
+  ARGV[8]  the job's new meta, serialized, which shows what it waits for; "" does not change it
 
-  Returns  1 put back, 0 the job is gone, -1 it was cancelled
+  Returns  1 if the job was put back, 0 if it no longer exists, -1 if it was cancelled
 
-  Writes   KEYS[3] loses the job. KEYS[6] loses a failure. KEYS[1] gets its new status, what it carries, and
-           its old expiry: a denial does not prolong a job's ttl. KEYS[2] or KEYS[4] gets the job; with
-           KEYS[2], KEYS[5] gets the queue. KEYS[1] of a job that is gone or cancelled is left alone.
+  Writes   KEYS[3] loses the job. KEYS[6] counts one failure less. KEYS[1] gets the new status, the record, and its old
+           expiry: a denial does not prolong a job's ttl. KEYS[2] or KEYS[4] gets the job. If KEYS[2] does, KEYS[5]
+           gets the queue. If the job was deleted or cancelled, KEYS[1] is not changed.
 ]]
 local function whole(x) return string.format('%.0f', x) end
 local time = redis.call('TIME')
@@ -41,7 +41,7 @@ local ttl = tonumber(redis.call('HGET', KEYS[1], 'ttl') or nil)
 if ttl then
   local expires, now_ms = tonumber(ARGV[5]), now / 1000
   if not expires then
-    -- Running a job removes its key's expiry, so its ttl may have to be counted from when it was enqueued.
+    -- RQ removes a key's expiry when it runs the job. Then the ttl is counted from the time of its enqueueing.
     local left = redis.call('PTTL', KEYS[1])
     expires = left > 0 and now_ms + left or (tonumber(ARGV[6]) or 0) + ttl * 1000
     if expires <= now_ms or expires > now_ms + ttl * 1000 then expires = now_ms + ttl * 1000 end

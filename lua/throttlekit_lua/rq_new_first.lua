@@ -1,11 +1,11 @@
 --[[
-  Put the first job of a queue that no limit has denied to its front.
+  Move the first job that no limit has denied yet to the front of its queue.
 
   KEYS[1]  the queue: list
 
-  ARGV[1]  what the keys of jobs begin with
+  ARGV[1]  the prefix of the keys of jobs
 
-  Returns  whether there is one among the first MOST
+  Returns  1 if such a job is among the first MOST of the queue, otherwise 0
 
   Writes   KEYS[1]
 ]]

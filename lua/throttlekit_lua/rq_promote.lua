@@ -1,27 +1,27 @@
 --[[
-  Put scheduled jobs of one queue into the queue: those that are due, or those that a limit has woken.
+  Promote scheduled jobs of one queue: move them into the queue, because they are due or because a limit woke them.
 
   KEYS[1]    the lock that RQ's scheduler holds for the queue
-  KEYS[2]    the queue's scheduled jobs: sorted set by the time to return, seconds since the epoch
+  KEYS[2]    the queue's scheduled jobs: sorted set by their due time, seconds since the epoch
   KEYS[3]    the queue: list
   KEYS[3+i]  job i: hash
 
-  ARGV[1]    now, as RQ writes times: text
-  ARGV[2]    "" if only jobs that are due go into the queue. Otherwise the jobs were woken, and go to its front, due or
-             not: the id of the job that was woken before them, or "-". If that is among the first MOST of the queue, they
-             go behind it
-  ARGV[2+i]  job i: its id; the first one is to run first
+  ARGV[1]    now, in RQ's format: text
+  ARGV[2]    "" to promote due jobs. Otherwise the jobs were woken, and go to the front of the queue, due or not: then
+             it is the id of the job that was woken before them, or "-". If that job is among the first MOST of the
+             queue, they go directly behind it
+  ARGV[2+i]  job i: its id; the first one runs first
 
-  Returns    how many were put into the queue, and how many will make no request: they are gone, cancelled, or have begun
+  Returns    how many jobs were promoted, and how many will make no request: deleted, cancelled, or already started
 
-  Writes     KEYS[2] loses them. KEYS[3] gets them. Of those that are due: jobs that the user scheduled, at its end, or at
-             its front if they ask for it, as with RQ's scheduler; and one that a limit denied, at its front, and no job
-             after that: the worker that promotes takes it at once.
-             KEYS[3+i] gets its new status; if the user scheduled it, its ttl.
-             If one of RQ's schedulers has the queue, due jobs are left to it, and so are woken jobs that are due within
-             SOON seconds: the scheduler may be about to enqueue them, and does not look whether somebody else has.
-             A job with RQ's own limit takes a slot of it, or goes to those that wait for one, in RQ's own keys: the
-             set rq:rl-keys, the hash rq:rl:<key>, the sorted sets rq:rl:<key>:allowed and rq:rl:<key>:rate_limited.
+  Writes     KEYS[2] loses the jobs, KEYS[3] gets them. KEYS[3+i] gets its status; if the user scheduled it, its ttl.
+             A due job that the user scheduled goes to the end of the queue, or to its front if its options say so, as
+             with RQ's scheduler. A due job that a limit denied goes to the front, and ends the call: the caller, a
+             worker, runs it next.
+             If one of RQ's schedulers has the queue's lock, the script leaves due jobs to it, and also woken jobs that
+             are due within SOON seconds: the scheduler may be about to enqueue them, and would enqueue them twice.
+             A job with RQ's own limit takes a slot of it, or is added to the jobs that wait for one. RQ's keys for it:
+             the set rq:rl-keys, the hash rq:rl:<key>, the sorted sets rq:rl:<key>:allowed and …:rate_limited.
 ]]
 local SOON, MOST = 2, 64
 local time = redis.call('TIME')
@@ -29,7 +29,7 @@ local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local woken, has_scheduler = ARGV[2] ~= '', redis.call('EXISTS', KEYS[1]) == 1
 if has_scheduler and not woken then return {0, 0} end
 
--- RQ's own limit, `rate_limit=`: a job that returns needs a slot of it again, and may have to wait for it.
+-- Takes a slot of RQ's own limit, `rate_limit=`, for a job. Returns true if the job has to wait for one.
 local function waits_for_rq(key, id)
   local own = redis.call('HMGET', key, 'rate_limit_key', 'rate_limit_concurrency')
   local most = own[1] and own[1] ~= '' and tonumber(own[2] or nil)
@@ -69,7 +69,7 @@ local function put_in(i, front)
 end
 
 for i = 1, #ARGV - 2 do
-  if woken then i = #ARGV - 1 - i end -- each goes before the last one
+  if woken then i = #ARGV - 1 - i end -- each is put before the last one
   local id = ARGV[2 + i]
   local due = tonumber(redis.call('ZSCORE', KEYS[2], id) or nil)
   local job = redis.call('HMGET', KEYS[3 + i],

@@ -1,25 +1,25 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/sliding_log.py. Code l.
+  The times of the last units. Mirrors throttlekit/_core/algorithms/sliding_log.py. Code l.
   a, b   amount and period, microseconds
-  Key    numbers (see ring.lua): the place of the oldest unit, and `amount` times as many units as were in the window when
-         the last one was written, or 0, if none was since units were moved; until when more is owed than the log holds,
-         microseconds; and a ring of `amount` instants, microseconds. What is not there yet, or was given back, is 0
+  Key    numbers, see ring.lua. [0] head + amount × count: the index of the oldest unit in the ring, and the units in
+         the window at the last write (0 if units were moved since); [1] until when the window has more units than the
+         log has room for; from [2] on, a ring of `amount` times, microseconds; 0 for a unit not used, or returned
 ]]
-local PIECE = 1000  -- units that are written or moved at once: the server pays far more for one long text
+local PIECE = 1000  -- units per write or move: one long text costs the server far more than several short ones
 
 local function put(c, at, text)
   redis.call('SETRANGE', c.key, whole(7 * at), text)
 end
 
--- The time of group `g` of a log that counts as used up evenly, in `c.groups`, until `c.even`.
+-- The time of group `g`, if all units count as used evenly until `c.even`, in `c.groups` groups.
 local function group(c, g) return math.max(1, c.even - c.b + math.ceil((g + 1) * c.b / c.groups)) end
 
--- The time of the unit that is `i` younger than the oldest: as it is stored, and as it counts.
+-- The time of the unit at index `i`, 0 being the oldest: `kept` as it is stored, `unit` as it counts.
 local function kept(c, i) return c.stale and now or number(get(c, 2 + (c.head + i) % c.a, 1), 0) end
 local function unit(c, i)
   return c.even and math.max(kept(c, i), group(c, math.floor(i * c.groups / c.a))) or kept(c, i)
 end
--- The first unit, of those from `low` to before `high`, that is later than `at`; `high` if none is.
+-- The first index in [low, high) whose unit is later than `at`, or `high`.
 local function later(c, at, of, low, high)
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -29,7 +29,7 @@ local function later(c, at, of, low, high)
 end
 local function count_until(c, at) return later(c, at, unit, 0, c.a) end
 
--- The bytes of the `n` units from the `i`th on, around the end of the ring; and what writes such bytes there.
+-- `units` reads the bytes of `n` units from index `i` on, and `write` writes such bytes, across the end of the ring.
 local function units(c, i, n)
   local at = (c.head + i) % c.a
   local first = math.min(n, c.a - at)
@@ -42,7 +42,7 @@ local function write(c, i, instants)
   if first < #instants then put(c, 2, string.sub(instants, first + 1)) end
 end
 
--- Writes one instant over the `n` units from the `i`th on. The youngest first: the key has its full length at once.
+-- Sets `n` units from index `i` on to one time. It starts with the last: so the key grows to its full length only once.
 local function fill(c, i, n, instant)
   local piece = string.rep(bytes(instant), math.min(n, PIECE))
   while n > 0 do
@@ -52,7 +52,7 @@ local function fill(c, i, n, instant)
   end
 end
 
--- Writes such a log: of each group those units that it makes later. The others are later already.
+-- Writes the times of the groups to all units whose own time is earlier.
 local function write_all(c)
   for g = c.groups - 1, 0, -1 do
     local first, past = math.ceil(g * c.a / c.groups), math.ceil((g + 1) * c.a / c.groups)
@@ -97,7 +97,7 @@ algorithms.l = {
     local last = count_until(c, c.granted)
     if last == 0 or unit(c, last - 1) + c.b <= now then return false end
     if c.stale then write_all(c) end
-    -- Older units move up, and the oldest places become free.
+    -- Move older units to the places of the returned ones, so that the oldest places become free.
     local back = math.min(-c.by, last)
     local empty = later(c, 0, kept, 0, last - back)
     local older = last - back - empty

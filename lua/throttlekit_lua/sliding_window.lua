@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/sliding_window.py. Code s.
+  Two counters, of which the older one expires. Mirrors throttlekit/_core/algorithms/sliding_window.py. Code s.
   a, b, c  amount, period and step, microseconds
   Key      "window before used"
 ]]
@@ -12,7 +12,7 @@ end
 -- Units that count at `at`.
 local function units_at(c, window, before, used, at)
   local left = c.steps - math.floor(math.max(0, at - window * c.b) / c.c)
-  -- before * left / c.steps, in two parts: another rate may have written more than is exact as one product.
+  -- before * left / c.steps, in two parts: at another rate, `before` may be too large for one exact product.
   local high = math.floor(before / 1024)
   local part = math.floor(high * left / c.steps)
   local rest = (high * left - part * c.steps) * 1024 + before % 1024 * left
@@ -20,7 +20,7 @@ local function units_at(c, window, before, used, at)
 end
 local function units_of(c) return units_at(c, c.window, c.before, c.used, now) end
 
--- When, from `at` on, of units that fade in the window that begins at *begin*, less than *room* + 1 are left.
+-- The first time from `at` on at which less than `room` + 1 of `fading` units are left. They fade from `begin` on.
 local function faded_at(c, begin, fading, room, at)
   local faded = c.steps + 1 - math.ceil((room + 1) * c.steps / max(1, fading))
   return max(at, begin + math.min(c.b, max(0, faded) * c.c))
@@ -31,7 +31,7 @@ local function settle_to(c, before, used)
   return true
 end
 
--- The window that counts at `at`, what counts of the one before it, and what is used in it.
+-- The current window at `at`, the units of the window before it, and its own units.
 local function counted_at(c, at)
   local window = math.floor(at / c.b)
   if not c.last or c.last < window - 1 then return window, 0, 0 end

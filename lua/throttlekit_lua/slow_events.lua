@@ -1,6 +1,6 @@
 --[[
-  Slow a limit down after a refusal or a report of the service downstream. Mirrors `apply_refusal` and
-  `apply_remaining` of throttlekit/_core/slowdown.py. Runs after slowdown.lua.
+  Slow a limit down after the partner refused a job, or reported its remaining units. Mirrors `apply_refusal` and
+  `apply_remaining` of throttlekit/_core/slowdown.py, which explains the formula. Runs after slowdown.lua.
 ]]
 local function not_slow()
   local slow = {top = ONE, span = 1, floor = ONE}

@@ -1,8 +1,8 @@
 --[[
-  A limit that is slower for a while. Mirrors throttlekit/_core/slowdown.py. Runs after common.lua.
+  For a while, a limit grants units at a lower pace. Mirrors throttlekit/_core/slowdown.py. Runs after common.lua.
 
   line.slow   the slow-down, with the fields of SLOWED; nil if the limit is not slowed down
-  c.pace      the pace of the claim: `each` nanoseconds a unit, `charge` microseconds for the request, `tat`, `last`
+  c.pace      the claim's pace until `last`: `each` nanoseconds per unit, `charge` microseconds for the request, `tat`
 ]]
 local ONE, TOLERANCE, BETA_PART, SAME = 1000000, 250000, 5, 2000000
 local TOP, TOP_BELOW, TOP_PARTS = 19, 18, 20
@@ -25,7 +25,7 @@ end
 
 local function slow_last(slow) return max(slow.back, slow.reported_until) end
 
--- If a clock that was ahead wrote the slow-down, the rest of it begins now. Returns whether that is so.
+-- If a clock that was ahead wrote the slow-down, shifts it so that it begins now. Returns whether it was shifted.
 local function slow_at(slow)
   local later = slow.fell > now or slow.reported_at > now or slow.moved > now
   if slow.fell > now then
@@ -56,7 +56,7 @@ local function read_pace(c)
   c.pace = {each = each, charge = charge, tat = slow.tat, last = slow_last(slow)}
 end
 
--- Like `ready` and `there` of the claim's algorithm, but also at the claim's pace.
+-- `ready_after` and `pace_there` are `ready` and `there` of the claim's algorithm, delayed by the claim's pace.
 local function ready_after(c, n, opens)
   local ready, pace = c.of.ready(c, n, opens), c.pace
   if not pace then return ready end
@@ -73,7 +73,7 @@ local function pace_there(c)
   return math.min(there, math.floor(max(0, now + TOLERANCE - pace.tat) * 1000 / pace.each))
 end
 
--- Charges the request to the pace. Returns the slow-down, if there was one.
+-- Charges the request to the pace. Returns the slow-down before that, or nil.
 local function charge_pace(c)
   local slow = c.line.slow
   local begins = c.begins or now

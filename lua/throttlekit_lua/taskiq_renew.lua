@@ -1,5 +1,5 @@
 --[[
-  Renew messages of a stream that wait in a taskiq worker, so that no other worker takes them.
+  Renew messages that wait in a taskiq worker: reset their idle time, so that no other worker claims them.
 
   KEYS[1]  the stream
 
@@ -7,10 +7,10 @@
   ARGV[2]    the worker's name in it
   ARGV[2+i] message i: its id
 
-  Returns  the ids of those that are this worker's. The others are another worker's by now, or were acknowledged, and
-           nothing is done with them
+  Returns  the ids of the messages that this worker still has. The others belong to another worker now, or were
+           acknowledged: they are not changed.
 
-  Writes   KEYS[1] has the instant of now for the messages, as pending in the group.
+  Writes   KEYS[1]: in the group's pending list, the delivery time of these messages is now.
 ]]
 local ours = {}
 for i = 1, #ARGV - 2 do

@@ -1,10 +1,10 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/gcra.py. Code t.
-  a, b   headroom and capacity, microseconds; sizes are microseconds too
-  c      microseconds of one unit, as a fraction; and for a rate that was set in place of the declared one, the declared
-         one's measure: " capacity over under", where over / under is its unit
-  Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty; "TAT debt capacity over under" if it
-         was written in another measure than the declared one's
+  A token bucket. Mirrors throttlekit/_core/algorithms/gcra.py. Code t.
+  Each rate of a limit has its own measure, a capacity and the time of one unit (over / under), all in microseconds.
+  a, b   headroom and capacity; a claim's size is in microseconds too
+  c      "over/under" of one unit; if live control replaced the declared rate, also " capacity over under" of that rate
+  Key    the TAT, integer microseconds; "TAT debt" if a settled cost left the bucket beyond empty; "TAT debt capacity
+         over under" if the measure is not the declared one
 ]]
 local MOST_DEBT_CAPACITIES, MIN_CUT_US, MOST_DEBT_US = 60, 3600000000, 316224000000000
 
@@ -12,7 +12,7 @@ local function most_debt(capacity)
   return math.min(math.max(MOST_DEBT_CAPACITIES * capacity, MIN_CUT_US), MOST_DEBT_US)
 end
 
--- Microseconds of so many units, rounded up; and how many units so many microseconds hold.
+-- The microseconds of one unit, over / under.
 local function fraction(c)
   if not c.over then
     local over, under = string.match(c.c, '^(%d+)/?(%d*)')
@@ -21,7 +21,7 @@ local function fraction(c)
   return c.over, c.under
 end
 
--- The measure that a text ends in, and whether it is another than the limit's own; nothing if it ends in none.
+-- The measure at the end of a text, or nothing. `other`: it differs from the claim's measure.
 local function measure_in(c, text)
   local capacity, over, under = string.match(text, '^%S* (%d+) (%d+) (%d+)$')
   if not capacity then return end
@@ -31,7 +31,7 @@ local function measure_in(c, text)
   return of
 end
 
--- What a TAT is written with: of the limit's own measure, or of the one that it was kept in.
+-- The measure to store with a TAT; "" if it is the declared one.
 local function mark_of(c)
   if c.as_kept and c.mark_kept then return c.mark_kept end
   local home = measure_in(c, c.c)
@@ -40,7 +40,7 @@ local function mark_of(c)
   return ' ' .. whole(c.b) .. ' ' .. whole(over) .. ' ' .. whole(under)
 end
 
--- The units that are left stay, at most the burst, and so does a debt.
+-- Converts the state to the claim's measure. The bucket keeps its units, at most its burst, or its debt.
 local function adopt(c, from)
   local over, under = fraction(c)
   local left = max(-c.debt, from.capacity - max(0, c.tat - now)) * 1.0
@@ -91,7 +91,7 @@ algorithms.t = {
   charge = function(c)
     if c.ahead and c.place and not c.pace and c.line.paused == 0 then c.idle = max(0, now - (c.tat or now)) end
     c.tat, c.debt = max(c.begins or now, c.tat or 0) + c.size, 0
-    if c.begins then c.debt = max(0, c.tat - now - c.b) end  -- until it begins, the bucket is beyond empty
+    if c.begins then c.debt = max(0, c.tat - now - c.b) end  -- a grant ahead of its time leaves a debt until then
   end,
   settle = function(c)
     if not c.tat and c.by <= 0 then return false end

@@ -1,6 +1,6 @@
 --[[
-  Remove all entries of lists. Their pauses and slowdowns stay. Mirrors throttlekit/_core/wait_control.py. Runs after
-  claims.lua.
+  Remove all entries of lists, but not their pauses and slow-downs. Mirrors throttlekit/_core/wait_control.py. Runs
+  after claims.lua.
 
   KEYS     of each list, its record, order, entries and tags: see waitlist.lua
   ARGV     [1] now

@@ -1,12 +1,12 @@
 --[[
-  Count the jobs that wait on one list, and name the first of them. Mirrors throttlekit/_core/wait_control.py. Runs after
+  Count the jobs that wait on one list, and return the first ones. Mirrors throttlekit/_core/wait_control.py. Runs after
   claims.lua.
 
   KEYS     the order of the list: see waitlist.lua
-  ARGV     [1] now; [2] how many jobs to name
+  ARGV     [1] now; [2] how many jobs to return
 
-  Returns  the number of jobs in the order, of those that were woken, and of owners with jobs in the order; then of each
-           of the first jobs its owner and its id
+  Returns  the number of waiting jobs, of woken jobs, and of owners with waiting jobs; then for each of the first jobs
+           its owner and its id
 ]]
 local order, most = KEYS[1], tonumber(ARGV[2])
 
@@ -17,7 +17,7 @@ local function members(low, high, most) return call('ZRANGEBYLEX', order, low, h
 local reply, first = {count('[o', '(p'), count('[w', '(x'), count('[h', '(i')}, {}
 for i, head in ipairs(members('[h', '(i', most)) do
   local owner = sub(head, 32, string.find(head, '|', 32, true) - 1)
-  -- At least one job of each owner before this one comes before its own.
+  -- At least i - 1 jobs of other owners are ahead of this owner's first one.
   for _, member in ipairs(members('[o' .. owner .. '|', '(o' .. owner .. '}', most - i + 1)) do
     local at = #owner + 3
     local class, number = sub(member, at, at + 17), tonumber(sub(member, at + 18, at + 29))

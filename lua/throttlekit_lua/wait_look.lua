@@ -1,12 +1,12 @@
 --[[
-  Look at one list for an owner: wake jobs, and return its woken jobs. Mirrors throttlekit/_core/decide.py.
+  Look at one list: wake jobs, and return the woken jobs of the owner that looks. Mirrors throttlekit/_core/decide.py.
   Runs after waitlist.lua.
 
   KEYS     of the claim, of one unit: see decide.lua
-  ARGV     [1] now; [2] the owner; [3] its free threads; [4 .. 6] the claim, as in decide.lua; then the ids of its first jobs
+  ARGV     [1] now; [2] the owner; [3] its free threads; [4 .. 6] the claim, as in decide.lua; then its first jobs' ids
 
-  Returns  "owners look epoch;delay ...;again": in how long a process should look, or "-"; the delay of each wake of the
-           owner; how many of the ids the list does not know for it. Then the ids of the wakes, and those
+  Returns  "owners look epoch;delay ...;again": the number of owners; after how long a process should look, or "-"; the
+           delay of each of the owner's wakes; how many of the ids have no entry of this owner. Then the ids of both
 ]]
 local owner, ids = ARGV[2], {unpacked(ARGV, 7)}
 local c = read_claims(4, 1, owner)[1]
@@ -16,7 +16,7 @@ local function look_reply(woken, again, in_us)
   local delays, reply, low = {}, {''}, #owner + 3
   for i, member in ipairs(woken) do
     local in_us = max(0, sub(member, low, low + 15) - now)
-    if in_us > FUTURE then in_us = 0 end  -- a clock that was wrong woke it
+    if in_us > FUTURE then in_us = 0 end  -- a wrong clock wrote it
     delays[i], reply[i + 1] = whole(in_us), sub(member, low + 17)
   end
   for _, id in ipairs(again) do reply[#reply + 1] = id end

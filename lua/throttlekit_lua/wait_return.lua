@@ -1,13 +1,12 @@
 --[[
-  Return what a request was charged here, because another store denied it: its job keeps its position and its turn, and
-  other jobs are woken. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua.
+  Return the units of a request that this store granted and another store denied. The job keeps its position and its
+  turn, and other jobs are woken. Mirrors throttlekit/_core/wait_control.py. Runs after waitlist.lua.
 
   KEYS     of each claim: see decide.lua
-  ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, or "" if it keeps no position, [5] its owner;
-           [6] the epoch of lists that begin now; [7] for how long the job has waited; [8] how often it was denied; the
-           claims, as in decide.lua; then of each claim 4 arguments: when it was charged, or "-" if it was not; until when
-           the limit was in use after that; the position that the job had, or "-"; and for how long its turn counts, or
-           "-"
+  ARGV     [1] now; [2] the number of claims; [3] caller, [4] the job's id, "" if it keeps no position, [5] its owner;
+           [6] the epoch of new lists; [7] for how long the job has waited; [8] how often it was denied; the claims, as
+           in decide.lua; then for each claim 4 arguments: when it was charged, or "-" if it was not; when the limit was
+           to be full again after that; the job's position, or "-"; and for how long its turn counts, or "-"
 ]]
 local number, job, owner, epoch = tonumber(ARGV[2]), ARGV[4], ARGV[5], ARGV[6]
 local since, denials = max(0, now - tonumber(ARGV[7])), tonumber(ARGV[8])
@@ -15,7 +14,7 @@ local claims = read_claims(9, number, '')
 
 local function return_units(c, granted, full)
   local by = c.size
-  -- A full bucket that was not charged would have lost what came since.
+  -- Without the charge, a full bucket would have gained no units since.
   if c.code == 't' then by = by - math.min(by, max(0, now - (full - by))) end
   local charged = {
     key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.c, granted = granted, by = 0 - by, as_kept = true,

@@ -1,11 +1,11 @@
 --[[
-  Correct what was charged, or release slots, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Runs after
-  waitlist.lua.
+  Correct charges to the true cost, or release slots, and wake jobs. Mirrors throttlekit/_core/wait_control.py. Runs
+  after waitlist.lua.
 
   KEYS     of each claim, of one unit: see decide.lua
-  ARGV     [1] now; [2] the number of claims; [3] "settle" or "release"; the claims, as in decide.lua; then of each claim
-           5 arguments: a, b and c of the algorithm that charged it, when it did, and by how much the true cost is
-           greater, in the algorithm's own measure; less if negative
+  ARGV     [1] now; [2] the number of claims; [3] "settle" or "release"; the claims, as in decide.lua; then for each
+           claim 5 arguments: a, b and c of the algorithm that charged it; when it was charged; and the true cost minus
+           the charge, as a size of the algorithm
 ]]
 local number, verb = tonumber(ARGV[2]), ARGV[3]
 local claims = read_claims(4, number, '')

@@ -4,9 +4,9 @@
   KEYS     of each claim: see decide.lua
   ARGV     [1] now; [2] the number of claims; [3] the job's id; the claims, as in decide.lua
 
-  Returns  for each list that has an entry of the job "claim state position delay waited", with the claim from 0, the
-           number of jobs that wait before it, the time until its request passes, estimated, and the time since its first
-           denial
+  Returns  for each list that has an entry of the job, "claim state position delay waited": the claim, from 0; the
+           number of jobs that wait ahead of it; the estimated time until its request passes; and the time since its
+           first denial
 ]]
 local claims, found = read_claims(4, tonumber(ARGV[2]), ''), {}
 for i, c in ipairs(claims) do

@@ -4,28 +4,28 @@
 
   The list of a claim c, c.line, has four keys:
 
-  record   hash: epoch; n (the last number), v, look, renewed (when the time to live was); guest (`next_retry_us` of waitlist.py);
-           paused, from and emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each owner with
-           entries in the order; if none is free, minus the time at which it was last known to listen
-  order    sorted set; all scores are 0, so members are in the order of their bytes. A place is 2 digits of rank, 16 of
-           the tag, and 12 of the number. An entry always has one of the first two members, and some of the others:
+  record   hash: epoch; n (the last number); v; look; renewed (when its expiry was last set); guest (`next_retry_us` of
+           waitlist.py); paused, from, emptied (the pause); slow (see slowdown.lua); p<owner>: the free threads of each
+           owner with waiting entries; if none is free, minus the time at which the owner was last known to listen
+  order    sorted set; all scores are 0, so members are sorted by their bytes. A place is 2 digits of rank, 16 of the
+           tag, and 12 of the number. A waiting entry has member o, a woken one w, and some have others:
              o<owner>|<place>|<id>       it waits
              w<owner>|<at>|<id>          it was woken
-             k<until><kind><cost>|<id>   units are kept for it until then: w, it was woken; l, it was woken, and returns
-                                         after a delay; t, it has a turn
+             k<until><kind><cost>|<id>   units are kept for it until then. Kind w: it was woken; l: it was woken, and
+                                         its framework returns it after a delay; t: it has a turn
              x<until>|<id>               it is removed at that time
              g<workflow>|<place>|<id>    it waits, and belongs to a workflow
-             h<place><owner>|<id>        it is the first entry of its owner in the order
+             h<place><owner>|<id>        it is the first waiting entry of its owner
   entries  hash: id -> "state owner place cost at until step since denials workflow tenant". state: o waiting, w woken,
-           p woken on trial (takes no units), k kept. at: when it was woken for, or until when its turn counts. until:
-           "-" for never. step: what it added to its tenant's finish. since, denials: when the job was first denied, and
-           how often it was denied
-  tags     sorted set: where each tenant's next job would start, if beyond v
+           p woken on trial (no units are kept for it), k kept. at: the time for which it was woken, or the end of its
+           turn. until: when it is removed, "-" for never. step: what it added to its tenant's finish. since: when the
+           job was first denied. denials: how often it was denied
+  tags     sorted set: the start tag of each tenant's next job, if greater than v
 
-  The owner "~1000" has the jobs that their framework returns after a delay, at most 1000 milliseconds late.
+  The owner "~1000" is not a process: it has all jobs that a framework returns after a delay, at most 1000 ms late.
 
-  The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. A set that
-  becomes empty loses its time to live, so members are added before others are removed.
+  The names of an owner and a workflow have no "|" and no space; an id and a tenant may have any bytes. The server
+  deletes an empty set with its expiry, so members are added before others are removed.
 ]]
 local LEAD, PATIENCE, TURN, FUTURE, TRIAL = 30000, 250000, 1000000, 1000000, 1000000
 local SPACING, VOID, WOKEN, KEPT_WAIT = 10000, 20000, 3600000000, 172800000000
@@ -34,7 +34,7 @@ local RENEWED, TO_LIVE = 3600000000, '172800000'
 
 local function wide(x) return format(WIDE, x) end
 
--- How late the jobs of an owner return at most; 0 if it is a process, which wakes them.
+-- How late the jobs of an owner may return; 0 if the owner is a process, which listens for wakes.
 local function lateness(name) return sub(name, 1, 1) == '~' and 1000 * (tonumber(sub(name, 2)) or 0) or 0 end
 
 -- Lists
@@ -42,7 +42,7 @@ local function lateness(name) return sub(name, 1, 1) == '~' and 1000 * (tonumber
 local function open_list(c)
   local was = c.record_was
   local epoch, slow = was.epoch, was.slow
-  -- One constructor: a table that grows field by field is copied again and again.
+  -- One constructor with all fields: a table that grows field by field is copied several times.
   local list = {
     record = c.record, order = c.order, entries = c.entries, tags = c.tags, owned = {}, was = was,
     epoch = epoch or '', slow = slow and slow_in(slow) or nil, from = (was[1] or 0) + 0, paused = (was[2] or 0) + 0,
@@ -70,7 +70,7 @@ local function close_list(list)
     if left == 0 then
       call('DEL', list.record, list.order, list.entries, list.tags)
       list.was, list.owned, list.epoch, list.n, list.v, list.look, list.renewed = {}, {}, '', 0, 1, 0, 0
-    elseif left == 1 then list.renewed = 0 end  -- its keys may have been deleted, and so have lost their time to live
+    elseif left == 1 then list.renewed = 0 end  -- its keys may be new, without an expiry
   end
   local was, idle, renews = list.was, list.epoch == '', false
   local plain = idle and list.from == 0 and not list.slow
@@ -114,13 +114,13 @@ local function owner_of(list, name)
   return o
 end
 
--- The members of a kind that an owner has, and how many.
+-- `own` is the range of an owner's members of one kind; `count` and `members` read a range.
 local function own(kind, name) return '[' .. kind .. name .. '|', '(' .. kind .. name .. '}' end
 local function count(list, low, high) return call('ZLEXCOUNT', list.order, low, high) end
 local function members(list, most, low, high) return call('ZRANGEBYLEX', list.order, low, high, 'LIMIT', '0', most) end
 
--- Whether each free thread of an owner has a wake, or a wake is overdue, or a wrong clock wrote one. Reads how many wakes
--- the owner has, and the time of the first one.
+-- Whether an owner is skipped: each of its free threads has a wake, or a wake is overdue, or a wrong clock wrote one.
+-- Sets the number of its wakes and the time of the first one.
 local function is_skipped(list, o)
   if lateness(o.name) > 0 then return list.skips_late end
   if o.free <= 0 then return true end
@@ -134,7 +134,7 @@ local function is_skipped(list, o)
   return o.woken >= o.free or o.first_wake + PATIENCE <= now or o.first_wake > now + FUTURE
 end
 
--- The owners with entries in the order before `till`, by the first of these, which is o.first, at o.place.
+-- The owners with waiting entries before `till`, in the order of their first ones: o.first, at o.place.
 local function owners(list, most, till)
   local found, unread = members(list, most, '[h', till), {}
   for i, member in ipairs(found) do
@@ -153,8 +153,8 @@ local function owners(list, most, till)
   return found
 end
 
--- The owner of the first entry that is not skipped, or nil; and list.skipped, the owners before it. list.head keeps the
--- owner until an entry, or the number of an owner's free threads, changes.
+-- The owner of the first waiting entry whose owner is not skipped, or nil. Sets list.skipped, the owners ahead of it.
+-- list.head caches the owner until an entry, or the number of an owner's free threads, changes.
 local function head(list)
   if list.head then return list.head end
   for most = 1, -1, -2 do
@@ -180,7 +180,7 @@ local function entry_in(id, text)
   }
 end
 
--- The entries of some ids; false for an id that has none.
+-- The entries of some ids; false for an id without an entry.
 local function entries_of(list, ids)
   local found = #ids > 0 and call('HMGET', list.entries, unpacked(ids)) or {}
   for i, id in ipairs(ids) do found[i] = entry_in(id, found[i]) end
@@ -212,7 +212,7 @@ end
 
 local function add(members, member) members[#members + 1], members[#members + 2] = '0', member end
 
--- Updates the member `h` of an owner when an entry enters or leaves the order.
+-- Updates an owner's member `h` when one of its entries begins or stops waiting.
 local function file(list, e, enters, added, removed)
   local o, prefix = owner_of(list, e.owner), #e.owner + 3
   local found = members(list, '2', own('o', e.owner))
@@ -229,7 +229,7 @@ local function file(list, e, enters, added, removed)
   end
 end
 
--- Changes an entry, which may be new. state nil: it is removed.
+-- Writes an entry with a new state, or removes it if state is nil.
 local function change(list, e, state, owner, at, till)
   local before, added, removed, kept = members_of(e), {}, {}, {}
   local moves = e.state ~= state or e.owner ~= owner
@@ -274,8 +274,8 @@ end
 
 -- Positions
 
--- The position of a new job, and what it adds to its tenant's finish. A job whose workflow holds the slot is ahead of
--- all others.
+-- Returns the position of a new job, and what it adds to its tenant's finish. A job whose workflow holds the slot is
+-- ahead of all others.
 local function new_place(list, c, first)
   list.n = list.n + 1
   local tag, step = 1, 0
@@ -300,7 +300,7 @@ end
 
 local function waiting(list) return count(list, '[o', '(p') end
 
--- How many entries of owners that are not skipped wait before a place.
+-- How many entries wait before a place, without those of skipped owners.
 local function rank_of(list, place)
   local before = 0
   for _, o in ipairs(owners(list, '-1', '(h' .. place)) do
@@ -311,8 +311,8 @@ end
 
 -- Who is next
 
--- The units that are kept for woken jobs and turns: how many, how many of them for jobs that return after a delay, when
--- the first of these ends, and the time of the last wake.
+-- The units kept for woken jobs and turns. late: those for jobs that return after a delay; first: when the first ones
+-- are no longer kept; last: the time of the last wake.
 local function held(list)
   if not list.held then
     local units, late, last = 0, 0, nil
@@ -332,7 +332,7 @@ end
 
 local function units_out(list) return list.epoch == '' and 0 or held(list).units end
 
--- How many jobs that return after a delay were woken, and are not overdue.
+-- How many woken jobs of an owner that return after a delay are not overdue.
 local function count_expected(list, name)
   local low, high = '[w' .. name .. '|', '(w' .. name .. '|'
   return count(list, low .. wide(now - lateness(name)), high .. wide(now + FUTURE + 1))
@@ -344,8 +344,8 @@ local function count_overdue(list, name)
   return count(list, '[w' .. name .. '|', '(w' .. name .. '|' .. wide(now - lateness(name)))
 end
 
--- Whether a waiting job is ahead of a new one. Not if so many woken jobs of the first owner are overdue that a purge is
--- likely.
+-- Whether a waiting job is ahead of a new one. If MOST woken jobs of the first owner are overdue, the queue was
+-- probably purged: then the new job does not wait.
 local function comes_first(list)
   local o = head(list)
   return o and count_overdue(list, o.name) < MOST
@@ -358,8 +358,8 @@ local function last_wake(list, name)
   return last and tonumber(sub(last, #low, #low + 15))
 end
 
--- When to wake the first of the jobs that return late, if no unit can be kept for it: at the limit's pace, or at once for
--- each overdue job.
+-- When to wake the first of the jobs that return late, if no unit can be kept for it: after the last wake, at the pace
+-- of the limit; or as soon as there is a unit, if more woken jobs are overdue than still expected.
 local function wake_late_at(list, name, pace, ready)
   if count_overdue(list, name) > count_expected(list, name) then return ready end
   local last = last_wake(list, name)
@@ -368,8 +368,8 @@ local function wake_late_at(list, name, pace, ready)
   return at < now - TRIAL and at or max(at, ready)
 end
 
--- Publishes a wake to an owner, in the format that `bell_of` in stores/wire.py reads; without texts, it only checks whether
--- the owner listens. Returns whether it does: on a cluster an owner listens at each node that it sends requests to.
+-- Publishes a wake to an owner, in the format that `bell_of` in stores/wire.py reads; without texts, it only checks if
+-- the owner listens. Returns whether it does. In a cluster, an owner listens on each node to which it sends requests.
 local function rings(c, name, ...)
   if name == c.requester then return true end
   local bell = {}
@@ -389,7 +389,7 @@ local function wake_entry(c, e, at, state)
   return true
 end
 
--- A copy of a claim, for one unit and no holder.
+-- A copy of a claim, with one unit and without a holder.
 local function of_one(c)
   if c.cost == 1 and c.code ~= 'a' and not c.held and not c.line.slow then return c end
   local one = setmetatable({held = false, size = 1, rest = whole(c.mark) .. ' 1 ', pace = false}, {__index = c})
@@ -398,16 +398,16 @@ local function of_one(c)
   return one
 end
 
--- Whether a number of units may be kept for jobs that return late.
+-- Whether so many units may be kept for jobs that return late. If not, too many would be lost.
 local function may_keep(c, one, units)
   if c.of.estimates then return units <= c.line.window end
   return not c.of.tight(one, math.floor(2 * units * c.mark / 1000))
 end
 
--- Checks whether the skipped owners listen: they may be dead, or all their wakes may be lost.
+-- Checks whether skipped owners still listen: a process may be dead, or may have lost all its wakes.
 local function check_skipped(c, skipped)
   for _, each in ipairs(skipped) do
-    if lateness(each.name) > 0 then  -- it has no channel
+    if lateness(each.name) > 0 then  -- no process listens
     elseif each.free < DEAF then
       if TRIAL - each.free < now then each.free, c.line.head = rings(c, each.name) and -now or DEAF, nil end
     elseif each.free > 0 and last_wake(c.line, each.name) + TRIAL < now then
@@ -416,13 +416,13 @@ local function check_skipped(c, skipped)
   end
 end
 
--- Wakes the first entries, while there are units for them. Returns when a process should look, or nil. If the job of the
--- request waits in this list, and no unit is nearly there, only that time is needed.
+-- Wakes the first entries, as long as there are units for them. Returns when a process should look next, or nil. If the
+-- requesting job waits in this list, and no unit is free soon, it only computes that time.
 local function wake(c, waits)
   local list = c.line
   local ended = members(list, whole(MOST), '[x', '(x' .. wide(now + 1))
   for _, member in ipairs(ended) do forget(list, entry_of(list, sub(member, 19))) end
-  if #ended > 0 then list.renewed = 0 end  -- the list may be empty now, and the job of this request enters it
+  if #ended > 0 then list.renewed = 0 end  -- the keys may be new, without an expiry
   local again = #ended == MOST and now + SPACING or nil
   if now < list.paused then return again or list.paused end
   local one, lead = of_one(c), not c.of.estimates and LEAD
@@ -484,7 +484,7 @@ local function find(c)
   if list.slow and c.size > 0 then read_pace(c) end
 end
 
--- Replaces a state that is stale or was written at another rate. A pause does not affect the new state.
+-- Writes the state again if it is stale or was written at another rate. A pause is not part of the new state.
 local function mend(c, peeks)
   if not c.stale and (peeks or not c.adopted) then return end
   local fresh = {key = c.key, of = c.of, size = 0, a = c.declared_a, b = c.b, c = c.spec or c.c, as_kept = peeks}
@@ -492,17 +492,17 @@ local function mend(c, peeks)
   c.of.keep(fresh)
 end
 
--- The workflow that will hold a slot of the claim, or "".
+-- The workflow that holds, or will hold, a slot of the claim; or "".
 local function workflow_of(c) return c.of.estimates and sub(c.c, -1) == '#' and c.c or '' end
 
--- Wakes entries of the workflow that holds its slot, because they need no other slot.
+-- Wakes entries of a workflow that has got its slot: they need no other slot.
 local function wake_workflow(c)
   local low, high = own('g', workflow_of(c))
   local found = low == '[g|' and {} or members(c.line, whole(MOST), low, high)
   for _, each in ipairs(found) do wake_entry(c, entry_of(c.line, sub(each, #low + 31)), now, 'p') end
 end
 
--- Wakes entries of a claim's list, and records the caller's free threads. Returns the delay of the next look, or nil.
+-- Wakes entries of a claim's list, and records the requester's free threads. Returns when it should look again, or nil.
 local function wake_claim(c, free, by_job, granted)
   local list, requester = c.line, c.requester
   if list.epoch == '' or c.size == 0 then return nil end

@@ -352,7 +352,7 @@ def test_error_in_one_hash_slot_does_not_stop_the_others(cluster: Cluster) -> No
         bucket = granted.charged[0].bucket
         client.delete(bucket)
         client.lpush(bucket, "not ours")
-        with pytest.raises(StoreUnavailable, match="holds another type"):
+        with pytest.raises(StoreUnavailable, match="has a wrong type"):
             limiter.settle(granted, actual=1)
         client.delete(bucket)
     assert [limiter.peek(limit, cost=0).remaining for limit in limits[1:]] == [4, 4]

@@ -281,7 +281,7 @@ def test_url_that_cannot_be_read_fails_at_once(url: str) -> None:
     ("end", "message"),
     [
         ("?socket_timeout=0", "socket_timeout in the store's URL must be more than 0 s, and at most 60 s"),
-        ("?hunter2=1", "the store's URL may have the options db, username,"),
+        ("?hunter2=1", "the store's URL may only have the options db, username,"),
         ("?client_name=a%20b", "client_name in the store's URL must be"),
     ],
 )

@@ -138,7 +138,7 @@ def test_sentinel_by_url_and_by_client(watched: Watched) -> None:
     _works(Limiter(_url(watched).replace("//", "//127.0.0.1:1,").replace("redis+", "valkey+")))
     manager = Sentinel([("127.0.0.1", watched.port)])
     _works(Limiter(client=manager.master_for("limits", decode_responses=True)))
-    with pytest.raises(ConfigurationError, match=r"reads from replicas.*make it with Sentinel\.master_for"):
+    with pytest.raises(ConfigurationError, match=r"reads from replicas.*create it with Sentinel\.master_for"):
         Limiter(client=manager.slave_for("limits"))
 
 
@@ -177,7 +177,7 @@ def test_sentinel_without_the_service(watched: Watched, caplog: pytest.LogCaptur
 def test_sentinel_url_that_cannot_be_read_fails_at_once(end: str) -> None:
     """With what is right, and without the password."""
     with pytest.raises(
-        ConfigurationError, match=r"redis\+sentinel://host:port,host:port/service/0|sentinel_password, and no other"
+        ConfigurationError, match=r"redis\+sentinel://host:port,host:port/service/0|sentinel_password$"
     ) as caught:
         Limiter(f"redis+sentinel://user:hunter2@host:1,other{end}")
     assert "hunter2" not in str(caught.value)
@@ -373,7 +373,7 @@ def test_an_unknown_connection_class_is_a_configuration_error() -> None:
             super().__init__(host=host, password=password)
 
     pool = redis.ConnectionPool(connection_class=Own, host="host", password="hunter2")
-    with pytest.raises(ConfigurationError, match="client= has a connection class that takes other arguments") as caught:
+    with pytest.raises(ConfigurationError, match="client= has a connection class with other arguments") as caught:
         Limiter(client=redis.Redis(connection_pool=pool))
     assert "hunter2" not in str(caught.value)
 

@@ -270,11 +270,12 @@ _CHARGES = ("by_latency", "concurrency", "fixed_window", "gcra", "sliding_log", 
 
 
 def _verbs_of_an_algorithm() -> list[str]:
-    return re.findall(r"^  (\w+)\(c(?:, \w+)*\)  ?", _parts(COMMON)[0].partition("there is besides:")[0], re.MULTILINE)
+    header = _parts(COMMON)[0].partition("Additional functions")[0]
+    return re.findall(r"^  (\w+)\(c(?:, \w+)*\)  ?", header, re.MULTILINE)
 
 
 def _verbs_of_leases() -> list[str]:
-    return re.findall(r"^  (\w+)\(c\)  ", _parts(COMMON)[0].partition("there is besides:")[2], re.MULTILINE)
+    return re.findall(r"^  (\w+)\(c\)  ", _parts(COMMON)[0].partition("Additional functions")[2], re.MULTILINE)
 
 
 def _functions(path: Path) -> list[str]:
@@ -283,7 +284,7 @@ def _functions(path: Path) -> list[str]:
 
 def _code(path: Path) -> str:
     match = re.search(
-        r"^  Mirrors throttlekit/_core/algorithms/(\w+)\.py\. Code (\w)\.$", _parts(path)[0], re.MULTILINE
+        r"^  .*\bMirrors throttlekit/_core/algorithms/(\w+)\.py\. Code (\w)\.$", _parts(path)[0], re.MULTILINE
     )
     assert match, "the header does not say what it mirrors, and its code"
     return match.group(2)

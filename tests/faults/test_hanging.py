@@ -26,7 +26,7 @@ def test_a_worker_stops_while_the_store_hangs(framework: Framework, broker: Kind
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 20, description="some have run")
         there.store.hang()
-        wait_until(lambda: "It is asked once a second" in flooding.log(), description="the workers have noticed")
+        wait_until(lambda: "It is called once a second" in flooding.log(), description="the workers have noticed")
         flooding.stop_workers(signal.SIGTERM)
         there.store.go_on()
         flooding.start()

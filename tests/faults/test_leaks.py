@@ -154,7 +154,7 @@ def test_outage_names_the_server_and_nothing_more_of_its_url(caplog: pytest.LogC
     at = f"127.0.0.1:{server.port}/3"
     begin, back = [text for text in _logged(caplog) if "answer" in text]
     assert f"(server {at}). It is asked" in begin
-    assert back.startswith(f"The store answers again (server {at}), after")
+    assert back.startswith(f"The store responds again (server {at}), after")
     assert caught.value.server == at
     assert "127.0.0.1" not in str(caught.value)
     assert not [text for text in (begin, back) if USER in text or PASSWORD in text or "redis://" in text]

@@ -80,7 +80,7 @@ def test_a_mistake_that_the_code_meets_before_the_checks_has_the_same_text(run: 
     """The URLs import a view whose limiter cannot be made: the program ends there, and a worker does too."""
     outcome = run({"ulr": "redis://localhost/0"}, "check")
     assert outcome.returncode == 1
-    assert "option 'ulr', which is not known: did you mean 'url'?" in outcome.stderr.splitlines()[-1]
+    assert "unknown option 'ulr': did you mean 'url'?" in outcome.stderr.splitlines()[-1]
 
 
 def test_limits_in_memory_are_right_in_development(run: _Run) -> None:

@@ -152,7 +152,7 @@ DEFECTS: dict[str, Defect] = {
         lambda _: lambda at_us, now_us: max(0, at_us - now_us), "clock-ahead,lose-answers,stall",
     ),
     "outage-for-ever": Defect(
-        "a store that answers again is asked once a second", breaker.CircuitBreaker, "_answered", _does(), "stall"
+        "a store that answers again is asked once a second", breaker.CircuitBreaker, "_record_answer", _does(), "stall"
     ),
     "shares-forgotten": Defect(
         "all jobs count as one tenant's", waitlist.Waitlist, "new_place", _forgets_tenants

@@ -1,4 +1,4 @@
-"""What an algorithm must provide. token_bucket.py, concurrency.py, the windows and the log are algorithms."""
+"""The interface of algorithms. token_bucket.py, concurrency.py, the windows and the log implement it."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ class Use(NamedTuple):
 
     units: int
     """
-    Units that count now. What is left of a bucket follows from `full_us`: there, after a grant to a job that waited,
-    for how many µs the bucket had been full, and lost what came; else 0.
+    The units in use now. For a bucket, these follow from `full_us`, so this has another meaning: after a grant to a job
+    that waited, for how many µs the bucket had been full, and so had lost units; otherwise 0.
     """
     full_us: int
-    """The instant from which nothing counts any more. An instant in the past: nothing counts now."""
+    """The time from which no unit is in use any more. If it is in the past, no unit is in use now."""
 
 
 class Algorithm(Protocol):
     """
-    What one request means to one key of one limit: the algorithm, its numbers, and the units that the request takes.
+    One request for units of one limit under one key: the algorithm with its parameters, and the size of the request.
 
-    A state is the algorithm's own value, immutable; None means that nothing is stored: nothing is used.
-    Times are whole microseconds, and arguments. Every rounding makes the limit stricter.
+    A state is an immutable value of the algorithm's own type; None means that nothing is stored, so no unit is in use.
+    Times are whole microseconds, and are always arguments. Every rounding makes the limit stricter.
     """
 
     code: ClassVar[str]
-    """One letter, by which the script finds the algorithm."""
+    """One letter that names the algorithm in the scripts."""
     estimates: ClassVar[bool]
     """Whether the time at which units become free is unknown, as for slots. Then a job may be admitted early."""
     overflows: ClassVar[bool]
-    """Whether it loses what comes while it is full, and `Use.units` says for how long."""
+    """Whether it loses units while it is full. Then `Use.units` is the time for which it was full."""
     remembered_us: ClassVar[int]
-    """How long what is written is of use, also where nothing of it counts any more."""
+    """How long a state is kept at least, even if none of its units is in use any more."""
 
     @property
     def holder(self) -> str:
-        """The holder of the slot that the request takes; "" for a limit that gives no slots."""
+        """The holder of the slot that the request takes; "" for a limit without slots."""
         ...
 
     @property
     def lease_us(self) -> int:
-        """How long a slot stays with a holder that does not renew it; 0 for a limit that gives no slots."""
+        """How long a holder keeps a slot without renewing it; 0 for a limit without slots."""
         ...
 
     @property
     def size(self) -> int:
-        """How much is charged, in the algorithm's own measure: µs for a bucket, else units. 0 only looks."""
+        """How much is charged: µs for a bucket, units for the others. 0 only peeks."""
         ...
 
     def of_one(self) -> Algorithm:
-        """What a request of one unit means, for no holder."""
+        """The same for a request of one unit without a holder."""
         ...
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
-        """The limit's numbers, in the order in which the script reads them."""
+        """The limit's parameters a, b and c, as the scripts read them."""
         ...
 
     @property
     def mark(self) -> int:
-        """Changes whenever the limit's rate does: the faster, the less."""
+        """A number that is lower for a faster rate, such as the nanoseconds of one unit."""
         ...
 
     @property
     def keeps_us(self) -> float:
-        """For how long a unit that is there is kept, if it is not taken; then it is lost. Below 0: not at all."""
+        """How long a free unit is kept before it is lost, if no request takes it. Below 0: it is not kept at all."""
         ...
 
     def read(self, state: Any, now_us: int, emptied_us: int = 0) -> tuple[Any, Any, Any]:
@@ -80,42 +80,42 @@ class Algorithm(Protocol):
         Read the stored state.
 
         Args:
-            emptied_us: After a 429: up to then the limit counts as used. 0: there was none.
+            emptied_us: After a 429: the limit counts as used up until this time. 0: there was no 429.
 
         Returns:
-            (1) *state*, or that of a limit that has just been used up, if *state* cannot be true. `settled` takes that:
-            a state stays as it was written, so that it goes on at the rate that is in force. (2) What it means here, if
-            a limit of another rate wrote it, which counts in the same place: the same object if it means the same. All
-            other methods take and return that. (3) The same as it counts after the 429.
+            Three states. (1) *state*, or if *state* is impossible, the state of a limit that has just been used up.
+            `settle` takes this one: it is not converted, because the rate that wrote it may be in force again. (2) The
+            first one converted to this rate, if another rate of the limit wrote it; otherwise the same object. All
+            other methods take and return this one. (3) The second one after the 429.
         """
         ...
 
     def there(self, state: Any, now_us: int) -> int:
-        """How many units there are now."""
+        """How many units are free now."""
         ...
 
     def ready_us(self, state: Any, now_us: int, ahead: int = 0) -> int:
         """
-        The earliest instant at which the request passes once *ahead* units more have passed before it, and no other
-        request comes; *now_us* if at once. Exact for as many units as ever pass at once, and an estimate beyond: it
-        never falls as *ahead* grows.
+        The earliest time at which the request passes if *ahead* other units pass before it; *now_us* if it passes now.
+        It is exact for as many units as can pass at once, and an estimate for more. A greater *ahead* never makes it
+        earlier.
         """
         ...
 
     def holds(self, state: Any, now_us: int) -> bool:
         """
-        Whether the request takes nothing, since a job of its workflow holds the slot already: then it passes whatever
-        waits.
+        Whether the workflow of the job already holds the slot. Then the request takes no unit, and passes ahead of
+        waiting jobs.
         """
         ...
 
     def admit(self, state: Any, now_us: int, begins_us: int | None = None) -> Any:
         """
-        The state once the request has passed. The caller has checked that `ready_us` is *now_us*.
+        Return the state after the request has passed. The caller has checked that `ready_us` is *now_us*.
 
         Args:
-            begins_us: When it passes, if that is a little later, of a limit that `overflows`. A change of the rate
-                until then forgives nothing of it.
+            begins_us: The time at which the body begins, if it is a little later than the grant, for a limit that
+                `overflows`. If the rate changes before that time, the whole charge remains.
         """
         ...
 
@@ -176,7 +176,7 @@ class AlgorithmBase:
 
 
 class NoSlots(AlgorithmBase):
-    """The part of an `Algorithm` whose limit gives no slots."""
+    """The common part of algorithms without slots."""
 
     __slots__ = ()
 
@@ -195,7 +195,7 @@ class NoSlots(AlgorithmBase):
 
 @dataclass(frozen=True, slots=True)
 class WindowAlgorithm(NoSlots):
-    """What one request means to *amount* units in each period: *size* of them."""
+    """The common part of algorithms with *amount* units per period. The request takes *size* of them."""
 
     size: int
     amount: int

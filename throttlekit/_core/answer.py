@@ -1,4 +1,4 @@
-"""The arguments and the result of a decision, which `throttlekit._core.decide.decide` makes."""
+"""The arguments and the result of `throttlekit._core.decide.decide`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Caller(Enum):
-    """What kind of caller makes the request, and so what a denial writes."""
+    """The kind of the caller. It determines what a denial writes."""
 
     JOB = "job"
     """A job: a denial gives it a position on a waitlist."""
@@ -33,22 +33,22 @@ class Caller(Enum):
     WITHOUT_JOB = "guest"
     """A caller without a job: a denial gives it a retry time, but no position."""
     PEEK = "peek"
-    """A caller that only looks: the store writes nothing, except to replace what a wrong clock wrote."""
-    __hash__ = object.__hash__  # that of Enum is written in Python, and a request is encoded by it
+    """A caller that only looks: the store writes nothing, except to replace a state that a wrong clock wrote."""
+    __hash__ = object.__hash__  # faster than that of Enum, which is written in Python: each request is hashed
 
 
 class Reason(Enum):
-    """Why a decision came out as it did."""
+    """The reason for a decision."""
 
     ALLOWED = "allowed"
     EXHAUSTED = "exhausted"
     """The limit has no unit left for this cost now."""
     IN_LINE = "in line"
-    """There may be a unit, but other jobs wait before this one."""
+    """There may be a unit, but other jobs are ahead of this one."""
     FULL = "queue full"
-    """As many jobs wait as the limit allows. No position is given."""
+    """As many jobs wait as the limit allows, so the job gets no position."""
     PAUSED = "paused"
-    """No job passes for now: the service downstream answered 429, or an operator paused the limit."""
+    """No job passes for now, because the partner sent a 429, or an operator paused the limit."""
 
 
 class Requester(NamedTuple):
@@ -57,9 +57,9 @@ class Requester(NamedTuple):
 
     Attributes:
         job: The job's id; "" for a caller that keeps no position.
-        owner: The process, by the name of its channel; for a job that its framework returns, `late_owner`.
-        free: How many threads of the process are free, besides the one that makes the request.
-        max_wait_us: How long the job waits at most, from now on. None: any time.
+        owner: The name of the process's channel; for a job that its framework returns after a delay, `late_owner`.
+        free: How many other threads of the process are free, without the one that makes the request.
+        max_wait_us: How long the job waits at most, from now on. None: no limit.
         waited_us, denials: How long the job has waited, and how often it was denied, as far as its process knows. A
             full queue does not refuse a job that was denied before, even if the store has lost its state.
         most_early_us: How long before its units are free a woken job may be granted, at most; `late.early_us` if that
@@ -111,7 +111,7 @@ class Waited(NamedTuple):
 
     Attributes:
         for_us: Since its first denial.
-        denials: How often it was denied, this time included.
+        denials: How often it was denied, including this time.
         claim: The number of the claim on whose list it waits, or waited until it was granted; None: unknown.
     """
 
@@ -134,9 +134,9 @@ class Answer(NamedTuple):
         uses: How much of each claim's limit is used after the decision. None: that claim was not decided.
         kept: Where the job waits. None: it does not wait.
         wakes: Jobs of the caller's own process that were woken: the number of a claim, and the wake.
-        looks: The lists that the caller's process should look at: the number of a claim, and in how many microseconds.
+        looks: The lists at which the caller's process should look: the number of a claim, and in how many microseconds.
         positions: For a granted job that had waited: its position on each list.
-        asked_us: The time of the decision on each claim, if several stores with different clocks decide; else empty.
+        asked_us: The time of the decision on each claim, if stores with different clocks decide; otherwise empty.
         waited: How long the job has waited. None: it has not.
     """
 
@@ -163,7 +163,7 @@ class Look(NamedTuple):
 
     Attributes:
         wakes: All woken jobs of the owner that have not requested their units yet.
-        again: Of the ids that the owner named, those that do not wait here for it. These jobs make a new request.
+        again: The ids from the owner that have no entry of it on the list. These jobs make a new request.
         owners: How many owners have jobs in the order.
         look_in_us: In how many microseconds a process should look; None if none needs to.
     """

@@ -26,7 +26,7 @@ class StoreClaim:
     cache what it computes for the object.
 
     Attributes:
-        max_queue: How many jobs may wait for a new one to join them. None: any number.
+        max_queue: The longest queue. A new job is refused if this many jobs wait. None: no limit.
         tenant: Whose share of the limit the job takes; "" if the limit is not shared.
         step: What the job adds to its tenant's start tag: cost / weight, in `UNIT`, rounded up; 0 if the limit is not
             shared.
@@ -48,7 +48,7 @@ class StoreClaim:
 
 
 class _Draft:
-    """A `StoreClaim` while it is made, as that of a `Decision`: one is made for each job of a new key."""
+    """A mutable `StoreClaim`, like `_Draft` in decision.py: one is created for each job of a new key."""
 
     __slots__ = StoreClaim.__slots__
 
@@ -62,7 +62,7 @@ class _Draft:
 def claim_of(
     bucket: str, algorithm: Algorithm, cost: int, max_queue: int | None, tenant: str, step: int, lead: int
 ) -> StoreClaim:
-    """As the constructor of `StoreClaim`, with all that it has, in order: for each job."""
+    """Return a `StoreClaim` with these attributes, like its constructor, but faster."""
     made: Any = _Draft(bucket, algorithm, cost, max_queue, tenant, step, lead)
     made.__class__ = StoreClaim
     return made  # type: ignore[no-any-return]

@@ -7,8 +7,8 @@ A decision has four steps. `_look` reads the state of each limit. `_verdict` dec
 Example: a job names a rate of 100/minute with nothing left, and 5 slots, of which 2 are free. The rate denies it. The
 job waits on the list of the rate, keeps its position on the list of the slots, and is charged nothing.
 
-This file knows no algorithm: `Algorithm` says what one claim costs, and when it passes. waitlist.py knows which jobs
-wait, and which one is next.
+This file does not depend on an algorithm: `Algorithm` computes what one claim costs, and when it passes. waitlist.py
+computes which jobs wait, and which one is next.
 
 lua/throttlekit_lua/decide.lua mirrors this file, step by step. Change both, or the parity tests fail.
 """
@@ -75,21 +75,21 @@ class _Found(NamedTuple):
 
     claim: StoreClaim
     known: Any
-    """The state of the algorithm, as it is stored."""
+    """The stored state of the algorithm: the second result of `Algorithm.read`."""
     taken: Any
-    """The same, as it counts after a 429."""
+    """The same state after a 429, if there was one."""
     waitlist: Waitlist
     entry: Entry | None
     turn: bool
-    """The job was woken here, also if another limit denied it after that."""
+    """Whether the job was woken on this list, even if another limit denied it after that."""
     ready: Callable[[int], int]
-    """When the request passes if a number of units pass before it; for a rate, not before a pause ends."""
+    """When the request passes if a number of other units pass before it; for a rate, not before a pause ends."""
     passes_us: int
-    """When there are units for the job besides those kept for woken jobs; not before a pause ends."""
+    """When there are units for the job in addition to those kept for woken jobs; not before a pause ends."""
     until_us: int
-    """The latest begin for which the job may be granted now."""
+    """The latest time of `passes_us` for which the job may be granted now."""
     first: bool
-    """No waiting job has to pass first, or this job must wait in any case."""
+    """Whether no waiting job has to pass first (or this job must wait in any case)."""
     pace: Pace | None
 
 
@@ -106,10 +106,10 @@ def decide(
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*. Their waitlists are changed in place.
-        epoch: The name of the lists that begin now.
+        epoch: The epoch for new lists.
 
     Returns:
-        The answer, and what to store.
+        The answer, and the states to store.
     """
     early_us = early_us_of(claims, requester)
     looks = [_look(claim, state, now_us, requester, early_us) for claim, state in zip(claims, states, strict=True)]
@@ -153,12 +153,12 @@ def look(
     claim: StoreClaim, state: Stored, now_us: int, owner: str, free: int, ids: Sequence[str], bell: Bell
 ) -> tuple[Look, Stored]:
     """
-    Look at one list for *owner*: wake jobs, and say which of its jobs may ask.
+    Look at one list for *owner*: wake jobs, and return which of its jobs may request their units.
 
     Args:
-        claim: Of one unit.
-        free: How many of its threads are free.
-        ids: The first jobs that the owner holds: the answer names those that the list does not know.
+        claim: A claim of one unit.
+        free: How many threads of the owner are free.
+        ids: The first jobs that the owner holds. The result contains those that have no entry on the list.
     """
     if state.waitlist is None or not state.waitlist.epoch:
         _look(claim, state, now_us, _ONLY_LOOKS)
@@ -185,12 +185,12 @@ def forget(
     keep: bool = False,
 ) -> Stored:  # fmt: skip
     """
-    Remove jobs that no longer wait, because they expired, or were revoked, cancelled or deleted. Then wake others.
-    Without *ids*, only wake jobs, after another change: units were returned, the rate rose, or a pause began or ended.
+    Remove jobs that no longer wait, because they expired, or were revoked, cancelled or deleted. Then wake other jobs.
+    Without *ids*, only wake jobs after a change of the limit, such as returned units, a higher rate or a pause's end.
 
     Args:
-        owner: Only entries of this owner are removed: another owner has the message by now. "": entries of any owner.
-        keep: The jobs keep their positions, because something outside the store delays them.
+        owner: Remove only entries of this owner: any other owner now has the message. "": entries of any owner.
+        keep: Whether the jobs keep their positions, because something outside the store delays them.
     """
     if state.waitlist is None or not state.waitlist.epoch:
         return state
@@ -214,8 +214,8 @@ def early_us_of(claims: Sequence[StoreClaim], requester: Requester) -> int:
 
 def bears_early(claim: StoreClaim) -> bool:
     """
-    Whether a job may be granted a little before its begin. A bucket charges it for the time of its begin, and a slot is
-    held until its end. A window or a log would charge it now, so its unit would expire too soon.
+    Whether a job may be granted a little before its body begins. A bucket can charge it for the time of its begin, and
+    a slot is held until its end. A window or a log would charge it now, so its unit would expire too early.
     """
     algorithm = claim.algorithm
     return not algorithm.size or algorithm.overflows or algorithm.estimates
@@ -228,7 +228,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, e
     waitlist.slow = waitlist.slow and waitlist.slow.at(now_us)
     before, known, taken = algorithm.read(state.taken, now_us, waitlist.pause.emptied_us)
     if known is not before and requester.caller is not Caller.PEEK:
-        waitlist.next_retry_us = 0  # callers were spread at another rate
+        waitlist.next_retry_us = 0  # retry times were spread at another rate
     pace = pace_of(waitlist.slow, algorithm.mark, claim.cost, now_us) if algorithm.size else None
     opens_us = now_us if algorithm.estimates else max(now_us, waitlist.pause.until_us)
     ready = partial(ready_after, algorithm, taken, pace, at_us=opens_us)
@@ -251,7 +251,7 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, e
 
 
 def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waited) -> tuple[Reason, int, int]:
-    """The reason, the binding claim, and about when the request passes."""
+    """Return the reason, the number of the binding claim, and an estimate of when the request passes."""
     denies = [i for i, each in enumerate(looks) if each.passes_us > each.until_us or not each.first]
     if not denies:
         return Reason.ALLOWED, 0, max(now_us, *(each.passes_us for each in looks))
@@ -261,7 +261,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waite
     if not found.turn:
         waitlist, entry = found.waitlist, found.entry
         jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, now_us)
-        ahead = jobs * found.claim.cost  # as if all jobs took as many units
+        ahead = jobs * found.claim.cost  # assume that all jobs take as many units
         retry_us = max(retry_us, found.ready(waitlist.taken(now_us) + ahead))
     if caller is not Caller.AGAIN and not waited.denials and not any(each.entry for each in looks):
         for i, each in enumerate(looks):
@@ -275,7 +275,7 @@ def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waite
 
 
 def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
-    """Charge one claim, a bucket for the time at which the body begins. Remove the job's entry, and an old pause."""
+    """Charge one claim (a bucket for the time at which the body begins). Remove the job's entry, and an old pause."""
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     if not claim.algorithm.size:
         return found
@@ -296,7 +296,7 @@ def _waited(looks: Sequence[_Found], now_us: int, requester: Requester) -> Waite
 
 
 def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Requester, epoch: str) -> Kept:
-    """Give the job a position on each list; it waits on that of the claim *binding*."""
+    """Give the job a position on each list. It waits on the list of the claim *binding*."""
     bound = looks[binding]
     for i, each in enumerate(looks):
         if i == binding or not each.claim.algorithm.size:
@@ -313,12 +313,12 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Request
 
 
 def _in_us(at_us: int, now_us: int) -> int:
-    """In how long a job that was woken for *at_us* makes its request: at once, if a wrong clock woke it."""
+    """The delay until a job that was woken for *at_us* makes its request; 0 if a wrong clock wrote that time."""
     return max(0, at_us - now_us) if at_us <= now_us + FUTURE_US else 0
 
 
 def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) -> int:
-    """The retry time of a caller without a position: after those of the callers that were denied before it."""
+    """The retry time of a caller without a position: later than those of the callers that were denied before it."""
     waitlist, last_us = found.waitlist, retry_us + RETRY_SPREAD_US
     if waitlist.next_retry_us <= last_us:
         retry_us = max(retry_us, waitlist.next_retry_us)
@@ -328,7 +328,7 @@ def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) 
 
 
 def _comes_us(found: _Found, requester: Requester, now_us: int, early_us: int) -> int:
-    """When there are units for a job that its framework returns after a delay, if all jobs before it pass."""
+    """When a job that its framework returns after a delay may pass, if all jobs ahead of it pass."""
     algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(requester.owner)
     entry = waitlist.entries.get(requester.job)
     if entry is None:
@@ -342,7 +342,7 @@ def _comes_us(found: _Found, requester: Requester, now_us: int, early_us: int) -
 
 
 def _keep_if_over(bound: _Found, requester: Requester, now_us: int, retry_us: int) -> None:
-    """If a job may return only after its longest wait, it keeps its position, but no other job waits for it."""
+    """If the framework may return a job only after its longest wait, it keeps its position, but no job waits for it."""
     entry = bound.waitlist.entries.get(requester.job)
     if requester.max_wait_us is None or retry_us - now_us + lateness_us(requester.owner) <= requester.max_wait_us:
         return
@@ -352,8 +352,8 @@ def _keep_if_over(bound: _Found, requester: Requester, now_us: int, retry_us: in
 
 def _position(found: _Found, now_us: int, requester: Requester, epoch: str) -> Entry:
     """
-    The job's entry in one list, which may be new. How long it has waited, and how often it was denied, is in
-    *requester*. A job whose workflow holds the slot takes no unit, and is ahead of all others.
+    Return the job's entry in one list, or a new one. *requester* has the time of waiting and the number of denials. The
+    entry of a job whose workflow holds the slot costs no unit, and is ahead of all others.
     """
     claim, waitlist, entry = found.claim, found.waitlist, found.entry
     waitlist.epoch = waitlist.epoch or epoch
@@ -373,7 +373,7 @@ def _position(found: _Found, now_us: int, requester: Requester, epoch: str) -> E
 def _wake_all(
     looks: Sequence[_Found], now_us: int, requester: Requester, bell: Bell, free: int | None, *, granted: bool = False
 ) -> tuple[tuple[tuple[int, Wake], ...], tuple[tuple[int, int], ...]]:
-    """Wake jobs of each list. Returns the wakes of the caller's own jobs, and the looks that it should make."""
+    """Wake jobs of each list. Return the wakes of the caller's own jobs, and the looks that its process should make."""
     wakes: list[tuple[int, Wake]] = []
     looked: list[tuple[int, int]] = []
     for i, found in enumerate(looks):
@@ -397,7 +397,7 @@ def _wake_all(
 
 
 def _ring_of(number: int, requester: Requester, bell: Bell, own: list[tuple[int, Wake]]) -> Ring:
-    """A `Ring` that sends wakes of one claim to other processes, and adds those of the caller's own to *own*."""
+    """A `Ring` that sends wakes of one claim to other processes, and adds those of the caller's own jobs to *own*."""
 
     def ring(owner: str, wake: Wake | None) -> bool:
         if owner != requester.owner:
@@ -410,7 +410,7 @@ def _ring_of(number: int, requester: Requester, bell: Bell, own: list[tuple[int,
 
 
 def _waits_for_late(found: _Found, now_us: int) -> bool:
-    """Whether the first job is one that returns after a delay. Then the next request, of any job, wakes it."""
+    """Whether the first job is one that its framework returns after a delay: the next request of any job wakes it."""
     owner = None if found.first else found.waitlist.head(now_us)[1]
     return owner is not None and lateness_us(owner.name) > 0
 
@@ -443,12 +443,12 @@ def _workflow_of(claim: StoreClaim) -> str:
 
 
 def _scarcer(one: StoreClaim, other: StoreClaim) -> bool:
-    """Whether *one* is scarcer. Of two equal rates, one is: so no two limits wait for each other."""
+    """Whether *one* is scarcer. At equal rates, the names decide, so two limits never wait for each other."""
     return scarcity(one) < scarcity(other)
 
 
 def _jobs_on(waitlist: Waitlist, now_us: int) -> int:
-    """How many jobs wait, or were woken and will return after a delay; without those of owners that do not listen."""
+    """How many jobs wait, or were woken and return after a delay; not counting owners that do not listen."""
     owners = [owner for owner in waitlist.owners.values() if owner.free != DEAF]
     late = [owner.name for owner in owners if lateness_us(owner.name)]
     return sum(len(owner.waiting) for owner in owners) + sum(waitlist.count_expected(name, now_us) for name in late)
@@ -459,7 +459,7 @@ def _uses(looks: Sequence[_Found], now_us: int) -> tuple[Use, ...]:
 
 
 def _stored(found: _Found) -> Stored:
-    """What to store: an empty waitlist is stored only if it has a pause, a slow-down or a retry time."""
+    """The state to store. An empty waitlist is stored only if it has a pause, a slow-down or a retry time."""
     waitlist = found.waitlist
     if waitlist.epoch and not waitlist.entries:
         found = found._replace(waitlist=waitlist.without_jobs())
@@ -469,7 +469,7 @@ def _stored(found: _Found) -> Stored:
 
 
 def scarcity(claim: StoreClaim) -> tuple[int, str]:
-    """The sort key of limits, the scarcest first. No two names are the same."""
+    """The sort key of limits, the scarcest first. It is unique, because bucket names are."""
     return -claim.algorithm.mark, claim.bucket
 
 

@@ -18,51 +18,51 @@ DecisionReason: TypeAlias = Literal[
 
 
 class Charged(NamedTuple):
-    """One limit of a decision that was allowed, and what it took."""
+    """One limit of an allowed decision, and what it was charged."""
 
     limit: Limit
     bucket: str
-    """The name under which the store counts it; "" if nothing was taken: the limit was in shadow mode."""
+    """The name under which the store counts it; "" if nothing was charged, because the limit was in shadow mode."""
     cost: int
     at_us: int
     """When it was charged, by the clock of the store that counts it."""
     measured: bool = False
-    """Whether the limit's cost is a callable, whose result may turn out wrong."""
+    """Whether the limit's cost is a callable, whose result may be wrong."""
     holder: str = ""
-    """The holder of the slot of a concurrency limit; "" for a limit that gives no slots."""
+    """The holder of the slot of a concurrency limit; "" for a limit without slots."""
     idle_us: int = 0
-    """For how long a bucket had been full, and lost what came, before a job that waited took of it; else 0."""
+    """For how long a bucket was full, and so lost units, before this grant to a job that had waited; otherwise 0."""
 
     @property
     def stays(self) -> bool:
-        """Whether the slot stays with the job's workflow when the job has ended."""
+        """Whether the job's workflow keeps the slot when the job has ended."""
         return is_workflow(self.holder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """
-    Allowed or denied. A denial is never an exception, and never charges anything.
+    The result of a request: allowed or denied. A denial is never an exception, and never charges anything.
 
     Durations are in seconds.
 
     Attributes:
         allowed: Whether the job may run now. True means that every limit has been charged.
-        limit: The binding limit: the one that denied, or the one with the least left. For a limit with tiers,
+        limit: The binding limit: the one that denied, or the one with the fewest units left. For a limit with tiers,
             the limit of the job's tier.
-        key: The key of the binding limit under which the job was counted; "" if it counts all together.
+        key: The key under which the binding limit counted the job; "" if the limit has no keys.
         cost: The units that the job takes of the binding limit.
-        remaining: Whole units of the binding limit that are left now.
-        retry_after: Until about when this request passes, if those that wait before it pass; 0 when allowed.
+        remaining: The whole units of the binding limit that are left now.
+        retry_after: The estimated time until this request passes, after all jobs ahead of it; 0 when allowed.
         delay: How long to wait before the next try: different for each waiting job; 0 when allowed.
-        reset_after: Until the binding limit is full again, or its next window begins.
+        reset_after: The time until the binding limit is full again, or its next window begins.
         reason: "allowed"; "exhausted" (no unit left); "in line" (other jobs have waited longer); "queue full" (as
             many jobs wait as the limit's `queue=` allows); "paused" (no job passes for now); "store unavailable"
-            (nothing is known; `on_store_failure` of the limits decides); "waited too long" (past the job's max_wait
-            or max_deferrals).
-        charged: What `Limiter.settle` and `Limiter.release` need of a decision that was allowed: each limit with
-            the units taken. While the store is unavailable: the units taken of this process's shares. Limits that
-            fail open charge nothing, and to settle them does nothing.
+            (`on_store_failure` of the limits decides); "waited too long" (the job exceeds its max_wait or
+            max_deferrals).
+        charged: For an allowed decision, each limit with its charged units, for `Limiter.settle` and `Limiter.release`.
+            While the store is unavailable, the units are those of this process's shares. A limit that fails open
+            charges nothing, so settling it has no effect.
     """
 
     allowed: bool
@@ -78,7 +78,7 @@ class Decision:
 
     @property
     def final(self) -> bool:
-        """Whether the job ends here: a job with this decision must not ask again ("queue full", "waited too long")."""
+        """Whether the job must not request its units again: the reason is "queue full" or "waited too long"."""
         return self.reason in ("queue full", "waited too long")
 
     @property
@@ -91,14 +91,14 @@ class Decision:
 
     def headers(self) -> dict[str, str]:
         """
-        The decision as HTTP headers, of the binding limit: the fields RateLimit and RateLimit-Policy of the IETF's
-        draft (draft-ietf-httpapi-ratelimit-headers), the three that it had up to version 6, the older X-RateLimit
-        family, and Retry-After.
+        Return the decision as HTTP headers, for the binding limit: RateLimit and RateLimit-Policy of the IETF draft
+        draft-ietf-httpapi-ratelimit-headers, the three headers that the draft had up to version 6, the older
+        X-RateLimit headers, and Retry-After.
 
-        Limit is what can pass at once (a bucket's burst, a window's amount), Reset the seconds until all of it can
-        again. In RateLimit, r is as Remaining, and t as Reset; on a denial t is as Retry-After. Seconds are whole,
-        rounded up. While the store is unavailable nothing is known, and a concurrency limit has no rate: then there is
-        only Retry-After.
+        Limit is the number of units that can pass at once (a bucket's burst, a window's amount), and Reset is the time
+        until all of them can pass again. In RateLimit, r equals Remaining, and t equals Reset, or Retry-After for a
+        denial. Seconds are whole numbers, rounded up. For a concurrency limit, which has no rate, and while the store
+        is unavailable, the only header is Retry-After.
         """
         headers: dict[str, str] = {}
         if self.reason != "store unavailable" and self.limit.period_us:
@@ -120,8 +120,8 @@ class Decision:
 
 class _Draft:
     """
-    A `Decision` while it is made. The constructor of a frozen dataclass takes nine times as long as this one, and one
-    is made for each job.
+    A mutable `Decision`. One is created for each job, and the constructor of a frozen dataclass takes nine times as
+    long.
     """
 
     __slots__ = Decision.__slots__
@@ -139,7 +139,7 @@ def decision_of(
     allowed: bool, limit: Limit, key: str, cost: int, remaining: int, retry_after: float, delay: float,
     reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...],
 ) -> Decision:  # fmt: skip
-    """As the constructor of `Decision`, with all that it has, in order: for each job."""
+    """Return a `Decision` with these attributes, like its constructor, but faster."""
     made: Any = _Draft(allowed, limit, key, cost, remaining, retry_after, delay, reset_after, reason, charged)
     made.__class__ = Decision
     return made  # type: ignore[no-any-return]
@@ -153,10 +153,10 @@ def _quoted(name: str) -> str:
 
 def settled_of(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
     """
-    Which of the decision's limits to settle. *limit* names one.
+    Return the charges of the decision to settle: that of *limit*, if it is given.
 
     Raises:
-        ConfigurationError: The decision charged nothing, or not *limit*, or it is not clear which limit is meant.
+        ConfigurationError: The decision charged nothing, or not *limit*, or it is ambiguous which limit is meant.
     """
     charged = tuple(each for each in decision.charged if not each.holder)
     if decision.allowed and decision.reason == "store unavailable":
@@ -167,7 +167,7 @@ def settled_of(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
             return ()
     if decision.charged and not charged:
         raise ConfigurationError(
-            "a slot of a concurrency limit is released, not settled: the decision charged no other"
+            "a slot of a concurrency limit is released, not settled, and the decision charged no other limit"
         )
     if not charged:
         raise ConfigurationError(

@@ -15,7 +15,7 @@ _FOREVER_S = 1e9  # some thirty years
 
 def seconds_in(option: str, value: float | timedelta | None) -> float:
     """
-    Read an option that takes seconds; None means without end.
+    Read an option that takes seconds; None means infinity.
 
     Raises:
         ConfigurationError: It is not a number of seconds of at least 0. The error names *option*.

@@ -16,16 +16,16 @@ __all__ = ["Job", "make_id_text"]
 @dataclass(frozen=True, slots=True)
 class Job:
     """
-    What a limit reads of a job to work out the job's key and cost.
+    The data from which a limit computes a job's key and cost.
 
     Attributes:
-        id: The framework's own id of the job. If it is a number or a UUID, a limiter replaces it by its text when
-            it first reads the job; None by "", as of a job without an id.
-        name: The function's or task's name.
-        queue: The queue it came from.
+        id: The framework's own id of the job. If it is a number or a UUID, a limiter replaces it with its text when it
+            first reads the job, and None with "".
+        name: The name of the function or task.
+        queue: The queue that delivered it.
         args: Positional arguments, as they were sent.
         kwargs: Keyword arguments, as they were sent.
-        function: The function that will run, if this process knows it: it gives the arguments their names.
+        function: The function that will run, if this process knows it. It defines the names of the arguments.
     """
 
     id: str = ""
@@ -38,7 +38,7 @@ class Job:
     @property
     def arguments(self) -> dict[str, Any]:
         """
-        Every argument by its name, positional ones and defaults included.
+        All arguments by name, including positional arguments and defaults.
 
         Raises:
             ConfigurationError: The arguments do not fit the function.
@@ -67,7 +67,7 @@ class Job:
 
 def make_id_text(job: Job) -> None:
     """
-    Replace the id of *job* by its text, if it is anything else: every store and every process know the job by that.
+    Replace the id of *job* with its text, because stores and processes identify the job by that text.
 
     Raises:
         ConfigurationError: The text of the id would not be the same in every process.
@@ -93,7 +93,7 @@ _remembered_signature = lru_cache(inspect.signature)
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The function's signature. To work it out takes longer than a round trip to the store, so it is remembered."""
+    """The function's signature. Computing it takes longer than a round trip to the store, so it is cached."""
     try:
         return _remembered_signature(function)
     except TypeError:  # a callable that cannot be hashed; or not a callable, and then this raises the same error again

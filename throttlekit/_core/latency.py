@@ -1,15 +1,14 @@
 """
-How many slots of a limit are in use, decided by how long jobs hold them: fewer while the service downstream is slow or
-refuses calls.
+Adapt the number of slots of a limit to how long jobs hold them: fewer slots while the partner is slow or refuses calls.
 
 Rule 1: the number is always between the floor and the declared amount. So every bound of the limit holds.
 Rule 2: the mean of a round of holds is compared with the base, the mean of holds while fewer slots were in use. Jobs
 differ in length, so a difference that their spread explains is ignored.
 Rule 3: the number does not grow while some of the slots are free.
-Rule 4: one overload reduces the number once. A hold that was granted before the last reduction changes nothing if it
-ends badly.
+Rule 4: one overload reduces the number once. If a job that was granted before the last reduction fails, nothing
+changes.
 
-The number begins at the floor and doubles, until a round is slower or a hold ends badly. Then it grows by a sixteenth,
+The number begins at the floor and doubles, until a round is slower or a job fails. After that it grows by a sixteenth,
 or by one slot. A round with a mean above `_SLOWER` per cent of the base is congested, and the number becomes
 slots × 0.9 × base / mean, as in a gradient, but at least half of what it was.
 
@@ -22,7 +21,7 @@ faster than the base. A refusal, a time-out or a lease that ended takes a tenth 
 The gradient with a base that is measured at a lower concurrency is that of Envoy's adaptive concurrency filter; the
 margin for the deviation, and no growth before the limit is reached, are Vector's ("Adaptive Request Concurrency",
 2020). docs/results/adapt.md compares their rules, and Gradient2 of Netflix's concurrency-limits, by simulation. In
-Vector and Gradient2 the base follows every measurement, so it also contains the time in the service's queue, and the
+Vector and Gradient2 the base follows every measurement, so it also contains the time in the partner's queue, and the
 number grows to the declared amount.
 
 lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail. Where this file has floats,
@@ -53,7 +52,7 @@ _FASTER, _SLOWER = 115, 130  # per cent of the base
 
 
 class Drop(NamedTuple):
-    """A hold of *granted_us* ended badly: the service refused, or did not answer in time. None: not known."""
+    """A job failed because the partner refused it, or did not respond in time. *granted_us* None: not known."""
 
     granted_us: int | None
 
@@ -124,7 +123,7 @@ def measure_hold(gauge: Gauge | None, held_us: int, used: int, floor: int, most:
 
 
 def apply_drop(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: int) -> Gauge | None:
-    """Return the gauge after a hold has ended badly; the same object if nothing changes."""
+    """Return the gauge after a job has failed; the same object if nothing changes."""
     if gauge is None:
         return None
     fell_us = gauge.fell_us if gauge.fell_us <= now_us else 0  # a later clock wrote it
@@ -135,7 +134,7 @@ def apply_drop(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: i
 
 
 def after_drop(state: Any, algorithm: Any, drop: Drop, now_us: int) -> Any:
-    """Return the state of a limit with this *algorithm* after a hold has ended badly; *state* if nothing changes."""
+    """Return the state of a limit with this *algorithm* after a job has failed; *state* if nothing changes."""
     known, _, _ = algorithm.read(state, now_us)
     after = algorithm.apply_drop(known, now_us, drop.granted_us)
     return state if after is known else after

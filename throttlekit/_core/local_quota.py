@@ -1,15 +1,15 @@
 """
-How many units one process has taken ahead of one bucket, and how many it takes next: token leases as arithmetic.
+The units of a bucket that one process has prefetched, and how many it prefetches next. Such a set of units is a lease.
 
-Rule 1: time is an argument, in whole microseconds of the process's own clock, and never read here.
+Rule 1: time is an argument, in whole microseconds of the process's own clock. No function here reads a clock.
 Rule 2: every unit is charged before it is spent, and is spent within the lease's length after the request for it. So
-        all units spent in a window of length w were charged in a window that is longer by the lease's length, and the
-        bound is the bucket's with that length added to w.
-Rule 3: a unit that is not spent by then is lost. If the process gave it back later, it could be charged again and be
-        spent as late again after the first charge: that would break rule 2. A lease is at most what the rate gives
-        while it lasts, so the loss is then made up for.
-Rule 4: a process takes nothing ahead while jobs wait, at most half of what is left, and no more than it will need: what
-        it has spent in half of a lease's length, and at most twice what it took before.
+        all units spent in a window of length w were charged in a window of w plus the lease's length, and the bound is
+        the bucket's bound for that longer window.
+Rule 3: a unit that is not spent by then is lost. If the process returned it later, it could be charged again, and be
+        spent another lease's length later: that would break rule 2. A lease is at most the units that the rate adds in
+        its length, so the bucket has gained as many units by then as are lost.
+Rule 4: a process prefetches nothing while jobs wait. It takes at most half of the remaining units, at most as many as
+        it has spent in half of a lease's length, and at most twice as many as before.
 
 Nothing here is safe between threads: the caller holds a lock.
 """
@@ -22,7 +22,7 @@ __all__ = ["LocalQuota", "PrefetchQuota"]
 
 
 class PrefetchQuota(NamedTuple):
-    """Up to *tokens* units at a time. A process spends each within *for_us* of its request for them."""
+    """A process takes up to *tokens* units at a time, and spends each within *for_us* after the request."""
 
     tokens: int
     for_us: int
@@ -33,7 +33,7 @@ class LocalQuota:
     The units that one process has of one bucket.
 
     Attributes:
-        left: Units that were charged and not spent. From `until_us` on they are lost.
+        left: Units that were charged, but not spent. They are lost at `until_us`.
     """
 
     __slots__ = (
@@ -66,36 +66,36 @@ class LocalQuota:
         return True
 
     def put_back(self, units: int, until_us: int) -> None:
-        """Take back *units* that were spent of the lease that ends at *until_us*, and were not needed."""
+        """Return *units* that were spent from the lease that ends at *until_us*, but not needed."""
         if until_us == self.until_us:
             self.left += units
             self._used -= units
 
     def worth_taking(self, cost: int, now_us: int) -> int:
-        """How many units to request, for a job of *cost* and the jobs after it; 0: only what the job takes."""
+        """How many units to request for a job of *cost* and the jobs after it; 0: only the units of this job."""
         if now_us < self._plain_until_us or now_us < self._taking_until_us:
             return 0
         if self.has(cost, now_us):
-            return 0  # another thread has taken units since: what is left would be lost
+            return 0  # another thread has prefetched units since; a new lease would replace them
         pace = (self._used + cost) * self._lease.for_us // (2 * max(1, now_us - self._asked_us))
         size = min(self._lease.tokens, 2 * self._size, self._room, pace)
         return size if size > cost else 0
 
     def begin(self, now_us: int) -> None:
         """
-        A thread requests more units. Until it has ended, or for a lease's length, the others request only what their
-        jobs take, so that no two threads take ahead at once.
+        Record that a thread begins to prefetch units. Until its request has ended, or for a lease's length, the other
+        threads request only the units of their jobs, so that two threads never prefetch at the same time.
         """
         self._taking_until_us = now_us + self._lease.for_us
 
     def end_request(self) -> None:
-        """The thread that requested more has its answer, or failed."""
+        """Record that the request to prefetch units has ended, or failed."""
         self._taking_until_us = 0
 
     def record_lease(self, units: int, cost: int, asked_us: int, now_us: int, remaining: int) -> None:
         """
-        *units* were granted, *cost* of them to the job whose request began at *asked_us*; *remaining* are left in the
-        bucket. What was left of the last lease is spent first, if that has not ended in the meantime.
+        Record a new lease of *units*, of which *cost* are for the job whose request began at *asked_us*. The bucket has
+        *remaining* units left. If the last lease has not ended, its units are spent first.
         """
         older = min(self.left, cost) if now_us < self.until_us else 0
         self.left, self.until_us = units - cost + older, asked_us + self._lease.for_us
@@ -103,7 +103,7 @@ class LocalQuota:
         self._used, self._asked_us = 0, asked_us
 
     def record_request(self, cost: int, allowed: bool, asked_us: int, remaining: int) -> None:
-        """A request that began at *asked_us*, for no more than the *cost* of its job, has its answer."""
+        """Record the result of a request that began at *asked_us*, for only the *cost* of its job."""
         if not allowed:
             self.record_refusal(asked_us)
         elif asked_us < self._taking_until_us:
@@ -113,9 +113,9 @@ class LocalQuota:
             self._used, self._asked_us = 0, asked_us
 
     def record_refusal(self, now_us: int) -> None:
-        """Jobs wait, or too little is left: for a while, request only what jobs take, and a denial costs one call."""
+        """Stop prefetching for a while, because jobs wait or too few units are left: so a denial takes one call."""
         self._size, self._plain_until_us = 0, now_us + self._lease.for_us
 
     def empty(self) -> None:
-        """What is left is lost."""
+        """Give up the units that are left."""
         self.left = self.until_us = 0

@@ -1,4 +1,4 @@
-"""Limits by value: plain data in a message, from which a process that does not declare a limit can build it."""
+"""Limits by value: plain data in a message. A process that does not declare the limit can build it from the data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ALGORITHMS: dict[str, type[Limit]] = {kind.algorithm: kind for kind in _KINDS}
 
 
 def dump(limit: Limit, job: Job) -> dict[str, Any]:
-    """*limit* as *job* is held to it, with the job's own key, cost and tier."""
+    """Return *limit* as it applies to *job*: with the job's own key, cost and tier."""
     limit = limit.for_job(job)
     workflow = None if limit.held_by is None else limit.workflow_of(job)
     return plain(limit, limit.key_of(job), limit.cost_of(job), limit.tenant_share_of(job), workflow)
@@ -35,7 +35,7 @@ def dump(limit: Limit, job: Job) -> dict[str, Any]:
 def plain(
     limit: Limit, key: str, cost: int, share: TenantShare = NO_TENANT_SHARE, workflow: str | None = None
 ) -> dict[str, Any]:
-    """*limit* with *key*, *cost*, *share* and *workflow* in place of its own."""
+    """Return *limit* with *key*, *cost*, *share* and *workflow* instead of its own."""
     return {
         "algorithm": limit.algorithm,
         "name": limit.name,
@@ -58,20 +58,20 @@ def plain(
 
 
 def _declared(limit: Limit) -> dict[str, Any]:
-    """What a limit with a rate that live control set leaves out of itself as it was declared."""
+    """The declared limit in a message, if live control has set the rate: only what differs from the limit."""
     return {"rate": [limit.amount, limit.period_us], **limit.own_options()}
 
 
 def load(data: Mapping[str, Any]) -> Limit:
     """
-    The limit that `dump` or `plain` wrote. It may differ from a limit of the same name that is declared here: the
-    sender of the message may run another release.
+    Read a limit that `dump` or `plain` wrote. It may differ from a limit with the same name that this process declares,
+    because the sender of the message may run another release.
 
     Raises:
         ConfigurationError: *data* is not what `dump` writes.
     """
     try:
-        # Messages older than the other algorithms name none.
+        # Messages from the time of only one algorithm do not name it.
         algorithm = _ALGORITHMS[data.get("algorithm", "token-bucket")]
         make: Any = algorithm
         rules = algorithm.rule_type
@@ -107,8 +107,8 @@ def load(data: Mapping[str, Any]) -> Limit:
 
 def load_in_force(data: Mapping[str, Any]) -> Limit:
     """
-    As `load`, also of a limit with a rate that live control set: it counts where the declared one counts. Not for what
-    the sender of a message chose, who could give others' limits any rate.
+    Like `load`, but if live control has set the limit's rate, it uses the count of the declared limit. Do not use it
+    for data from the sender of a message: the sender could set the rate of any limit.
 
     Raises:
         ConfigurationError: As `load`.

@@ -1,9 +1,8 @@
 """
-A limit that is paused, or slower for a while, because the service downstream refuses calls or reports how many units
-are left.
+Pauses and slow-downs of a limit, because the partner refuses calls or reports how many units are left.
 
 Rule 1: a slow-down only denies. A unit passes if the limit admits it, and the slower pace admits it too. So every bound
-of the limit holds, whatever responses say.
+of the limit holds, whatever responses contain.
 Rule 2: a slow-down has an end. After that it has no effect.
 Rule 3: a refusal writes to the store, and a success does not: the pace is a function of the time since the last
 reduction of the rate.
@@ -15,8 +14,8 @@ Example: a limit of 100/s gets a 429. Its rate falls to 76/s, rises to 95/s in o
 The pace is a second bucket (generic cell rate algorithm), with a burst of `TOLERANCE_US`. After a reduction its rate
 follows the cubic function of CUBIC (Ha, Rhee, Xu: "CUBIC: a new TCP-friendly high-speed TCP variant", 2008; RFC 9438),
 with the time counted in spans. The function's top, which it reaches after one span, is below the rate at which the
-service refused: the true limit of a service rarely changes, so that rate was too high, and each time it is tried again,
-the service may refuse every running job:
+partner refused a job: a partner's limit rarely changes, so that rate was too high, and whenever it is reached again,
+the partner may refuse every running job:
 
     part = top × (1 + (1 - β) × (t / span - 1)³), between the floor and 1, with β = 0.8
 
@@ -66,7 +65,7 @@ _SAME_US = 2_000_000  # resets of responses that differ by no more are of one wi
 
 class Refusal(NamedTuple):
     """
-    The service downstream refused a job that was admitted at *granted_us*. None: the time is not known.
+    The partner refused a job that was admitted at *granted_us*. None: the time is not known.
 
     Attributes:
         span_us: The time from the reduction until the rate is at its top: at most `LONGEST_SPAN_US`.
@@ -80,7 +79,7 @@ class Refusal(NamedTuple):
 
 class Remaining(NamedTuple):
     """
-    The service downstream reported that *remaining* units are left for *reset_us* from now, which is at most
+    The partner reported that *remaining* units are left for *reset_us* from now, which is at most
     `LONGEST_REPORTED_US`.
     """
 
@@ -174,8 +173,8 @@ class Pause(NamedTuple):
         Return a pause that lasts for *for_us* from now, or longer if the current one does. None ends the pause now.
 
         Args:
-            emptied: The service downstream answered 429. When *for_us* is over, the units of one period count as used,
-                evenly, up to that time. A pause and a 429 have separate ends: neither shortens the other.
+            emptied: Whether the partner sent a 429. Then, at the end of *for_us*, the units of one period count as used
+                evenly up to that time. A pause and a 429 have separate ends: neither shortens the other.
 
         Returns:
             The same object if nothing changes.
@@ -257,13 +256,13 @@ def charge_pace(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | No
 
 def apply_refusal(slow: Slowdown | None, refusal: Refusal, paused_us: int, now_us: int) -> Slowdown:
     """
-    Return the slow-down after the service downstream has refused a job.
+    Return the slow-down after the partner has refused a job.
 
-    The new top is 0.95 of the rate at which the service refused. If that rate was below the last top, it is 0.9 of the
-    rate, so that other users of the service get more room.
+    The new top is 0.95 of the rate at which the partner refused. If that rate was below the last top, it is 0.9 of the
+    rate, so that the partner's other clients get more room.
 
     Args:
-        paused_us: When the pause ends, if there is one. After it the limit begins empty.
+        paused_us: When the pause ends, if there is one. After it, the limit starts without units.
     """
     slow = slow or Slowdown()
     if refusal.granted_us is not None and slow.back_us > now_us and refusal.granted_us < slow.fell_us:
@@ -284,15 +283,14 @@ def apply_refusal(slow: Slowdown | None, refusal: Refusal, paused_us: int, now_u
 
 def apply_remaining(slow: Slowdown | None, answer: Remaining, ours: int, now_us: int) -> Slowdown | None:
     """
-    Return the slow-down after the service downstream has reported its remaining units; the same object if nothing
-    changes.
+    Return the slow-down after the partner has reported its remaining units; the same object if nothing changes.
 
-    A report never makes the limit faster than its own rate. Responses may arrive out of order, so of several reports on
-    one window the lowest counts, and a report on an older window is ignored unless it is slower. A report on a later
-    window replaces the earlier one.
+    A report never makes the limit faster than its own rate. Responses may arrive out of order. So if several reports
+    are about the same window, the lowest one is used. A report about an earlier window is ignored, unless it is slower,
+    and a report about a later window replaces the current one.
 
     Args:
-        ours: How many units the limit itself would admit until then.
+        ours: How many units the limit itself would admit until the reset.
     """
     until_us = now_us + answer.reset_us
     known = slow if slow is not None and slow.reported_until_us > now_us else None
@@ -320,7 +318,7 @@ def apply_feedback(
     slow: Slowdown | None, why: Refusal | Remaining, algorithm: Algorithm, taken: Any, pause: Pause, now_us: int
 ) -> Slowdown | None:
     """
-    Return the slow-down after the service downstream has refused a job, or reported its remaining units.
+    Return the slow-down after the partner has refused a job, or reported its remaining units.
 
     Args:
         taken: The stored state of the limit.

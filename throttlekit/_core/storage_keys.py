@@ -1,12 +1,11 @@
 """
-The names under which a store keeps its state. The authority for their version.
+The names of keys in a store. This file alone defines their version.
 
-Two different (name, key) pairs never share a stored name, and neither do two definitions of one
-limit: each name ends in the definition's fingerprint, so that no state is read by rules that did not
-write it. (A limit at a rate that live control sets has the declared one's, where its algorithm can read the
-state of both: see `Algorithm.adopt_rate`.) Everything of one pair carries one hash tag, so that a cluster keeps
-it together. The leading `tk1` is the version of the stored state: a release that reads the state differently writes
-`tk2` and leaves the old names to expire.
+Two different (name, key) pairs never share a stored name, and neither do two definitions of one limit: each name ends
+in the definition's fingerprint, so only the rules that wrote a state read it. (If live control sets a rate, the limit
+uses the fingerprint of the declared one, if its algorithm can read the state of both: see `AlgorithmBase.adopt_rate`.)
+All names of one pair have the same hash tag, so that a cluster stores them on one node. The prefix `tk1` is the version
+of the stored state: a release that changes the format writes `tk2`, and the old keys expire.
 """
 
 from __future__ import annotations
@@ -28,27 +27,28 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
 _SLOTS = re.compile(r"\*(\d{1,15})$", re.ASCII)
 _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@/+=-"
-_ESCAPES = {code: chr(code) if chr(code) in _PLAIN else f"%{code:02X}" for code in range(256)}  # all: a miss is dear
+_ESCAPES = {code: chr(code) if chr(code) in _PLAIN else f"%{code:02X}" for code in range(256)}  # all: a miss is slow
 
 
 def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) -> str:
     """
-    Where what is taken of *key* under the limit called *name* is stored.
+    The stored name of the state of the limit called *name* for *key*.
 
     Args:
-        part: What the limit's scope adds to the key; definitions of different scope have different fingerprints.
+        part: The part that the limit's scope adds to the key. Definitions with different scopes have different
+            fingerprints.
     """
     scoped = "" if part is None else f":{quoted(part)}"
     return f"tk1:{{{_quoted_name(name)}:{quoted(key)}{scoped}}}:{fingerprint}"
 
 
 def fleet_name(what: str) -> str:
-    """Where the fleet keeps *what*, of all limits together. Every limit's tag has a colon, and this one has none."""
+    """The stored name of *what*, data of the fleet for all limits. Its hash tag has no colon, unlike that of limits."""
     return f"tk1:{{fleet}}:{what}"
 
 
 def patterns_of(name: str, key: str | None = None) -> tuple[str, ...]:
-    """Patterns for SCAN that match every stored name of the limit called *name*, of *key*; None: of all keys."""
+    """Patterns for SCAN that match every stored name of the limit called *name*, for *key*; None: for all keys."""
     if key is None:
         return (f"tk1:{{{quoted(name)}:*",)
     begin = f"tk1:{{{quoted(name)}:{quoted(key)}"
@@ -56,17 +56,17 @@ def patterns_of(name: str, key: str | None = None) -> tuple[str, ...]:
 
 
 def is_bucket_of(bucket: str, fingerprint: str) -> bool:
-    """Whether a limit of that definition may have the name *bucket*: no other name in the store is touched."""
+    """Whether *bucket* may be a name of a limit with this definition. Callers must not touch other names."""
     return bucket.startswith("tk1:{") and bucket.endswith(f"}}:{fingerprint}")
 
 
 def limit_id(name: str, fingerprint: str) -> str:
-    """The id of a definition of the limit called *name*, in all that the fleet stores."""
+    """The id of a definition of the limit called *name*, in all data of the fleet."""
     return f"{quoted(name)}:{fingerprint}"
 
 
 def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
-    """The `limit_id`, the key and the scope's part that *bucket* was made from, quoted; None: it is another name."""
+    """The `limit_id`, the key and the scope's part in *bucket*, quoted; None: *bucket* is another name."""
     match = _BUCKET.fullmatch(bucket)
     return None if match is None else (f"{match[1]}:{match[4]}", match[2], match[3])
 
@@ -77,12 +77,12 @@ def digest_of(stored: str) -> str:
 
 
 def digest_of_key(key: str) -> str:
-    """Like `digest_of`, of a key as the limit's template or callable gives it."""
+    """Like `digest_of`, for a key as the limit's template or callable returns it."""
     return digest_of(quoted(key))
 
 
 def wait_names(bucket: str) -> tuple[str, str, str, str]:
-    """Where the waitlist of *bucket* is stored: its numbers, the order, the entries, and the tags of tenants."""
+    """The stored names of the waitlist of *bucket*: its record, the order, the entries, and the tags of tenants."""
     return f"{bucket}:wait1", f"{bucket}:order1", f"{bucket}:entries1", f"{bucket}:tags1"
 
 
@@ -97,17 +97,17 @@ def is_waitlist(name: str) -> bool:
 
 
 def granted_name(bucket: str, job: str) -> str:
-    """Where a grant is kept for a while, in case its answer is lost; on the node of *bucket*."""
+    """The stored name of a grant, which is kept for a while in case its reply is lost; on the node of *bucket*."""
     return f"{bucket}:granted1:{quoted(job)}"
 
 
 def holder_name(job_id: str, token: str, asked_us: int) -> str:
-    """The holder of a slot: the job, which of its deliveries, and when it made its request, by its process's clock."""
+    """The holder of a slot: the job, a token of its delivery, and the time of its request, by its process's clock."""
     return f"{quoted(job_id)}#{asked_us // 1_000_000:x}.{token}"
 
 
 def workflow_name(value: str) -> str:
-    """The holder of a slot that all jobs with this *value* of `held_by` hold together."""
+    """The holder of the slot that all jobs with this *value* of `held_by` share."""
     return f"{quoted(value)}#"
 
 
@@ -117,7 +117,7 @@ def is_workflow(holder: str) -> bool:
 
 
 def with_slots(holder: str, slots: int) -> str:
-    """The name of *holder* of so many *slots*: that of one is as it was before a job could hold several."""
+    """The name of *holder* with its number of *slots*. For one slot, the name does not change."""
     return holder if slots <= 1 or slots_of_holder(holder) == slots else f"{holder}*{slots}"
 
 
@@ -128,7 +128,7 @@ def slots_of_holder(holder: str) -> int:
 
 
 def held_since(holder: str) -> int | None:
-    """When the holder called *holder* made its request, in seconds since the epoch; None: the name does not say."""
+    """When the holder called *holder* made its request, in seconds since the epoch; None: the name has no time."""
     match = _ASKED.search(holder)
     return None if match is None else int(match[1], 16)
 
@@ -139,8 +139,8 @@ def is_encodable(text: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """*text* of users as a part of a stored name: signs of our own are escaped, and a long text becomes a digest."""
-    signs = text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("latin-1")  # a sign for each byte
+    """*text* of users as a part of a stored name: special characters are escaped, and a long text becomes a digest."""
+    signs = text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("latin-1")  # one for each byte
     escaped = signs.translate(_ESCAPES)
     if len(escaped) <= _LONGEST_PART:
         return escaped
@@ -148,4 +148,4 @@ def quoted(text: str) -> str:
 
 
 _quoted_name = lru_cache(quoted)
-"""Limits are few, and keys are many."""
+"""Only names of limits are cached: there are few of them, and many keys."""

@@ -1,13 +1,13 @@
 """
-Time zones and calendars as numbers: how far local time is ahead of UTC, and when that changes.
+Time zones and calendars as numbers: the offset of local time from UTC, and when it changes.
 
 A script has no data about time zones. So the changes of a zone's clocks near the current time are computed here, and
 sent with each request.
 
-It has no calendar either. Each month counts as 31 days, and each year as 366, on a clock that is set forward when the
-next one begins. Example: April has 30 days, so on 1 May this clock is set forward by one day. A month of 31 days in
-which a zone's clocks go back is longer than 31 days: a day after its begin, its clock is set back by that time. So the
-number of a window is always (time + offset) // period.
+It has no calendar either. So a clock is computed on which each month has 31 days, and each year 366: it is set forward
+when the next month begins. Example: April has 30 days, so on 1 May this clock is set forward by one day. A month of 31
+days in which a zone's clocks are set back is longer than 31 days: one day after its begin, this clock is set back by
+the same time. So the number of a window is always (time + offset) // period.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
 _TO_MONDAY_US = 3 * DAY_US  # 1970 began on a Thursday
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_SEARCHED_DAYS = 200  # each way: so that both the last change of a zone's clocks and the next are seen
+_SEARCHED_DAYS = 200  # in both directions: enough to find the last change of a zone's clocks and the next one
 
 
 class Zone(NamedTuple):
-    """How far a zone's clocks are ahead of UTC, in µs: before the *changes*, and from each of them on."""
+    """The offset of a zone's clocks from UTC, in µs: before the *changes*, and from each of them on."""
 
     offset_us: int = 0
     changes: tuple[tuple[int, int], ...] = ()
@@ -67,7 +67,7 @@ def zone_named(tz: object) -> tzinfo | None:
     except (KeyError, ValueError, OSError):
         raise ConfigurationError(
             f'the time zone {tz!r} is not known here: write it like "Europe/Berlin". '
-            "Where the system has no time zones at all: pip install tzdata"
+            "If the system has no time zones at all: pip install tzdata"
         ) from None
 
 
@@ -85,16 +85,16 @@ def zone_on(zone: tzinfo | None, day: int, period_us: int, starts: int = 1) -> Z
         return Zone(found.offset_us + _TO_MONDAY_US, changes)
     whole = all((offset_us - found.offset_us) % period_us == 0 for _, offset_us in found.changes)
     if whole and period_us <= _HOUR_US:
-        # Windows of an hour or less begin where they would if the clocks were never changed. A longer one's number is
-        # that of the local time, whether a change is in sight or not.
+        # Windows of an hour or less begin as if the clocks were never changed. The number of a longer window follows
+        # from local time, whether a change is near or not.
         return Zone(found.offset_us % period_us)
     return found
 
 
 def zone_around(zone: tzinfo, around_us: int) -> Zone:
     """
-    The part of *zone* that is needed near *around_us*: some 200 days each way, so its changes of clocks
-    before and after.
+    The part of *zone* for times near *around_us*: about 200 days in both directions, with the changes of
+    its clocks.
     """
     start_us = around_us - _SEARCHED_DAYS * DAY_US
     first_us = _offset_us(zone, start_us)
@@ -117,7 +117,7 @@ def zone_around(zone: tzinfo, around_us: int) -> Zone:
 
 
 def _months_around(zone: tzinfo, around_us: int, period_us: int, starts: int) -> Zone:
-    """The months or years from the one before *around_us* to the second after it, as `Zone` has them."""
+    """The months or years near *around_us*, from the one before it to the second after it, as a `Zone`."""
     local = (_EPOCH + timedelta(microseconds=around_us)).astimezone(zone)
     step = 1 if period_us == MONTH_US else 12
     first = ((local.year - 1970) * 12 + local.month - 1 - (local.day < starts)) // step - 1

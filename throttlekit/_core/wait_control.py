@@ -1,14 +1,14 @@
 """
-Changes of waitlists that no job requests: pauses, slow-downs, returned units; and what operators read.
+Changes of waitlists without a request of a job (pauses, slow-downs, returned units), and queries of operators.
 
-decide.py decides the requests of jobs. Every change here ends like a request: it wakes jobs for which there are units.
+decide.py decides the requests of jobs. Every change here ends in the same way: it wakes jobs for which there are units.
 
 lua/throttlekit_lua/wait_pause.lua, wait_slow.lua, wait_settle.lua, wait_return.lua, wait_clear.lua, wait_where.lua,
 wait_list.lua mirror this file. Change all, or the parity tests fail.
 """
 
 # pyright: reportPrivateUsage=false
-# This is the other half of decide.py, and uses its steps.
+# This file uses the private functions of decide.py.
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ __all__ = [
 
 class Charge(NamedTuple):
     """
-    What a request was charged for one limit, and is to be returned because another store denied it.
+    A charge of one limit that has to be returned, because another store denied the request.
 
     Attributes:
-        granted_us: When it was charged; None: it was not asked for, and the job only gets a position on its list.
-        full_us: `Use.full_us` after that.
-        position: What the job had on the list; None: it had no entry there.
-        turn_us: For how long its turn counts from now on; None: it has no turn.
+        granted_us: When it was charged; None: it was not charged, and the job only gets a position on the list.
+        full_us: `Use.full_us` after the charge.
+        position: The position of the job on the list; None: it had no entry.
+        turn_us: How long its turn counts from now on; None: it has no turn.
     """
 
     claim: StoreClaim
@@ -68,11 +68,11 @@ class Where(NamedTuple):
     Where a job waits.
 
     Attributes:
-        claim: The number of the claim that holds it back.
-        state: Waiting or woken there; kept: only its position is known.
-        position: How many jobs wait before it.
-        in_us: In about how many microseconds its request passes, if each job before it takes as many units.
-        for_us: How long ago it was first denied.
+        claim: The number of the claim on whose list it has an entry.
+        state: Waiting or woken; or kept, if it waits on another list.
+        position: How many jobs wait ahead of it.
+        in_us: The estimated time until its request passes, if each job ahead of it takes as many units.
+        for_us: The time since its first denial.
     """
 
     claim: int
@@ -87,10 +87,10 @@ class Waiting(NamedTuple):
     The jobs of one list.
 
     Attributes:
-        jobs: How many wait to be woken.
-        woken: How many were woken and have not asked.
-        owners: How many owners have jobs that wait.
-        first: The first jobs that wait: the owner and the id of each.
+        jobs: How many jobs wait to be woken.
+        woken: How many jobs were woken and have not requested their units.
+        owners: How many owners have waiting jobs.
+        first: The first waiting jobs: the owner and the id of each.
     """
 
     jobs: int = 0
@@ -102,7 +102,7 @@ class Waiting(NamedTuple):
 def pause(
     claim: StoreClaim, number: int, state: Stored, now_us: int, for_us: int | None, emptied: bool, bell: Bell
 ) -> Stored:
-    """Pause a limit as `Pause.changed` does, or end its pause; then wake jobs."""
+    """Pause a limit, or end its pause: see `Pause.change`. Then wake jobs."""
     waitlist = state.waitlist or Waitlist()
     waitlist.pause = waitlist.pause.at(now_us).change(now_us, for_us, emptied=emptied)
     return _woken_after(claim, number, Stored(state.taken, waitlist), now_us, bell)
@@ -133,14 +133,14 @@ def return_units(
     charge: Charge, number: int, state: Stored, now_us: int, requester: Requester, bell: Bell, epoch: str
 ) -> Stored:
     """
-    Return what one claim was charged, because another store denied the request; then wake jobs.
+    Return the units of one claim, because another store denied the request. Then wake jobs.
 
-    The job keeps its position and its turn. A full bucket that was not charged would have lost the units that came
-    since: these are not returned, so that no more than the burst passes at once.
+    The job keeps its position and its turn. A bucket that was full before the charge has gained units since, which it
+    would have lost without the charge. As many units are not returned, so that at most the burst passes at once.
 
     Args:
-        requester: Its job is "" if it is to keep no position. It has waited, and was denied, as it says: the denial by
-            the other store included.
+        requester: Its job is "" if it gets no position. Its time of waiting and number of denials include the denial by
+            the other store.
     """
     claim = charge.claim
     algorithm = claim.algorithm
@@ -162,7 +162,7 @@ def return_units(
 
 
 def clear(state: Stored) -> Stored:
-    """Remove all entries of one list. Its pause and its slowdown stay; its owners see another epoch."""
+    """Remove all entries of one list, but not its pause and slow-down. Its owners notice that its epoch has changed."""
     waitlist = state.waitlist
     if waitlist is None or not waitlist.epoch:
         return state
@@ -190,7 +190,7 @@ def where(claims: Sequence[StoreClaim], states: Sequence[Stored], now_us: int, i
 
 
 def list_waiting(state: Stored, most: int) -> Waiting:
-    """Count the jobs on one list, and name at most *most* of the first that wait."""
+    """Count the jobs on one list, and return the first waiting ones, at most *most*."""
     if state.waitlist is None:
         return Waiting()
     owners = state.waitlist.owners.values()
@@ -202,8 +202,8 @@ def list_waiting(state: Stored, most: int) -> Waiting:
 
 def kept_until_us(algorithm: Algorithm, stored: Stored, now_us: int) -> int:
     """
-    The instant from which a waitlist is of no use any more: two days from now, or the end of what slows it down; if
-    it only spreads callers, their end.
+    When a waitlist expires: two days from now, or at the end of its pause or slow-down. If it only has retry times of
+    callers without a position: at the last of these.
     """
     waitlist = stored.waitlist or Waitlist()
     if not waitlist.epoch and waitlist.pause == Pause() and waitlist.slow is None:
@@ -222,7 +222,7 @@ def _woken_after(claim: StoreClaim, number: int, state: Stored, now_us: int, bel
 
 
 def _returned_position(found: _Found, charge: Charge, now_us: int, requester: Requester, epoch: str) -> Entry:
-    """The entry of a job that is charged no longer. A list that is new has no earlier places than its own."""
+    """The entry of a job whose charge was returned. In a new list, later jobs get places after its own."""
     if charge.position is None or charge.claim.algorithm.holds(found.taken, now_us):
         return _position(found, now_us, requester, epoch)
     claim, waitlist, place = found.claim, found.waitlist, charge.position.place

@@ -7,14 +7,14 @@ An entry has a position, an owner (the process that has the message), and one of
 * woken: its owner got a wake, with the time at which the job may request its units. Until the job does, or until
   `PATIENCE_US` after that time, no other job gets these units. A wake charges nothing: a job is charged when it
   requests its units. If it has not done so after `WOKEN_US`, the entry is removed.
-* kept: the job waits on the list of another limit. Its entry here is not in the order, but keeps its position.
+* kept: the job waits on the list of another limit. Its entry on this list keeps its position, but is not in the order.
 
-Jobs that their framework returns after a delay have owners of their own: see late.py.
+Jobs that their framework returns after a delay have special owners: see late.py.
 
 The order is by priority class, then by start tag, then by number. Start tags are those of start-time fair queueing
 (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996): a job starts at `max(v, its tenant's last finish)`, where v is
-the start of the last job that passed, and finishes at start + cost / weight. A job that leaves the list without
-having passed gives its cost / weight back: its tenant's next job starts that much earlier. Without shares all tags are
+the start of the last job that passed, and finishes at start + cost / weight. If a job leaves the list without having
+passed, its cost / weight is subtracted: its tenant's next job starts that much earlier. Without shares all tags are
 equal, so jobs are in the order of their first denials.
 
 Example: a tenant's jobs start at 0, 1, 2 and 3, so its next one starts at 4. Two of them expire: its next one starts
@@ -42,10 +42,10 @@ __all__ = [
 ]  # fmt: skip
 
 LEAD_US = 30_000
-"""How long before its unit is free a job is woken. Simulated at 50/s, burst 1: 10 ms use .975, 30 ms .988."""
+"""How long before its unit is free a job is woken. Simulated at 50/s, burst 1: use .975 with 10 ms, .988 with 30 ms."""
 
 PATIENCE_US = 250_000
-"""How long after its time a wake keeps its units. Simulated with 4 of 8 owners hung at 1/s: .25 s use .95, 1 s .60."""
+"""How long a wake keeps units after its time. Simulated at 1/s, 4 of 8 owners hung: use .95 at .25 s, .60 at 1 s."""
 
 TURN_US = 1_000_000
 """How long a job keeps its turn in a limit while another, less scarce limit delays it."""
@@ -54,7 +54,7 @@ FUTURE_US = 1_000_000
 """A time that is further in the future than this was written by a clock that was wrong."""
 
 TRIAL_US = 1_000_000
-"""A skipped owner gets a trial wake if all its wakes are overdue by this; one without a free thread is only checked."""
+"""A skipped owner with overdue wakes gets a trial wake after this time; one without a free thread is only checked."""
 
 SPACING_US = 10_000
 """The shortest time between two looks that scripts request."""
@@ -66,7 +66,7 @@ WOKEN_US = 3_600_000_000
 """How long a woken job that has not requested its units keeps its position: an hour."""
 
 KEPT_US = 172_800_000_000
-"""How long everything else is kept: two days."""
+"""How long everything except woken jobs is kept: two days."""
 
 MOST_AT_ONCE = 16
 """How many entries one request wakes or removes at most, so that no script blocks the server for long."""
@@ -185,7 +185,7 @@ class Waitlist:
     """
     Attributes:
         epoch: The name of this list. A list that begins again, after a loss of the store's state, has another one.
-        number: The last number that was given.
+        number: The number of the entry that was added last.
         v: The start tag of the last job that passed.
         look_us: The time at which a process is to look at the list, by the last request for a look.
         finishes: The start tag of each tenant's next job, if it is greater than v.
@@ -214,7 +214,7 @@ class Waitlist:
         return self.pause == Pause() and self.slow is None and not self.next_retry_us
 
     def without_jobs(self) -> Waitlist:
-        """The list without its jobs: what is kept if no job waits."""
+        """The list without its jobs: only its pause, slow-down and retry time."""
         return Waitlist(next_retry_us=self.next_retry_us, pause=self.pause, slow=self.slow)
 
     # Positions
@@ -225,7 +225,7 @@ class Waitlist:
 
         Args:
             step: Cost / weight; 0 without shares.
-            first: The job has run before, and gets a position ahead of those of its class that have not.
+            first: Whether the job has run before: then it is ahead of jobs of its class that have not.
         """
         self.number += 1
         if first:
@@ -261,7 +261,7 @@ class Waitlist:
     # States
 
     def enter(self, entry: Entry, owner: str, until_us: int | None) -> None:
-        """Put an entry into the order, as one of *owner*. An entry that is already in the order keeps its position."""
+        """Put an entry of *owner* into the order. An entry that is already in the order keeps its position."""
         self._change(entry, State.WAITING, owner, until_us)
 
     def keep(self, entry: Entry, owner: str, until_us: int, turn_us: int = 0) -> None:
@@ -296,7 +296,7 @@ class Waitlist:
         self, entry: Entry, state: State | None, owner: str, until_us: int | None, at_us: int = 0, *,
         counts: bool = False,
     ) -> None:  # fmt: skip
-        """Change an entry, which may be new. *state* None: remove it."""
+        """Change an entry, or add it if it is new. *state* None: remove it."""
         before = entry.owner
         for items, item in self._files_of(entry):
             del items[bisect_left(items, item)]
@@ -332,7 +332,7 @@ class Waitlist:
 
     def head(self, now_us: int, *, late: bool = True) -> tuple[list[Owner], Owner | None]:
         """
-        The owners that are skipped, and then the owner of the first job in the order. Without *late*, owners whose
+        Return the owners that are skipped, and the owner of the first job after these. Without *late*, owners whose
         jobs return after a delay are skipped too.
 
         An owner with a full window of wakes is not skipped as long as none of them is overdue: the other owners wait
@@ -346,7 +346,7 @@ class Waitlist:
         return skipped, None
 
     def comes_first(self, now_us: int) -> bool:
-        """Whether a waiting job is ahead of a new one. Not if so many woken jobs are missing that a purge is likely."""
+        """Whether a waiting job is ahead of a new one: not if so many woken jobs are overdue that a purge is likely."""
         owner = self.head(now_us)[1]
         return owner is not None and _count_overdue(owner, now_us) < MOST_AT_ONCE
 
@@ -355,20 +355,20 @@ class Waitlist:
         return sum(entry.cost for _, entry in self._held(now_us))
 
     def held_late(self, now_us: int) -> int:
-        """Of these, the units that are kept for jobs that return after a delay."""
+        """The part of the units of `taken` that is kept for jobs that return after a delay."""
         late = (each for _, each in self._held(now_us) if each.state is State.WOKEN and lateness_us(each.owner))
         return sum(entry.cost for entry in late)
 
     def count_expected(self, owner: str, now_us: int) -> int:
-        """How many jobs that return after a delay were woken, and are not overdue."""
+        """How many woken jobs of an owner that return after a delay are not overdue."""
         woken = self.woken_of(owner)
         last, first = now_us + FUTURE_US + 1, now_us - lateness_us(owner)
         return bisect_left(woken, (last, "")) - bisect_left(woken, (first, ""))
 
     def wake(self, rules: WakeRules, now_us: int, ring: Ring, *, waits: bool = False) -> int | None:
         """
-        Wake the first jobs, while there are units for them beyond those that are kept for other jobs. If the job of the
-        request *waits* in this list, and no unit is nearly there, only the time of a look is needed.
+        Wake the first jobs, as long as there are units for them that are not kept for other jobs. If the requesting job
+        *waits* in this list, and no unit is free soon, only compute the time of the next look.
 
         Returns:
             When a process should look at this list; None if none needs to.
@@ -404,7 +404,7 @@ class Waitlist:
         held = list(self._held(now_us))
         woken = [until_us for until_us, each in held if each.state is State.WOKEN and not lateness_us(each.owner)]
         if next_us is not None and woken:
-            # Each of these jobs looks itself when it makes its request.
+            # The request of each of these jobs is also a look at the list.
             next_us = max(next_us, max(woken) - PATIENCE_US + SPACING_US)
         self._check_skipped(skipped, now_us, ring)
         if owner is None and not skipped:
@@ -415,7 +415,7 @@ class Waitlist:
         return min((at_us for at_us in times if at_us is not None), default=None)
 
     def _check_skipped(self, skipped: list[Owner], now_us: int, ring: Ring) -> None:
-        """Check whether the skipped owners listen: they may be dead, or all their wakes may be lost."""
+        """Check whether skipped owners still listen: a process may be dead, or may have lost all its wakes."""
         for each in (owner for owner in skipped if not lateness_us(owner.name)):
             if each.free < DEAF:
                 if TRIAL_US - each.free < now_us:
@@ -425,7 +425,7 @@ class Waitlist:
 
     def wake_workflow(self, workflow: str, now_us: int, ring: Ring) -> None:
         """
-        Wake jobs of a workflow that holds its slot, because they need no other slot. Each grant wakes more of them.
+        Wake jobs of a workflow that has got its slot, because they need no other slot. Each grant wakes more of them.
         """
         waiting = [e for e in self.entries.values() if e.state is State.WAITING and e.workflow == workflow]
         for entry in sorted(waiting, key=lambda entry: entry.place)[:MOST_AT_ONCE]:
@@ -433,11 +433,11 @@ class Waitlist:
 
     def next_look(self, at_us: int | None, now_us: int, *, by_job: bool) -> int | None:
         """
-        Request a look at *at_us*, unless a look that is soon enough was requested before. Returns the delay, or None.
+        Request a look at *at_us*, unless an earlier request is early enough. Returns the delay, or None.
 
         Args:
-            by_job: A job makes the request. Its process is requested to look in any case if the look is far in the
-                future, because the process that was requested first may hang.
+            by_job: A job makes the request. If the look is far in the future, the job's process gets a request in any
+                case, because the process of the earlier request may hang.
         """
         if at_us is None:
             return None
@@ -449,7 +449,7 @@ class Waitlist:
         return at_us - now_us
 
     def _by_head(self) -> list[Owner]:
-        """The owners with jobs in the order, by the first of these."""
+        """The owners with jobs in the order, sorted by their first jobs."""
         return sorted((owner for owner in self.owners.values() if owner.waiting), key=lambda owner: owner.waiting[0])
 
     def _held(self, now_us: int) -> Iterator[tuple[int, Entry]]:
@@ -472,7 +472,7 @@ class Waitlist:
 
 
 def _count_overdue(owner: Owner, now_us: int) -> int:
-    """How many jobs that return after a delay were woken, and are overdue."""
+    """How many woken jobs of an owner that return after a delay are overdue."""
     late_us = lateness_us(owner.name)
     return bisect_left(owner.woken, (now_us - late_us, "")) if late_us else 0
 

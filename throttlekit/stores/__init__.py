@@ -1,4 +1,4 @@
-"""Stores: where limits keep their state."""
+"""Stores, which keep the state of limits."""
 
 from throttlekit._core.claim import StoreClaim
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, Store

@@ -1,4 +1,4 @@
-"""A store with everything that it can do besides: requests in one round trip, commands, parts that fail alone."""
+"""One interface to all stores, including optional methods: batches, commands, and parts that fail independently."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing)
 
 class StoreAccess:
     """
-    A `Store` around *store*. Every question goes through `_ask`, which `CircuitBreaker` guards.
+    A wrapper around *store*. Every call goes through `_ask`, which `CircuitBreaker` overrides.
 
-    What a store cannot do is found out once, when this is made: it takes 10 to 20 µs.
+    The constructor checks which optional methods the store has, because that takes 10 to 20 µs.
     """
 
     def __init__(self, store: Store) -> None:
@@ -46,12 +46,12 @@ class StoreAccess:
 
     @property
     def in_memory(self) -> bool:
-        """Whether it is of this process, and of no other."""
+        """Whether the state is in the memory of this process."""
         return isinstance(self._store, MemoryStore)
 
     @property
     def address(self) -> str:
-        """The server, without a user or a password, as `StoreUnavailable.server` has it; "": not known."""
+        """The server in the format of `StoreUnavailable.server`, without a user or a password; "" if unknown."""
         return str(getattr(self._store, "address", ""))
 
     def decide(
@@ -121,26 +121,26 @@ class StoreAccess:
 
     @property
     def shared(self) -> bool:
-        """Whether it takes `commands`."""
+        """Whether the store supports `commands`."""
         return isinstance(self._store, SupportsCommands)
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
-        As `SupportsCommands.commands`.
+        Like `SupportsCommands.commands`.
 
         Raises:
-            TypeError: The store has no such place; see `shared`.
+            TypeError: The store does not support it; see `shared`.
         """
         if not isinstance(self._store, SupportsCommands):
-            raise TypeError(f"a {type(self._store).__name__} has no place that the whole fleet sees")
+            raise TypeError(f"a {type(self._store).__name__} stores no data of the whole fleet")
         return self._store.commands(commands)
 
     def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
         """
-        As `SupportsForget.delete_matching`.
+        Like `SupportsForget.delete_matching`.
 
         Raises:
-            TypeError: The store cannot.
+            TypeError: The store does not support it.
         """
         if not isinstance(self._store, SupportsForget):
             raise TypeError(f"a {type(self._store).__name__} cannot find names")
@@ -148,10 +148,10 @@ class StoreAccess:
 
     def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
         """
-        As `SupportsScan.scan`.
+        Like `SupportsScan.scan`.
 
         Raises:
-            TypeError: The store cannot.
+            TypeError: The store does not support it.
         """
         if not isinstance(self._store, SupportsScan):
             raise TypeError(f"a {type(self._store).__name__} cannot list names")
@@ -161,11 +161,11 @@ class StoreAccess:
         self._store.close()
 
     def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
-        """Put *question*, which concerns *names*."""
+        """Call *question*, which reads or changes *names*."""
         return question()
 
     def _part_by_part(self, what: Sequence[_N], question: Callable[[Sequence[_N]], None]) -> None:
-        """Put *question* to each part of the store, also after one has failed; then raise the first failure."""
+        """Call *question* for each part of the store, even after one has failed. Then raise the first error."""
         parts: dict[str, list[_N]] = {}
         for each in what:
             parts.setdefault(self._part(each.bucket), []).append(each)

@@ -1,4 +1,4 @@
-"""The contract between the limiter and the store that keeps its state."""
+"""The interface between the limiter and the store that keeps its state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Request(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Correction:
     """
-    A change of what one limit was charged at *granted_us*: *by* more, in the algorithm's own measure; less if negative.
+    A correction of the charge that one limit got at *granted_us*. *by* is added, as a size of the algorithm.
     """
 
     bucket: str
@@ -59,7 +59,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot of a concurrency limit, held since *granted_us* by the holder that the algorithm names."""
+    """A slot of a concurrency limit, held since *granted_us* by the holder of the algorithm."""
 
     bucket: str
     algorithm: Algorithm
@@ -68,7 +68,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Slowing:
-    """Why the limit of *claim* is to be slower for a while, or to have fewer slots in use."""
+    """A reason to slow down the limit of *claim* for a while, or to reduce its slots."""
 
     claim: StoreClaim
     why: Refusal | Remaining | Drop
@@ -80,26 +80,26 @@ class Slowing:
 
 class Store(Protocol):
     """
-    Keeps the state of each limit and its waitlist, decides over them atomically, and wakes the jobs that wait: also
-    after a pause, a slowdown, a correction or a release.
+    Keeps the state of each limit and its waitlist, decides requests atomically, and wakes waiting jobs after each
+    change.
 
-    The store owns the clock: the caller's time never enters a decision. A missing name means an unused limit
-    or an empty waitlist. Every value expires by itself, once nothing in it counts any more. Safe to share between
-    threads, and across a fork.
+    The store's clock decides; the caller's time is never used. A missing name means an unused limit or an empty
+    waitlist. Every value expires when nothing in it counts any more. Threads can share a store, also across a fork.
 
-    A method raises StoreUnavailable if there was no usable answer: it is unknown whether it was done.
+    A method raises StoreUnavailable if the store sent no usable reply. It is unknown whether the call had an effect.
 
-    `now_us` is for tests: the time to decide at.
+    `now_us` is for tests: the time of the decision.
     """
 
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
     ) -> Answer:
         """
-        Decide as `throttlekit._core.decide.decide` does, and store the new state.
+        Decide like `throttlekit._core.decide.decide`, and store the new state.
 
         Args:
-            attempt: Names this question of the job. If it is repeated after an answer that was lost, so is a grant.
+            attempt: A name for this request of the job. If the reply is lost and the caller sends the request again,
+                a grant is not charged again.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the request was charged.
@@ -107,13 +107,13 @@ class Store(Protocol):
         ...
 
     def return_units(self, charges: Sequence[Charge], requester: Requester, now_us: int | None = None) -> None:
-        """Return what `ask` charged, because another store denied it: as `wait_control.return_units` does."""
+        """Return the units that `decide` charged, because another store denied it: see `wait_control.return_units`."""
         ...
 
     def look(
         self, claim: StoreClaim, owner: str, free: int, ids: Sequence[str] = (), now_us: int | None = None
     ) -> Look:
-        """Look at one waitlist, as `throttlekit._core.decide.look` does."""
+        """Look at one waitlist, like `throttlekit._core.decide.look`."""
         ...
 
     def wake(self, claims: Sequence[StoreClaim], now_us: int | None = None) -> None:
@@ -125,40 +125,40 @@ class Store(Protocol):
         keep: bool = False,
     ) -> None:  # fmt: skip
         """
-        Remove jobs from the waitlists of *claims*; then wake others.
+        Remove jobs from the waitlists of *claims*. Then wake other jobs.
 
         Args:
-            owner: Only jobs that it owns; "": all of them.
-            keep: They keep their positions, and wait for nothing that the store knows.
+            owner: Remove only entries of this owner; "": of any owner.
+            keep: Whether the jobs keep their positions, because something outside the store delays them.
         """
         ...
 
     def where(self, claims: Sequence[StoreClaim], id: str, now_us: int | None = None) -> Where | None:
-        """Find where a job waits, given its claims; None: on none of their waitlists."""
+        """Find out where a job waits, given its claims; None: on none of their waitlists."""
         ...
 
     def list_waiting(self, claim: StoreClaim, most: int = 0) -> Waiting:
-        """Count the jobs on one waitlist, and name at most *most* of the first, and at most `MOST_LISTED`."""
+        """Count the jobs on one waitlist, and return the first ones: at most *most*, and at most `MOST_LISTED`."""
         ...
 
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
     ) -> Callable[[], None]:
         """
-        Listen for wakes of *owner* that other callers make.
+        Listen for wakes of *owner* that calls of other processes cause.
 
         Args:
             on_wakes: Called with the bucket and the wakes, in any thread.
-            missed: Called when wakes may have been missed.
+            missed: Called if wakes may have been missed.
 
         Returns:
-            A function that ends it.
+            A function that stops listening.
         """
         ...
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         """
-        Correct what was charged, as `Algorithm.settle` does.
+        Correct charges, like `Algorithm.settle`.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the charge was corrected.
@@ -167,7 +167,7 @@ class Store(Protocol):
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
         """
-        Release slots, as `throttlekit._core.algorithms.concurrency` does. A holder without a slot changes nothing.
+        Release slots, like `throttlekit._core.algorithms.concurrency`. If a holder has no slot, nothing changes.
 
         Raises:
             StoreUnavailable: There was no usable answer. A slot that was not released is free when its lease ends.
@@ -187,10 +187,10 @@ class Store(Protocol):
         self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
     ) -> None:
         """
-        Deny every request for *for_us*, as `throttlekit._core.wait_control.pause` does. None ends the pause.
+        Deny every request for *for_us*, like `throttlekit._core.wait_control.pause`. None ends the pause.
 
         Args:
-            emptied: The service downstream answered 429: the limits count as used up to the end of *for_us*.
+            emptied: Whether the partner sent a 429: then the limits count as used up until the end of *for_us*.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the limit is paused.
@@ -199,7 +199,7 @@ class Store(Protocol):
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         """
-        Slow limits down for a while, as `throttlekit._core.wait_control.slow` does.
+        Slow limits down for a while, like `throttlekit._core.wait_control.slow`.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the limits are slower.
@@ -208,7 +208,7 @@ class Store(Protocol):
 
     def reset(self, buckets: Sequence[str]) -> None:
         """
-        Delete all that is stored for *buckets*: the limits are unused, the waitlists are empty.
+        Delete the whole state of *buckets*, so that the limits are unused and the waitlists are empty.
 
         Raises:
             StoreUnavailable: There was no usable answer.
@@ -217,7 +217,7 @@ class Store(Protocol):
 
     def clear_waitlists(self, buckets: Sequence[str]) -> None:
         """
-        Empty the waitlists of *buckets*. What is counted stays, and so do pauses.
+        Empty the waitlists of *buckets*. Counts and pauses are not changed.
 
         Raises:
             StoreUnavailable: There was no usable answer.
@@ -230,7 +230,7 @@ class Store(Protocol):
 
 
 def decide_or_error(store: Store, request: Request) -> Answer | Exception:
-    """Ask *request*. Returns an error, and does not raise it."""
+    """Decide *request*. An error is returned, not raised."""
     try:
         return store.decide(request.claims, request.requester, attempt=request.attempt)
     except Exception as error:
@@ -239,25 +239,25 @@ def decide_or_error(store: Store, request: Request) -> Answer | Exception:
 
 @runtime_checkable
 class SupportsBatch(Protocol):
-    """A store that answers several requests in one round trip. Optional."""
+    """A store that decides several requests in one round trip. Optional."""
 
     def decide_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         """
-        Decide each of *requests* by itself, one after the other, as `Store.decide` does. An error of one request
+        Decide each of *requests* independently, one after the other, like `Store.decide`. An error of one request
         replaces its answer.
 
         Raises:
-            StoreUnavailable: There was no usable answer to any. It is unknown which were charged.
+            StoreUnavailable: There was no usable answer to any of them. It is unknown which were charged.
         """
         ...
 
 
 @runtime_checkable
 class SupportsParts(Protocol):
-    """A store of several parts that fail one by one, like the nodes of a cluster. Optional."""
+    """A store of several parts that fail independently, like the nodes of a cluster. Optional."""
 
     def part_of(self, name: str) -> str:
-        """The part that keeps *name*, as `StoreUnavailable.part` names it; "" if not known. Makes no call."""
+        """The part that keeps *name*, as in `StoreUnavailable.part`; "" if unknown. This makes no call to the store."""
         ...
 
 
@@ -270,10 +270,10 @@ class SupportsCommands(Protocol):
         Run Redis *commands* in order, not atomically, in one round trip (on a cluster: one round trip each).
 
         Args:
-            commands: The second word of each is a key; of EVAL, the fourth. All keys share one hash slot.
+            commands: The second word of each is a key (for EVAL, the fourth). All keys share one hash slot.
 
         Returns:
-            The replies, as redis-py reads them, with text as bytes.
+            The replies, as redis-py parses them, with text as bytes.
 
         Raises:
             StoreUnavailable: There was no usable answer to one of them. It is unknown which of the others ran.
@@ -290,7 +290,7 @@ class SupportsForget(Protocol):
         Delete every name that matches *pattern*, as SCAN reads it. Scans all names, a thousand at a time.
 
         Args:
-            waitlists_only: Of these, empty the waitlists, as `Store.clear_waitlists` does, and leave all else.
+            waitlists_only: Only empty the waitlists among these names, like `Store.clear_waitlists`.
 
         Returns:
             The number of names deleted, or of waitlists emptied.
@@ -308,7 +308,7 @@ class SupportsScan(Protocol):
     def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
         """
         Return the cursor of the next page, "" after the last one, and the names of this page that match *pattern*, as
-        SCAN reads it. A page covers some 1 000 names of the store. A name that exists all the time is on some page.
+        SCAN reads it. A page covers about 1 000 names. A name that exists during the whole scan is on some page.
 
         Raises:
             StoreUnavailable: There was no usable answer.
@@ -317,7 +317,7 @@ class SupportsScan(Protocol):
 
 
 def is_same_address(one: str, other: str) -> bool:
-    """Whether two of a store's `address` name one server and database. The names of this machine are one."""
+    """Whether two values of a store's `address` mean the same database. All names of this machine are equal."""
     return bool(one) and _plain(one) == _plain(other)
 
 

@@ -1,4 +1,4 @@
-"""Listens on the channel of one owner for the wakes that other processes make."""
+"""Listens on the channel of one owner for wakes. Calls of other processes publish them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _POLL_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 0.1, 2.0
 
 class Listener:
     """
-    One thread and one connection. A script knows by the number of receivers whether an owner listens.
+    One thread and one connection. Scripts check by the number of receivers whether an owner listens.
 
     Args:
-        client: redis-py's, of the server of the limits.
-        channel: The owner's.
+        client: A client of redis-py for the server of the limits.
+        channel: The channel of the owner.
         on_wakes: Called with the bucket and the wakes.
-        missed: Called once it listens again: wakes may have been missed meanwhile.
+        missed: Called when it listens again after a lost connection: wakes may have been missed in the meantime.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Listener:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it listens. Returns whether it does."""
+        """Wait until it listens. Return whether it does."""
         return self._listens.wait(seconds)
 
     def begin_to_close(self) -> None:
-        """End the thread's wait for a message: else it would last for up to a second."""
+        """Interrupt the thread, which otherwise waits for a message for up to a second."""
         self._closed.set()
         if self._listens.is_set():
             with suppress(RedisError, OSError):
@@ -74,7 +74,7 @@ class Listener:
                 pubsub.subscribe(self._channel)
                 self._listen(pubsub)
             except (RedisError, OSError) as error:
-                _LOG.debug("The connection on which this process hears of wakes was lost: %s", error)
+                _LOG.debug("The connection on which this process receives wakes was lost: %s", error)
                 self._closed.wait(self._pause_s)
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             finally:
@@ -101,7 +101,7 @@ class Listener:
 
 @dataclass(slots=True, eq=False)
 class _Owner:
-    """One that listens at several nodes."""
+    """An owner that listens on several nodes."""
 
     channel: str
     on_wakes: _OnWakes
@@ -120,11 +120,11 @@ class _Here:
 
 class NodeListeners:
     """
-    Listens at each node of a cluster that its process sends requests to, including nodes that join later. A script
-    checks whether an owner listens by the number of receivers at its own node.
+    Listens on each node of a cluster to which its process sends requests, including nodes that join later. A script
+    checks whether an owner listens by the number of receivers on the script's node.
 
     Args:
-        make_client: Makes a redis-py client of a node, with connections of its own.
+        make_client: Creates a redis-py client of a node, with separate connections.
     """
 
     def __init__(self, make_client: Callable[[Any], Any]) -> None:
@@ -144,7 +144,7 @@ class NodeListeners:
                     self._listen(owner, node)
 
     def listen(self, name: str, on_wakes: _OnWakes, missed: Callable[[], None]) -> Callable[[], None]:
-        """Begin to listen as *name*. Returns what ends that."""
+        """Begin to listen as *name*. Return a function that stops listening."""
         here, owner = self._here, _Owner(f"tk1:{name}", on_wakes, missed)
         with here.lock:
             here.owners.append(owner)
@@ -166,6 +166,6 @@ class NodeListeners:
 
 
 def client_of_its_own(pool: Any) -> Any:
-    """A client with connections like those of *pool*: `close` of the store leaves them open."""
+    """A client with its own connections, with the options of *pool*. `close` of the store does not close them."""
     own = redis.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
     return redis.Redis(connection_pool=own)

@@ -1,4 +1,4 @@
-"""The circuit breaker in front of a store: while the store does not answer, one call a second goes there."""
+"""The circuit breaker in front of a store: while the store does not respond, it lets through one call per second."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _log = logging.getLogger("throttlekit")
 _T = TypeVar("_T")
 
 _PROBE_INTERVAL = 1.0
-"""Seconds from one question to the next while the store does not answer."""
+"""Seconds from one call to the next while the store does not respond."""
 _PAUSE_AFTER_FAILURE = 0.75
-"""Seconds, at most: with the time-out of 0.25 s a second in all."""
+"""The longest time from a failed call to the next one, in seconds: with its time-out of 0.25 s, that is one second."""
 _LONGEST_PROBE = 5.0
 """Seconds after which another caller may send a request, although the last one has not ended."""
 
 
 @dataclass(slots=True)
 class _Outage:
-    """Of the store, or of a part of it."""
+    """An outage of the store, or of a part of it."""
 
     error: StoreUnavailable
     since: float
-    name: str  # one of those that failed
+    name: str  # one of the names whose call failed
     probe_at: float = math.inf
-    took: float = 0.0  # the last question
+    took: float = 0.0  # seconds of the last call
     logged: bool = False
 
 
 class CircuitBreaker(StoreAccess):
     """
-    A circuit breaker around a store. During an outage, one caller a second sends a request, and all other callers get
-    the last error at once. Each part of a store, like a node of a cluster, has a breaker of its own.
+    A circuit breaker around a store. During an outage, one caller per second sends a request, and all other callers get
+    the last error at once. Each part of a store, like a node of a cluster, has its own breaker.
 
     The log has one line when an outage begins and one when it ends. If the last line is less than 30 s old, the next
     outage is not logged.
@@ -110,20 +110,20 @@ class CircuitBreaker(StoreAccess):
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
-        As `SupportsCommands.commands`. During an outage they are sent as often as decisions are, and do not take the
-        turn of a decision: only a decision ends the outage.
+        Like `SupportsCommands.commands`. During an outage, commands are sent in addition to the one decision per
+        second, just as often. Only a decision ends the outage.
 
         Raises:
-            TypeError: The store has no such place; see `shared`.
+            TypeError: The store does not support it; see `shared`.
         """
         store = self._store
         if not isinstance(store, SupportsCommands):
-            raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
+            raise TypeError(f"a {type(store).__name__} stores no data of the whole fleet")
         names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
         began = self._clock()
         outages = [self._outages.get(part) for part in self._parts(names)] if self._outages else []
         for outage in outages:
-            # A process that decides nothing hears of the fleet all the same, once the store is back.
+            # A process without decisions must also receive the fleet's data when the store responds again.
             if outage is not None and outage.probe_at > began:
                 raise _copy(outage.error, 1.0, called=True) from outage.error.__cause__
         try:
@@ -154,8 +154,8 @@ class CircuitBreaker(StoreAccess):
             last = max(outages, key=lambda outage: outage.probe_at, default=None)
             if last is None or last.probe_at <= now:
                 for outage in outages:
-                    # Not a flag: if the caller never returns, or the process forks, other callers take over.
-                    # A request to several Sentinels or nodes may take longer than a second; another one is sent.
+                    # A time, not a flag: if the caller never returns, or the process forks, other callers take over.
+                    # If a request to several Sentinels or nodes takes longer than a second, another one is sent.
                     outage.probe_at = now + min(
                         max(_PROBE_INTERVAL, outage.took + _PAUSE_AFTER_FAILURE), _LONGEST_PROBE
                     )
@@ -169,7 +169,7 @@ class CircuitBreaker(StoreAccess):
             if self._fault.due():
                 _log.warning("%s%s. Other calls are not affected.", error, _at(error))
             if self._outages:
-                self._record_answer(names)  # the store has answered: such a call must not use up the one call a second
+                self._record_answer(names)  # the store has responded: this is not a failed attempt to reach it
             return
         parts, now = self._parts(names), self._clock()
         with self._lock:
@@ -182,19 +182,19 @@ class CircuitBreaker(StoreAccess):
                     continue
                 outage.logged = True
                 _log.warning(
-                    "%s%s. It is asked once a second; until it answers jobs are deferred, uncharged, "
-                    "but for limits whose on_store_failure= says otherwise.", error, _at(error),
+                    "%s%s. It is called once a second. Until it responds, jobs are deferred, uncharged, "
+                    "except for limits whose on_store_failure= says otherwise.", error, _at(error),
                 )  # fmt: skip
 
     def _record_answer(self, names: Iterable[str]) -> None:
         parts, now = self._parts(names), self._clock()
         with self._lock:
-            # After a fail-over another node serves what the dead one did: no call goes to the dead one any more.
+            # After a fail-over another node serves the names of the dead one, so no call is sent to the dead one.
             moved = [part for part, outage in self._outages.items() if self._part(outage.name) != part]
             over = [self._outages.pop(part) for part in {*parts, *moved, ""} if part in self._outages]
         for outage in over:
             if outage.logged:
-                _log.info("The store answers again%s, after %.1f s.", _at(outage.error), now - outage.since)
+                _log.info("The store responds again%s, after %.1f s.", _at(outage.error), now - outage.since)
 
     def _parts(self, names: Iterable[str]) -> dict[str, str]:
         """The parts that serve *names*, and one of them for each."""

@@ -1,4 +1,4 @@
-"""The store through a client of the user's own: for programs that hook into it."""
+"""A store that sends commands through the user's own client, for programs that hook into that client."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["ClientStore"]
 
 class ClientStore(RedisStore):
     """
-    Sends every command with *client* itself, by its `execute_command` and its pipelines: for tracing and metrics that
-    hook into these. `Limiter(ClientStore(client))`.
+    Sends every command with `execute_command` or a pipeline of *client* itself, for tracing and metrics that hook into
+    these: `Limiter(ClientStore(client))`.
 
-    `Limiter(client=…)` takes less of the worker's time, on connections of its own.
+    `Limiter(client=…)` is faster, because it uses its own connections.
 
     Args:
-        client: With a time-out for replies, as any job waits for it; and with no retries, or a decision whose answer is
-            late is charged twice. It is not closed.
+        client: A client with a time-out for replies, because jobs wait for these, and without retries: otherwise, if a
+            reply is late, the decision is charged twice. The store does not close it.
 
     Raises:
-        ConfigurationError: It is not such a `redis.Redis`.
+        ConfigurationError: *client* is not such a `redis.Redis`.
     """
 
     def __init__(self, client: Any) -> None:
@@ -52,7 +52,7 @@ class ClientStore(RedisStore):
         self.address = address_of(pool)
 
     def close(self) -> None:
-        """The client stays open."""
+        """Do nothing: the client stays open."""
 
     def _close_idle(self) -> None:
         self._client.connection_pool.disconnect(inuse_connections=False)

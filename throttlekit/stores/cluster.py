@@ -33,13 +33,13 @@ class RedisClusterStore(RedisStore):
     """
     Keeps limits in a Redis or Valkey Cluster.
 
-    All keys of one limit and key share one hash slot. Claims that share a hash slot are decided in one
-    call; a job whose claims lie in several is decided hash slot by hash slot, and a denial gives back what
-    was charged before it (`decide_in_parts`): one round trip for each hash slot, and on a denial one more for
-    each that was charged. The bound of each limit holds all the same.
+    All stored keys of one limit under one key share a hash slot. Claims in the same hash slot are decided in one
+    call. If a job has claims in several hash slots, each is decided in its own round trip. If one of them denies, the
+    units that were charged before are returned, with one more round trip for each charged hash slot
+    (`decide_in_parts`). The bound of each limit always holds.
 
     Args:
-        url: redis+cluster:// or rediss+cluster://, and any one node, which names the others.
+        url: redis+cluster:// or rediss+cluster://, and any node of the cluster, which returns the other ones.
         timeout: Seconds to wait for a connection, and for a reply.
 
     Raises:
@@ -78,7 +78,7 @@ class RedisClusterStore(RedisStore):
         return [answers[id(each)] for each in leases]
 
     def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
-        """Run *call* for the items of each hash slot. All are tried; then the first error is raised."""
+        """Run *call* for the items of each hash slot, even after one has failed. Then raise the first error."""
         errors: dict[str | None, StoreUnavailable] = {}
         for group in by_hash_slot(items):
             if self.part_of(group[0].bucket) in errors:
@@ -112,7 +112,7 @@ class RedisClusterStore(RedisStore):
         return self._run(*self._question(claims, requester, now_us, attempt))
 
     def _command(self, *arguments: Any) -> Any:
-        # With target_nodes redis-py sends the command once. Without, it would send it again after a time-out.
+        # With target_nodes, redis-py sends the command once. Otherwise it would send it again after a time-out.
         client = self._redis_py()
         key = arguments[3] if arguments[0] in ("EVALSHA", "EVAL") else arguments[1]
         node = client.get_node_from_key(key)
@@ -121,7 +121,7 @@ class RedisClusterStore(RedisStore):
         return client.execute_command(*arguments, target_nodes=node)
 
     def part_of(self, name: str) -> str:
-        """The node that serves *name*; "" if not known. Each node fails by itself."""
+        """The node that serves *name*; "" if unknown. Nodes fail independently."""
         try:
             return "" if self._cluster is None else str(self._cluster.get_node_from_key(name).name)
         except (RedisClusterException, AttributeError):
@@ -139,7 +139,7 @@ class RedisClusterStore(RedisStore):
         return [node.redis_connection.connection_pool for node in nodes if node.redis_connection is not None]
 
     def _redis_py(self) -> Any:
-        """The cluster's client, which is made with the first call."""
+        """The client for the cluster, which is created with the first call."""
         called_at = time.monotonic()
         with self._connect_lock:
             if self._cluster is None:
@@ -180,8 +180,8 @@ class _NodeRefresh:
     """
     Replaces `initialize` of redis-py's nodes manager, which runs under a lock after each failure.
 
-    When all nodes hang, each thread would wait for the time-outs of the threads before it. Here a thread waits for
-    the lock for one time-out at most.
+    If all nodes hang, each thread would wait for the time-outs of all threads before it. With this class, a thread
+    waits for the lock for at most one time-out.
     """
 
     def __init__(self, manager: Any, timeout: float) -> None:
@@ -209,4 +209,4 @@ def by_hash_slot(items: Sequence[_N]) -> list[list[_N]]:
 
 
 def _hash_slot(name: str) -> int:
-    return int(key_slot(name.encode("utf-8", "surrogatepass")))  # a name that cannot be sent is refused as it is sent
+    return int(key_slot(name.encode("utf-8", "surrogatepass")))  # sending raises the error for an invalid name

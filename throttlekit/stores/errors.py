@@ -1,12 +1,12 @@
 """
-Map each error of redis-py to one error of throttlekit, with the remedy for the operator. Only this file maps.
+Map each error of redis-py to one error of throttlekit, with the remedy for the operator. No other file does this.
 
 There are three kinds, and only the first one opens the circuit breaker:
 
-* An outage: no connection, no answer in time, or a server that rejects every call, as one that is loading does.
-  Any other error of a server is one too: it may be a proxy's. `StoreUnavailable` with a part.
+* An outage: no connection, no reply in time, or a server that rejects every call, for example while it loads its data.
+  An unknown error of a server also counts as one, because a proxy may have sent it. `StoreUnavailable` with a part.
 * A call that a working server rejected: a key of another type, a script that failed. `StoreUnavailable` without a part.
-* A call that can never work, here or on any server of that kind: `ConfigurationError`.
+* A call that can never work on any server of that kind: `ConfigurationError`.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class SentinelRefused(exceptions.ConnectionError):
 
 _CLUSTER_ERRORS = (exceptions.AskError, exceptions.ClusterCrossSlotError)  # a MOVED is an AskError too
 _CLUSTER_PREFIXES = ("MOVED ", "ASK ", "CROSSSLOT ")  # redis-py 5.0 raises a plain ResponseError with these
-# Not every error of redis-py is a RedisError: those of its cluster client are not.
+# Some errors of redis-py are not RedisErrors: those of its cluster client.
 _CLIENT_ERRORS: tuple[type[Exception], ...] = tuple(
     kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)
 )
 URL_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, ValueError, TypeError)
 STORE_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, OSError, ValueError)
-"""What a call to redis-py raises. ValueError: a text that cannot be encoded, or a reply that is not Redis's."""
+"""The errors of a call to redis-py. ValueError: a text that cannot be encoded, or a reply that is not from Redis."""
 
 _OUTAGES = (
     exceptions.ConnectionError,  # also BusyLoadingError, AuthenticationError, MaxClientsError, and those of Sentinels
     exceptions.TimeoutError,
     OSError,
-    exceptions.InvalidResponse,  # something else than Redis listens there
+    exceptions.InvalidResponse,  # another program than Redis listens there
     exceptions.RedisClusterException,  # no node of the cluster answered
     exceptions.ClusterError,
 )
@@ -56,13 +56,13 @@ _MISSING_FUNCTION = re.compile(
     r"attempt to (?:call|index) (?:a nil value \()?(?:field|global) '(?:sha1hex|cjson|decode)'"
     r"|nonexistent global variable 'cjson'"
 )
-"""The errors of Lua 5.1 and 5.4 for each function that our scripts call, and an imitation of Redis may lack."""
+"""The errors of Lua 5.1 and 5.4 for functions that our scripts call, but an imitation of Redis may lack."""
 
 _OF_ONE_CALL = re.compile(r"user_script|[Ee]rror running script|script: [0-9a-f]|too big (?:mbulk|bulk|inline)")
 """The texts of a script that failed, and of a request that is too long."""
 
 _MISSING_RIGHTS = (
-    "its user is not allowed what the limiter needs: ACL SETUSER … "
+    "its user lacks permissions that the limiter needs: ACL SETUSER … "
     "~tk1:* resetchannels &tk1:* +@read +@write +@connection -@dangerous +select +eval +evalsha +time +publish "
     "+subscribe +unsubscribe, and +cluster on a cluster"
 )
@@ -82,18 +82,18 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (
         exceptions.ReadOnlyError,
         "READONLY ",
-        "it is a replica, which takes no writes: name the master, or write the URL as redis+sentinel://",
+        "it is a replica, which rejects writes: name the master, or write the URL as redis+sentinel://",
     ),
     (exceptions.BusyLoadingError, "LOADING ", "it is still loading its data"),
     (exceptions.NoPermissionError, "ACL failure in script", _MISSING_RIGHTS),
     (None, "user executing the script can't", _MISSING_RIGHTS),
     (exceptions.AuthenticationError, "NOAUTH", _BAD_CREDENTIALS),
-    (None, "unauthenticated ", _BAD_CREDENTIALS),  # Redis 7 rejects a command of so many arguments before it reads it
+    (None, "unauthenticated ", _BAD_CREDENTIALS),  # Redis 7 rejects a command with many arguments before it parses it
     (
         None,
         _WRONG_TYPE,
-        "a key of a limit holds another type of value, so another program writes keys that begin with tk1: into this "
-        "database. Delete that key, and give the limiter a database of its own",
+        "a key of a limit has a wrong type, because another program writes keys that begin with tk1: into this "
+        "database. Delete that key, and give the limiter its own database",
     ),
     (
         None,
@@ -103,8 +103,8 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (
         None,
         "CERTIFICATE_VERIFY_FAILED",
-        "its TLS certificate is not trusted, or not for this host name: name the authority with ?ssl_ca_certs=… in "
-        "the URL, and the server by a name that is in the certificate",
+        "its TLS certificate is not trusted, or not valid for this host name: name the certificate authority with "
+        "?ssl_ca_certs=… in the URL, and use a host name that is in the certificate",
     ),
     (
         None,
@@ -112,28 +112,28 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
         "it is not a node of a cluster, or its user may not list the nodes: write its URL as redis://, or allow the "
         "user +cluster",
     ),
-    (None, "MISCONF", "it cannot save its data, and so takes no writes: see its log and its disk"),
+    (None, "MISCONF", "it cannot save its data, so it rejects writes: see its log and its disk"),
     (exceptions.MasterDownError, "MASTERDOWN", "it is a replica that has lost its master"),
     (
         exceptions.ClusterDownError,
         "CLUSTERDOWN",
         "its cluster is down, or no node serves the hash slot: see CLUSTER INFO",
     ),
-    (None, "NOREPLICAS", "too few replicas follow it, so it takes no writes: see its min-replicas-to-write"),
+    (None, "NOREPLICAS", "too few replicas are connected, so it rejects writes: see its min-replicas-to-write"),
     (None, "BUSY ", "it is busy with a slow script of another program"),
     (None, "non deterministic commands", "it is older than Redis 5: use 6.2 or later"),
     (
         None,
         "nknown command",
-        "it lacks a command, by its age or its configuration: use Redis 6.2 or later, with no command renamed",
+        "it lacks a command, because it is too old, or because a command is renamed: use Redis 6.2 or later",
     ),
 )
 
 
 def mapped(error: Exception) -> ConfigurationError | StoreUnavailable:
     """
-    One of `STORE_ERRORS` as throttlekit raises it. The message does not repeat the error's own text, which may hold a
-    host, a user or a job's argument.
+    Return the error of throttlekit for one of `STORE_ERRORS`. The message does not repeat the error's own text, which
+    may contain a host, a user or a job's argument.
     """
     if isinstance(error, _CLUSTER_ERRORS) or str(error).startswith(_CLUSTER_PREFIXES):
         return ConfigurationError("the store is a node of a Redis Cluster: write its URL as redis+cluster://host:port")
@@ -151,19 +151,19 @@ def mapped(error: Exception) -> ConfigurationError | StoreUnavailable:
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether other calls would fail as well, to judge by *error*, which is one of `STORE_ERRORS`."""
+    """Whether *error*, one of `STORE_ERRORS`, means that other calls would fail as well."""
     sign, remedy = _find_remedy(error)
     if isinstance(error, _OUTAGES) or remedy:
         return sign != _WRONG_TYPE
     if isinstance(error, exceptions.ResponseError):
-        # A proxy whose server is away replies in its own words, so an unknown text is an outage.
+        # A proxy without a connection to its server replies with its own text, so an unknown text is an outage.
         return not isinstance(error, exceptions.TryAgainError) and not _OF_ONE_CALL.search(str(error))
-    # A ValueError is a reply that is not Redis's. An UnusableReply is Redis's, and concerns one call only.
+    # A ValueError is a reply that is not from Redis. An UnusableReply is from Redis, and concerns only one call.
     return isinstance(error, ValueError) and not isinstance(error, (UnicodeError, UnusableReply))
 
 
 def remedy_of(error: StoreUnavailable) -> str:
-    """The cause and its remedy, as "cause: remedy"; "" if all that is known is that the server did not answer."""
+    """The cause and its remedy, as "cause: remedy"; "" if it is only known that the server did not respond."""
     return _find_remedy(error.__cause__)[1] if isinstance(error.__cause__, Exception) else ""
 
 
@@ -173,12 +173,12 @@ def is_connection_error(error: StoreUnavailable) -> bool:
 
 
 def is_connection_failure(error: BaseException | None) -> bool:
-    """Like `is_connection_error`, of an error as the client raised it."""
+    """Like `is_connection_error`, for an error that the client raised."""
     return isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError))
 
 
 def _find_remedy(error: Exception) -> tuple[str, str]:
-    """The text that *error* was recognised by, and the remedy; "" and "" if it is not in the table."""
+    """The text by which *error* was recognized, and the remedy; "" and "" if it is not in the table."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # the error of the last node that redis-py tried
     readable = (exceptions.ResponseError, exceptions.ConnectionError, exceptions.RedisClusterException)

@@ -1,4 +1,4 @@
-"""Make a store from a client of redis-py."""
+"""Create a store from a client of redis-py."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _ServerOfClient(RedisStore):
             return
         if not pool.is_master:
             raise ConfigurationError(
-                "client= reads from replicas, which take no writes: make it with Sentinel.master_for"
+                "client= reads from replicas, which reject writes: create it with Sentinel.master_for"
             )
         manager = copy.copy(pool.sentinel_manager)
         manager.sentinels = [_client_like(each.connection_pool) for each in manager.sentinels]
@@ -81,10 +81,10 @@ class _ClusterOfClient(RedisClusterStore):
 
 def store_of_client(client: object) -> RedisStore:
     """
-    A store on the server that *client* uses.
+    Return a store on the server that *client* uses.
 
-    Taken from the client: the address, the user, TLS, a Sentinel's service, a cluster's nodes. Not taken: its
-    time-outs, retries and decoding, because the store makes its own connections. The client is not changed.
+    The store copies the client's address, user, TLS options, Sentinel service or cluster nodes. It does not copy the
+    time-outs, retries and decoding, because it creates its own connections. The client is not changed.
 
     Raises:
         ConfigurationError: *client* is not a `redis.Redis` or `redis.RedisCluster` that writes to a master.
@@ -95,16 +95,16 @@ def store_of_client(client: object) -> RedisStore:
         if isinstance(client, redis.Redis):
             return _ServerOfClient(client)
     except TypeError as error:
-        # The error's text may hold a password.
+        # The error's text may contain a password.
         raise ConfigurationError(
-            "client= has a connection class that takes other arguments than redis-py's, so no connection can be made "
-            "with it. Give a URL, or a store of your own"
+            "client= has a connection class with other arguments than redis-py's, so it cannot be used. "
+            "Pass a URL, or your own store"
         ) from error
     module, name = type(client).__module__, type(client).__name__
     kind = "an asyncio client" if "asyncio" in module else f"a {name}"
     raise ConfigurationError(
         f"client= takes a redis.Redis or redis.RedisCluster, not {kind}: the limiter blocks for a round trip. "
-        "Give it redis.Redis(…), or a URL"
+        "Pass redis.Redis(…), or a URL"
     )
 
 

@@ -1,4 +1,4 @@
-"""One store for each group of limits, by the limits' names: to its caller it is one store, of parts that fail alone."""
+"""A store that consists of several stores, one for each group of limits. Its parts fail independently."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class _Group:
     The store of one group. Its errors name the group as the part that failed.
 
     Args:
-        label: The group's name among the parts; no two have the same.
+        label: The unique name of the group's part.
 
     Attributes:
-        failed: Whether the store gave no answer to the last request.
+        failed: Whether the store did not respond to the last request.
     """
 
     def __init__(self, label: str, store: Store) -> None:
@@ -94,15 +94,15 @@ class _Group:
 
 class GroupedStore:
     """
-    Keeps each limit in the store of the first group whose pattern its name matches, else in the default one; what the
-    fleet keeps of all limits together, in the default one.
+    Keeps each limit in the store of the first group whose pattern matches its name, otherwise in the default store. The
+    default store also has the data of the fleet for all limits.
 
-    A job with limits in several stores is decided store by store, and a denial gives back what was charged before it
-    (`decide_in_parts`), as on a cluster. The bound of each limit holds all the same.
+    If a job has limits in several stores, each store decides in turn. If one denies, the units that were charged before
+    are returned (`decide_in_parts`), as on a cluster. The bound of each limit always holds.
 
     Args:
         default: The store of all other limits.
-        groups: Patterns, see `matches`, and their stores, in order.
+        groups: Patterns (see `matches`) and their stores, in order.
     """
 
     def __init__(self, default: Store, groups: Sequence[tuple[str, Store]]) -> None:
@@ -200,7 +200,7 @@ class GroupedStore:
         self._each(buckets, lambda store, those: store.clear_waitlists(those), str)
 
     def part_of(self, name: str) -> str:
-        """The group that keeps *name*, and the part of its store. No two groups have one clock."""
+        """The group that keeps *name*, and the part of its store. Each group has a different clock."""
         return self._of(name).part_of(name)
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class GroupedStore:
 
     def _of(self, name: str) -> _Group:
         """The group that keeps *name*, which may be a pattern for all names of one limit."""
-        limit = name.partition("{")[2].partition(":")[0]  # what is kept for the whole fleet has no colon there
+        limit = name.partition("{")[2].partition(":")[0]  # names of the fleet's data have no colon there
         found = self._known.get(limit)
         if found is None:
             shown = unquote(limit)
@@ -228,7 +228,7 @@ class GroupedStore:
         question: Callable[[Store, list[_T]], None],
         name_of: Callable[[Any], str] = attrgetter("bucket"),
     ) -> None:
-        """Put *question* to each store with its part of *items*, also after one has failed; raise the first failure."""
+        """Call *question* for each store with its part of *items*, even after one has failed. Raise the first error."""
         parts: dict[_Group, list[_T]] = {}
         for each in items:
             parts.setdefault(self._of(name_of(each)), []).append(each)
@@ -243,30 +243,30 @@ class GroupedStore:
 
 
 class _SharedGroupedStore(GroupedStore):
-    """One whose default store the whole fleet sees: it keeps the rules of live control and the reports of all."""
+    """A grouped store whose default store the whole fleet shares: it has the rules of live control and the reports."""
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        """Like `SupportsCommands.commands`; each goes where its key is kept."""
+        """Like `SupportsCommands.commands`. Each command is sent to the store that keeps its key."""
         answers: dict[int, Any] = {}
         together: dict[_Group, list[int]] = {}
         for number, each in enumerate(commands):
             together.setdefault(self._of(str(each[3 if each[0] == "EVAL" else 1])), []).append(number)
         for group, numbers in together.items():
             if not isinstance(group.store, SupportsCommands):
-                raise TypeError(f"a {type(group.store).__name__} has no place that the whole fleet sees")
+                raise TypeError(f"a {type(group.store).__name__} stores no data of the whole fleet")
             those = [commands[number] for number in numbers]
             answers.update(zip(numbers, group.call(lambda store: store.commands(those)), strict=True))  # noqa: B023
         return [answers[number] for number in range(len(commands))]
 
     def delete_matching(self, pattern: str, *, waitlists_only: bool = False) -> int:
-        """Like `SupportsForget.delete_matching`, of one limit's names."""
+        """Like `SupportsForget.delete_matching`, for the names of one limit."""
         group = self._of(pattern)
         if not isinstance(group.store, SupportsForget):
             raise TypeError(f"a {type(group.store).__name__} cannot find names")
         return group.call(lambda store: store.delete_matching(pattern, waitlists_only=waitlists_only))  # type: ignore[no-any-return]
 
     def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
-        """As `SupportsScan.scan`, one store after the other; *cursor* begins with the number of the store."""
+        """Like `SupportsScan.scan`, one store after the other. *cursor* begins with the number of the store."""
         number, _, inner = (cursor or "0:").partition(":")
         groups = [self._default, *(group for _, group in self._groups)]
         group = groups[int(number)]
@@ -279,6 +279,6 @@ class _SharedGroupedStore(GroupedStore):
 
 
 def grouped(default: Store, groups: Sequence[tuple[str, Store]]) -> Store:
-    """*default* with a store of its own for each of *groups*; see `GroupedStore`."""
+    """Combine *default* with a separate store for each of *groups*; see `GroupedStore`."""
     made = _SharedGroupedStore if isinstance(default, SupportsCommands) else GroupedStore
     return made(default, groups) if groups else default

@@ -35,7 +35,7 @@ from throttlekit.stores.waitlists import MOST_LISTED, binding_where, unit_of
 __all__ = ["MemoryStore"]
 
 _KEPT_US = 5_000_000
-"""How long state is kept after nothing counts of it any more."""
+"""How long a state is kept after none of its units counts any more."""
 
 _WRITES_PER_SWEEP = 4096
 _N = TypeVar("_N", Correction, Lease)
@@ -49,9 +49,9 @@ def _wall_clock_us() -> Callable[[], int]:
 
 class MemoryStore:
     """
-    A store in this process only: the limits hold for its threads, and not for other processes.
+    A store in the memory of this process: the limits apply to its threads, but not to other processes.
 
-    A forked child starts with a copy, and counts by itself from then on.
+    A forked child starts with a copy, and then counts independently.
 
     Args:
         clock_us: For tests: returns the time in microseconds.
@@ -142,7 +142,7 @@ class MemoryStore:
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None] | None = None
     ) -> Callable[[], None]:
         """
-        Call *on_wakes* with the bucket and the wakes of *owner* that other callers make. Returns what ends that.
+        Call *on_wakes* with the bucket and the wakes of *owner*. Return a function that stops this.
 
         Args:
             missed: Not called: no wake is missed.
@@ -208,7 +208,7 @@ class MemoryStore:
                     self._values[name] = left, expires_us
 
     def close(self) -> None:
-        """Does nothing: there is no connection, and the state is kept."""
+        """Do nothing: there is no connection, and the state is kept."""
 
     def __len__(self) -> int:
         return len(self._values)
@@ -216,7 +216,7 @@ class MemoryStore:
     def _change(
         self, items: Sequence[_N], change: Callable[[_N, Any, Any, int], tuple[Any, bool]], now_us: int | None
     ) -> list[bool]:
-        """Store the state that *change* returns for each of *items*, and return what else it returns."""
+        """Store the first result of *change* for each of *items*, the new state, and return the second results."""
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             results: list[bool] = []
@@ -240,7 +240,7 @@ class MemoryStore:
         change: Callable[[int, Stored, int, Bell], Stored],
         now_us: int | None,
     ) -> None:
-        """Store what *change* returns for each of *claims*, by its number."""
+        """Store the state that *change* returns for each of *claims*. It is called with the number of the claim."""
         names = [claim.bucket for claim in claims]
         with self._bells() as bell, self._lock:
             now_us = self._clock_us() if now_us is None else now_us
@@ -251,7 +251,7 @@ class MemoryStore:
 
     @contextmanager
     def _bells(self) -> Generator[Callable[[str, str, Wake | None], bool], None, None]:
-        """What rings the bells of owners, after the lock is released."""
+        """A context with a function that sends wakes to owners. They are sent when the lock is released."""
         rung: list[tuple[Callable[[str, Sequence[Wake]], None], str, Sequence[Wake]]] = []
 
         def bell(owner: str, bucket: str, wake: Wake | None) -> bool:

@@ -1,4 +1,4 @@
-"""One question about waitlists in several stores: charged part by part, and returned when a later part denies."""
+"""One request for limits in several stores: each part is charged in turn. If a later part denies, all are returned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Part", "decide_in_parts"]
 
 
 class _Decider(Protocol):
-    """The verbs of a store that a part needs."""
+    """The methods of a store that a part needs."""
 
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     A store, and the numbers of the claims that it decides in one script.
 
     Attributes:
-        failed: Whether it gave no answer the last time.
+        failed: Whether it did not respond to the last request.
     """
 
     store: _Decider
@@ -56,28 +56,28 @@ def decide_in_parts(
     in_order: bool = False,
 ) -> Answer:
     """
-    Decide over several stores: all or nothing, but not at one instant.
+    Decide over several stores: all or nothing, but not atomically.
 
-    The request goes first to a part that failed the last time: if it still does not answer, nothing changes in the
-    other parts. Of these, the part with the scarcest limit is next: it denies most often, and then no other part is
-    charged for nothing. If a part denies, or does not answer, each part before it returns its units in one script and
-    keeps the job's position and turn. Until then they are charged. If this process dies in between, they stay charged,
-    and the job loses its position there.
+    The request is sent first to parts that failed the last time: if one of these still does not respond, nothing
+    changes in the other parts. The part with the scarcest limit is next, because it denies most often, and then no
+    other part has been charged. If a part denies or does not respond, each part before it returns its units in one
+    script, and keeps the job's position and turn. Until then, the units stay charged. If this process dies in between,
+    they remain charged, and the job loses its position in those parts.
 
-    The job waits on the list of the part that denied it, and gets a position in the parts after that. Without one, it
-    would wait there behind all who came since: simulated, a key gets .41 of its limit.
+    The job waits on the list of the part that denied it, and also gets a position in each later part. Otherwise it
+    would be behind all newer jobs there: simulated, a key gets .41 of its limit.
 
-    A job may be granted before its units come, and its body begins as they do. If several parts count it by a rate,
-    some of them count it from now on: there that is at most 5 ms.
+    A job may be granted a little before its units are free: its body then begins when they are. If several parts with
+    rates count it, some of them count it from now on, so the grant is at most 5 ms early.
 
-    Each part learns from those before it for how long the job has waited: a full queue does not refuse it then.
+    Each part gets the time that the job has waited in earlier parts, so that a full queue does not refuse it.
 
     Args:
-        in_order: Send the requests in the order of the parts, not to the scarcest limit first.
+        in_order: Send the requests in the order of the parts, instead of the order above.
 
     Raises:
-        StoreUnavailable: A part gave no usable answer; or a part denied, and a slot that was to be returned may still
-            be held.
+        StoreUnavailable: A part gave no usable answer; or a part denied, but a slot could not be returned, and may
+            still be held.
     """
     answered: list[_Answered] = []
     requester = requester._replace(most_early_us=min(requester.most_early_us, _most_early_us(parts, claims)))
@@ -103,7 +103,7 @@ def decide_in_parts(
     failure = _return_all(charged, claims, requester, denied, now_us)
     if requester.job and denied.answer.reason is not Reason.FULL:
         for part in ordered[len(answered) :]:
-            with suppress(StoreUnavailable):  # then it gets a position there with its next request
+            with suppress(StoreUnavailable):  # otherwise its next request gets a position there
                 part.store.return_units([Charge(claims[number]) for number in part.claims], requester, now_us)
     if failure is not None:
         raise failure
@@ -111,7 +111,7 @@ def decide_in_parts(
 
 
 def _most_early_us(parts: Sequence[Part], claims: Sequence[StoreClaim]) -> int:
-    """How long before its units come a job may be granted: a slot is only held for longer, and a rate exceeded."""
+    """How long before its units are free a job may be granted. It only holds a slot longer, but could exceed a rate."""
     if not all(map(bears_early, claims)):
         return 0
     of_rates = [part for part in parts if any(_is_rate(claims[number]) for number in part.claims)]
@@ -124,7 +124,7 @@ def _is_rate(claim: StoreClaim) -> bool:
 
 def _with_waited(requester: Requester, answer: Answer) -> Requester:
     """
-    *requester*, and how the job has waited as far as a part knows. A grant that the part repeats may be older.
+    Return *requester* with the longest time of waiting that it or a part knows. A repeated grant may be older.
     """
     if answer.waited is None:
         return requester
@@ -137,7 +137,7 @@ def _weight(each: _Answered) -> tuple[bool, int]:
 
 
 def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, returned: Sequence[_Answered]) -> Answer:
-    """The answer of the part *binding*, with the numbers of the whole request and what the other parts answered."""
+    """The answer of the part *binding*, with claim numbers of the whole request, and with the other parts' answers."""
     uses: list[Use | None] = [None] * number
     asked_us = [0] * number
     positions: list[Position | None] = [None] * number
@@ -168,13 +168,13 @@ def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, retur
 
 
 def _by_claim(part: Part, answer: Answer) -> tuple[Sequence[int], Sequence[Position | None]]:
-    """The time of the decision on each claim, and the position that its job had. A part may consist of parts."""
+    """The time of the decision on each claim, and the job's position in it. A part may itself consist of parts."""
     number = len(part.claims)
     return answer.asked_us or (answer.now_us,) * number, answer.positions or (None,) * number
 
 
 def _merge_waited(binding: _Answered, answered: Sequence[_Answered]) -> Waited | None:
-    """How a job has waited, as all parts know. If it is granted, each part knows its own list only."""
+    """How a job has waited, from the answers of all parts. For a granted job, each part knows only its own list."""
     known = [each.waited for _, each in answered if each.waited is not None]
     if not known:
         return None
@@ -194,17 +194,17 @@ def _return_all(
     now_us: int | None,
 ) -> StoreUnavailable | None:
     """
-    Return what was charged. Units that could not be returned stay charged: stricter, never looser.
+    Return the charged units. Units that could not be returned stay charged, which is stricter.
 
     Args:
-        denied: The part that denied; None: a part gave no answer.
+        denied: The part that denied; None: a part did not respond.
 
     Returns:
-        The first error of a part that may have kept a slot. The limiter releases the slots of a request that failed.
+        The first error of a part that may still hold a slot. The limiter releases the slots of a failed request.
     """
     failure: StoreUnavailable | None = None
     if denied is not None and denied.answer.reason is Reason.FULL:
-        requester = requester._replace(job="")  # it is refused, and waits nowhere
+        requester = requester._replace(job="")  # it is refused, so it gets no position
     if requester.caller is Caller.PEEK:
         return None
     for part, answer in charged:
@@ -226,7 +226,7 @@ def _return_all(
 def _turn_us(
     claims: Sequence[StoreClaim], number: int, position: Position | None, denied: _Answered | None
 ) -> int | None:
-    """For how long a turn counts. Only a scarcer limit keeps units for a job that another one holds back."""
+    """How long a turn counts. A limit keeps units for the turn only if it is scarcer than the limit that denied."""
     if position is None or not position.turn:
         return None
     if denied is None or denied.answer.reason is Reason.PAUSED:

@@ -21,13 +21,13 @@ _CHECKED_AFTER_S = 1.0
 
 class ConnectionPool:
     """
-    As many connections as there are calls at the same time. Safe to share between threads, and across a fork.
+    A pool with as many connections as there are calls at the same time. Threads can share it, also across a fork.
 
-    A connection carries one call at a time, and returns to the pool only after its whole reply was read.
-    After any error, an interrupt included, it is closed: no reply is ever read for another call's.
+    A connection is used for one call at a time, and returns to the pool only after its whole reply was read.
+    After any error, including an interrupt, it is closed. So no call ever reads the reply to another call.
 
     Args:
-        make: Makes a connection of redis-py that is not connected yet.
+        make: Creates a connection of redis-py that is not connected yet.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -37,7 +37,7 @@ class ConnectionPool:
 
     def execute(self, frame: bytes) -> Any:
         """
-        Send one command and return its reply. It is sent at most once. Raises redis-py's errors.
+        Send one command, at most once, and return its reply. Raises the errors of redis-py.
         """
         idle = self._idle  # a forked child has another deque: a call that spans the fork returns nothing to it
         connection = self._take(idle)
@@ -70,7 +70,7 @@ class ConnectionPool:
         return replies
 
     def close_idle(self) -> None:
-        """Close the idle connections. Those in use return to a deque that is no longer read, and are closed with it."""
+        """Close the idle connections. Those in use return to a deque that is no longer used, and are closed with it."""
         idle, self._idle = self._idle, deque()
         while idle:
             try:
@@ -93,7 +93,7 @@ class ConnectionPool:
 
 
 def _connected(connection: Any) -> Any:
-    connection.connect()  # a Sentinel's connection looks up the master here, and not where it sends
+    connection.connect()  # a Sentinel's connection looks up the master here, not when it sends
     return connection
 
 
@@ -105,7 +105,7 @@ def _read_reply(connection: Any) -> Any:
 
 
 def _is_closed(connection: Any) -> bool:
-    """Whether there is something to read: on an idle connection that can only be its end."""
+    """Whether there is data to read: on an idle connection, that can only mean that the server has closed it."""
     try:
         return bool(connection.can_read())
     except (ConnectionError, TimeoutError, OSError):

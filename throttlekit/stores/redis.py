@@ -39,10 +39,10 @@ from throttlekit.stores.wire import (
 __all__ = ["RedisStore"]
 
 _MOST_IDS = 50
-"""So many entries of waitlists one script moves or removes: it takes up to 60 µs for each."""
+"""How many entries of waitlists one script moves or removes at most: each takes up to 60 µs."""
 
 _MOST_LISTS = 4
-"""On so many waitlists one script wakes jobs after a change: 16 on each."""
+"""On how many waitlists one script wakes jobs at most after a change: up to 16 on each."""
 
 _SCAN_COUNT = 1000
 _N = TypeVar("_N", StoreClaim, Charge, Correction, Lease, Slowing)
@@ -54,7 +54,7 @@ class RedisStore(RedisServer):
     those of `RedisServer`.
     """
 
-    # Questions
+    # Requests and queries
 
     def decide(
         self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None = None, *, attempt: str = ""
@@ -69,7 +69,7 @@ class RedisStore(RedisServer):
         commands = [("EVALSHA", script.sha, *arguments) for script, arguments in questions]
         try:
             replies = self._call(requests[0].claims[0].bucket, lambda: self._send_all(commands))
-        except ConfigurationError:  # a text of one request cannot be encoded, and nothing was sent
+        except ConfigurationError:  # a text of one request cannot be encoded, so nothing was sent
             return [decide_or_error(self, request) for request in requests]
         return [self._answer_of_reply(*each) for each in zip(requests, questions, replies, strict=True)]
 
@@ -165,7 +165,7 @@ class RedisStore(RedisServer):
     def scan(self, pattern: str, cursor: str = "") -> tuple[str, list[str]]:
         return self._call(pattern, lambda: self._scan(pattern, cursor))
 
-    # How
+    # Implementation
 
     def _decide(self, claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, attempt: str) -> Any:
         epoch = self._epoch() if requester.job else "0"
@@ -213,7 +213,7 @@ class RedisStore(RedisServer):
         return forgotten
 
     def _scan(self, pattern: str, cursor: str) -> tuple[str, list[str]]:
-        """One page of one server; *cursor* is the number of the server, and its own cursor."""
+        """Return one page of one server. *cursor* consists of the number of the server and its own cursor."""
         number, at = map(int, (cursor or "0 0").split(" "))
         servers = self.servers()
         after, names = servers[number].scan(at, match=pattern, count=_SCAN_COUNT)
@@ -228,12 +228,12 @@ class RedisStore(RedisServer):
         return cleared
 
     def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
-        """Run *call* for those of *items* that one script may change together: here for all."""
+        """Run *call* for each group of *items* that one script can change. On a single server, that is all of them."""
         if items:
             call(items)
 
     def _run_wait(self, verb: str, claims: Sequence[StoreClaim], head: Sequence[Any], rows: Any = ()) -> Any:
-        """Run the script for *verb*: its own arguments, the claims, and *rows*."""
+        """Run the script for *verb* with its own arguments *head*, the claims, and *rows*."""
         keys = wait_keys(claims)
         arguments = [len(keys), *keys, *head, *claims_arguments(claims), *rows]
         return self._call(claims[0].bucket, lambda: self._run(self._script(verb, claims), arguments))
@@ -247,7 +247,7 @@ class RedisStore(RedisServer):
 
 
 def _parts(ids: Sequence[str], most: int) -> list[Sequence[str]]:
-    """*ids* in parts; one that is empty if there are none."""
+    """Split *ids* into parts; a single empty part if there are no ids."""
     return [ids[first : first + most] for first in range(0, max(1, len(ids)), most)]
 
 

@@ -39,15 +39,15 @@ _T = TypeVar("_T")
 
 class RedisServer:
     """
-    Connections to a Redis or Valkey server, and commands there.
+    Connections to a Redis or Valkey server, and commands on it.
 
     Args:
-        url: redis://, rediss:// or unix://, as redis-py reads them.
-        timeout: Seconds to wait for a connection, and for a reply. A reply that does not come is never
-            taken for a grant, and a command is never sent twice.
+        url: redis://, rediss:// or unix://, in the format of redis-py.
+        timeout: Seconds to wait for a connection, and for a reply. A missing reply never counts as a
+            grant, and a command is never sent twice.
 
     Raises:
-        ConfigurationError: The URL is not valid. The message does not repeat it: it may hold a password.
+        ConfigurationError: The URL is not valid. The message does not repeat it, because it may contain a password.
     """
 
     def __init__(self, url: str, *, timeout: float = 0.25) -> None:
@@ -60,17 +60,17 @@ class RedisServer:
             self._connect_with(client.from_url(f"{scheme}{colon}{rest}", **self._options))
 
     def _connect_with(self, client: Any) -> None:
-        """Make connections like those of *client*."""
+        """Create connections with the options of *client*."""
         self._client = client
         pool = client.connection_pool
         self.address = address_of(pool)
         renew_pool_lock_after_fork(pool)
         options = pool.connection_kwargs
         with suppress(TypeError):  # older clients, and connection classes of users, do not have this option
-            # Without it each connection looks up redis-py's version for the server: 3 ms of CPU, and two round trips.
+            # Without it, each connection reports redis-py's version to the server: 3 ms of CPU, and two round trips.
             pool.connection_class(**options, driver_info=None)
             options["driver_info"] = None
-        pool.connection_class(**options)  # not connected: an unknown ?option= fails here, and not with the first job
+        pool.connection_class(**options)  # not connected: an unknown ?option= fails here, not with the first job
         self._pool = ConnectionPool(lambda: pool.connection_class(**options))
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
@@ -79,7 +79,7 @@ class RedisServer:
             return self._call(name, lambda: self._run_all(commands))
         except StoreUnavailable as error:
             if not is_connection_error(error):
-                error.part = None  # the server is up: that it rejected these commands says nothing about decisions
+                error.part = None  # the server is up; although it rejects these commands, decisions may work
             raise
 
     def part_of(self, name: str) -> str:
@@ -87,7 +87,7 @@ class RedisServer:
         return ""
 
     def servers(self) -> list[Any]:
-        """For the doctor: a client of each server that takes writes."""
+        """For the doctor: a client for each server that accepts writes."""
         return [self._client]
 
     def close(self) -> None:
@@ -95,14 +95,14 @@ class RedisServer:
         self._client.close()
 
     def _call(self, name: str, call: Callable[[], _T]) -> _T:
-        """Run *call*, with its errors mapped; *name* says which part of the store it goes to."""
+        """Run *call*, and map its errors. The part of the store that keeps *name* handles the call."""
         try:
             return call()
         except STORE_ERRORS as error:
             raise self._failed(name, error) from error
 
     def _failed(self, name: str, error: Exception) -> Exception:
-        """*error* as it is raised, of the part of the store that keeps *name*."""
+        """Return the error to raise for *error* from the part of the store that keeps *name*."""
         raised = mapped(error)
         if isinstance(raised, StoreUnavailable):
             if raised.part is not None:
@@ -117,7 +117,7 @@ class RedisServer:
         self._pool.close_idle()
 
     def _or_evaluated(self, reply: Any, script: Script, arguments: list[Any]) -> Any:
-        """The reply to an EVALSHA of *script*, which is run now if the server did not know it."""
+        """Return the reply to an EVALSHA of *script*. If the server did not know the script, run it now."""
         if isinstance(reply, exceptions.NoScriptError):
             return self._command("EVAL", script.text, *arguments)
         if isinstance(reply, Exception):
@@ -145,7 +145,7 @@ class RedisServer:
         return self._pool.execute_all([command(*each) for each in commands])
 
     def _redis_py(self) -> Any:
-        """The client of redis-py for what is not a decision."""
+        """The client of redis-py for calls other than decisions."""
         return self._client
 
     def _delete(self, names: Sequence[str]) -> None:
@@ -153,7 +153,7 @@ class RedisServer:
 
 
 def address_of(pool: Any) -> str:
-    """The server that redis-py's *pool* connects to: host:port/database, without a user or a password."""
+    """The server to which redis-py's *pool* connects: host:port/database, without a user or a password."""
     options = pool.connection_kwargs
     database = options.get("db") or 0
     if hasattr(pool, "sentinel_manager"):
@@ -166,9 +166,9 @@ def address_of(pool: Any) -> str:
 
 def connection_options(timeout: float) -> dict[str, Any]:
     """
-    The options of every connection of the store, whatever the user's client has: short time-outs, bytes, and none of
-    redis-py's own retries, so that no command is sent twice. The number of connections has no bound: by default
-    redis-py 8 fails the 101st call at the same moment.
+    Return the options of every connection of the store, which replace those of the user's client: short time-outs,
+    replies as bytes, and no retries by redis-py, so that no command is sent twice. The number of connections is not
+    limited: by default, redis-py 8 raises an error for the 101st concurrent call.
     """
     return {
         "socket_timeout": timeout,
@@ -182,14 +182,14 @@ def connection_options(timeout: float) -> dict[str, Any]:
 
 def check_url(url: str, *, also: Collection[str] = ()) -> None:
     """
-    Check *url* for mistakes that redis-py would misread, or would find only with the first call.
+    Check *url* for mistakes that redis-py would ignore, or would report only at the first call.
 
     Args:
-        also: Options that are allowed besides those of every server.
+        also: Options that are allowed in addition to those of every server.
 
     Raises:
         ConfigurationError: It has an unknown option, or one with a value that can never work.
-        ValueError: Any other mistake. Its text may hold a part of a password: do not repeat it.
+        ValueError: Any other mistake. Its text may contain a part of a password: do not show it.
     """
     parts = urlsplit(url)
     if parts.fragment or (parts.scheme == "unix" and (parts.hostname or len(parts.path) < 2)):
@@ -199,7 +199,7 @@ def check_url(url: str, *, also: Collection[str] = ()) -> None:
     for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
         if name not in _URL_OPTIONS and name not in also:
             known = ", ".join((*_URL_OPTIONS, *also))
-            raise ConfigurationError(f"the store's URL may have the options {known}, and no other")
+            raise ConfigurationError(f"the store's URL may only have the options {known}")
         if name.endswith("_timeout") and not 0 < float(value) <= _MAX_TIMEOUT_S:
             raise ConfigurationError(f"{name} in the store's URL must be more than 0 s, and at most {_MAX_TIMEOUT_S} s")
         if name == "client_name" and not _CLIENT_NAME.fullmatch(value):

@@ -1,4 +1,4 @@
-"""Give back slots that the store may keep for no process: a request for them, or their release, got no answer."""
+"""Return slots after a request for them, or their release, got no reply: the store may hold them without a user."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from throttlekit.stores.base import Correction, Request
 __all__ = ["Returns", "slots_of"]
 
 _LONGEST_PAUSE = 1.0
-"""Seconds from one try to the next, at most."""
+"""The longest time between two attempts, in seconds."""
 _AT_LEAST = 60.0
-"""Seconds for which it is tried; longer if the lease is longer."""
+"""For how many seconds it is tried; longer if the lease is longer."""
 _MOST = 10_000
 _MOST_AT_ONCE = 64
 
 
 @dataclass(slots=True, eq=False)
 class _Owed:
-    """One slot to give back. Seconds of the monotonic clock."""
+    """One slot to return. Times are in seconds of the monotonic clock."""
 
     correction: Correction
     since: float
@@ -36,7 +36,7 @@ class _Owed:
 
 @dataclass(slots=True, eq=False)
 class _Here:
-    """What is owed by this process; a forked child owes nothing: its parent gives back its own."""
+    """The slots that this process has to return. A forked child starts without any: its parent returns its own."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     owed: dict[tuple[str, str], _Owed] = field(default_factory=dict[tuple[str, str], _Owed])
@@ -45,16 +45,16 @@ class _Here:
 
 class Returns:
     """
-    Gives back slots, by the names of their holders, until the store has answered. No other request has such a name, so
-    to give back once too often changes nothing.
+    Returns slots, by the names of their holders, until the store has responded. No other request has the same name, so
+    returning a slot twice has no effect.
 
-    A request that got no answer may still be on its way when the store answers again: after the first answer as much
-    time passes as before it, and at least a second, and each slot is given back once more.
+    A request without a reply may still arrive at the store later. So after the first reply, each slot is returned once
+    more: after as much time as it took until that reply, and at least a second.
 
-    The thread starts when a slot is owed, and ends when no slot is.
+    The thread starts when there is a slot to return, and ends when there is none.
 
     Args:
-        settle: Gives back slots in the store; see `Store.settle`. It keeps the mean hold as it is.
+        settle: Returns slots in the store; see `Store.settle`. The mean hold does not change.
     """
 
     def __init__(self, settle: Callable[[Sequence[Correction]], None]) -> None:
@@ -64,11 +64,11 @@ class Returns:
 
     def owe(self, slots: Sequence[Correction], after: float = 0.0) -> None:
         """
-        Give back *slots*, which are as `slots_of` returns them. Of more than 10 000 the oldest
-        are left to their leases.
+        Begin to return *slots*, a result of `slots_of`. If there are more than 10 000, the oldest
+        become free only when their leases end.
 
         Args:
-            after: Seconds until the first try.
+            after: Seconds until the first attempt.
         """
         here, now = self._here, time.monotonic()
         with here.changed:
@@ -84,7 +84,7 @@ class Returns:
             here.changed.notify()
 
     def close(self) -> None:
-        """Try once more what no answer came to yet; what fails then is left to its lease."""
+        """Try once more to return slots without a reply. If that fails, a slot is free when its lease ends."""
         here = self._here
         with here.changed:
             owed = [each for each in here.owed.values() if not each.answered]
@@ -116,10 +116,10 @@ class Returns:
             self._try(owed[first : first + _MOST_AT_ONCE])
 
     def _try(self, owed: Sequence[_Owed]) -> None:
-        """Give back all in one go; if that gets no answer, bucket by bucket: one may hold something else."""
+        """Return all slots in one call. If that fails, return them bucket by bucket: one key may have a wrong type."""
         try:
             self._settle([each.correction for each in owed])
-        except Exception as error:  # whatever a store raises, it has not answered; the thread lives on
+        except Exception as error:  # any error of a store means that there was no reply; the thread continues
             buckets: dict[str, list[_Owed]] = {}
             for each in owed:
                 buckets.setdefault(each.correction.bucket, []).append(each)
@@ -143,8 +143,8 @@ class Returns:
 
 def slots_of(request: Request) -> list[Correction]:
     """
-    What gives back the slots that *request* may have been granted; nothing for a peek, nor of a workflow's slot, which
-    other jobs of it may hold.
+    Return the corrections that return the slots which *request* may have been granted. There are none for a peek, or
+    for the slot of a workflow, because its other jobs may need it.
     """
     if request.requester.caller is Caller.PEEK:
         return []

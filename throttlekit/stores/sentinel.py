@@ -1,4 +1,4 @@
-"""The store behind Redis Sentinel: the server that is the master now, after a fail-over too."""
+"""The store with Redis Sentinel: it uses the current master, also after a fail-over."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
 class RedisSentinelStore(RedisStore):
     """
-    Keeps limits on the master that the Sentinels name. Each new connection looks it up. A fail-over ends the
-    connections to the old master, so the next call goes to the new one.
+    Keeps limits on the master that the Sentinels name. Each new connection looks it up. A fail-over closes the
+    connections to the old master, so the next call uses the new one.
 
-    What the old master granted and did not replicate may be granted again: at most
+    Units that the old master granted but did not replicate may be granted again: at most
     `burst + rate × replication lag`, once for each key.
 
     Args:
         url: redis+sentinel://user:password@host:port,host:port/service/0, or rediss+sentinel://, with TLS to the
-            Sentinels as well. The user and password are the master's; those of the Sentinels are the options
+            Sentinels as well. The user and password are for the master. For the Sentinels, use the options
             ?sentinel_username=… and sentinel_password=….
         timeout: Seconds to wait for a connection, and for a reply, of the master and of each Sentinel.
 
@@ -67,7 +67,7 @@ class RedisSentinelStore(RedisStore):
 
 
 class _Sentinels(Sentinel):
-    """Sentinels that raise an error of its own for an unknown service and for a rejected password."""
+    """Sentinels that raise separate errors for an unknown service and for a rejected password."""
 
     def discover_master(self, service_name: str) -> Any:
         try:
@@ -89,7 +89,7 @@ class _Sentinels(Sentinel):
 
 
 def master_client(manager: Any, service: str) -> Any:
-    """A client of the master of *service*, which it looks up at the Sentinels of *manager*."""
+    """A client for the master of *service*. It looks up the master with the Sentinels of *manager*."""
     client = manager.master_for(service)
     for sentinel in manager.sentinels:
         renew_pool_lock_after_fork(sentinel.connection_pool)

@@ -1,4 +1,4 @@
-"""What the stores have in common in how they keep waitlists."""
+"""Code for waitlists that all stores share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from throttlekit.stores.base import Correction, Lease
 __all__ = ["MOST_LISTED", "batches", "binding_where", "unit_of"]
 
 MOST_LISTED = 20
-"""So many jobs `list_waiting` names at most: for that the script reads 210."""
+"""How many jobs `list_waiting` returns at most: for 20, the script reads up to 210."""
 
 
 class _OfBucket(Protocol):
@@ -30,7 +30,7 @@ def unit_of(what: StoreClaim | Correction | Lease) -> StoreClaim:
 
 
 def batches(items: Sequence[_T], most: int) -> list[list[_T]]:
-    """*items* in batches of at most *most*, none of which has one bucket twice. Those of a bucket stay in order."""
+    """Split *items* into batches of at most *most*, without a bucket twice in one. Items of a bucket stay in order."""
     found: list[list[_T]] = []
     after: dict[str, int] = {}
     for each in items:
@@ -45,5 +45,5 @@ def batches(items: Sequence[_T], most: int) -> list[list[_T]]:
 
 
 def binding_where(found: Sequence[Where]) -> Where | None:
-    """Of a job's entries the one that holds it back: where it waits or was woken, or else the last to pass."""
+    """Of a job's entries, the one where it waits or was woken; otherwise the one that will pass last."""
     return max(found, key=lambda each: (each.state is not State.KEPT, each.in_us, -each.claim), default=None)

@@ -1,4 +1,4 @@
-"""Encode questions for the server, and parse the replies. The parts that do not change between calls are cached."""
+"""Encode requests for the server, and parse the replies. The parts that do not change between calls are cached."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def script_for(verb: str, codes: frozenset[str]) -> Script:
 
 
 def claims_arguments(claims: Sequence[StoreClaim]) -> list[int | str]:
-    """The arguments of a script that say what the claims are."""
+    """The arguments of a script for its claims."""
     return [each for claim in claims for each in _claim_arguments(*_terms_of(claim))]
 
 
@@ -95,7 +95,7 @@ def slowing_arguments(slowing: Slowing) -> tuple[Any, ...]:
 
 
 def wait_keys(claims: Sequence[StoreClaim]) -> list[str]:
-    """The keys of a script on the waitlists of *claims*: of each what is taken, and `wait_names`."""
+    """The keys of a script on the waitlists of *claims*: for each, the bucket and its `wait_names`."""
     return [name for claim in claims for name in (claim.bucket, *wait_names(claim.bucket))]
 
 
@@ -112,14 +112,14 @@ def requester_arguments(
 
 
 def encoded(text: str) -> bytes:
-    """An id, or the name of an owner, as the scripts get it. JSON allows half of a surrogate pair in an id."""
+    """Encode an id, or the name of an owner, for the scripts. JSON allows half of a surrogate pair in an id."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def decide_frame(
     claims: Sequence[StoreClaim], requester: Requester, now_us: int | None, epoch: str, attempt: str
 ) -> bytes:
-    """The whole command of a question, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
+    """The whole command of a request, encoded: EVALSHA, the script's SHA-1, the keys and the arguments."""
     keys, terms = _encode_claims(*claims)
     codes = claims[0].algorithm.code if len(claims) == 1 else "".join([claim.algorithm.code for claim in claims])
     who = requester_arguments(claims, requester, now_us, epoch, attempt)
@@ -160,7 +160,7 @@ def answer_of(reply: Any) -> Answer:
         UnusableReply: The script cannot have sent this.
     """
     try:
-        if type(reply) is bytes and reply.startswith(b"0 0 ") and reply.endswith(b";;;;"):  # most of them: read faster
+        if type(reply) is bytes and reply.startswith(b"0 0 ") and reply.endswith(b";;;;"):  # most replies: a fast path
             instants, units = reply[4:-4].split(b";")
             now_us, retry_us = map(int, instants.split())
             return Answer(Reason.ALLOWED, 0, now_us, retry_us, _uses_of([*map(int, units.split())]))
@@ -241,12 +241,12 @@ def waiting_of(reply: Any) -> Waiting:
 
 def bell_of(message: bytes) -> tuple[str, list[Wake]]:
     """
-    Parse what a script publishes to an owner: the bucket, and the owner's wakes.
+    Parse the message that a script publishes to an owner: the bucket, and the owner's wakes.
 
-    `ring` in waitlist.lua writes each text as "length:text,": first the bucket, then the id and the delay of each wake.
+    `rings` in waitlist.lua writes each text as "length:text,": the bucket, then the id and the delay of each wake.
 
     Raises:
-        UnusableReply: It is something else.
+        UnusableReply: The scripts cannot have sent this.
     """
     try:
         texts, at = list[str](), 0
@@ -302,7 +302,7 @@ def _uses_of(used: list[int]) -> tuple[Use, ...]:
 
 
 def _terms_of(claim: StoreClaim) -> tuple[Any, ...]:
-    """All of *claim* but the name under which it is counted."""
+    """The arguments of *claim*, without the name of its bucket."""
     return claim.algorithm, claim.cost, claim.max_queue, claim.tenant, claim.step, claim.lead
 
 

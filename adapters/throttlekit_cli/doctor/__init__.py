@@ -1,1 +1,1 @@
-"""The doctor: looks at a live set-up, and says what to change."""
+"""The doctor: checks a live set-up, and lists what to change."""

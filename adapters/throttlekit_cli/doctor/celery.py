@@ -20,7 +20,7 @@ __all__ = ["examine_celery"]
 
 _MIN_VISIBILITY_S = 60.0
 _ENDS_WORKERS = (5, 7)
-"""Since this version of kombu a lost connection to Redis ends a worker."""
+"""The first version of kombu with which a lost connection to Redis ends a worker."""
 
 _fault = partial(Finding, "fault", "celery")
 _warning = partial(Finding, "warning", "celery")

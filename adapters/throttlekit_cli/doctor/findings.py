@@ -23,8 +23,8 @@ class Finding:
     The result of one check.
 
     Attributes:
-        grade: "ok"; "note": good to know; "warning": sometimes costs something; "fault": a promise is broken, or
-            will be.
+        grade: "ok"; "note": no action needed; "warning": may cause a problem; "fault": a guarantee is broken, or will
+            be.
         about: "install", "store", "limits", or the name of a framework.
         what: The finding, as a sentence without a URL or a password.
         remedy: What to change; "" if nothing.
@@ -55,6 +55,6 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
 
 
 def exit_code(findings: Iterable[Finding], *, strict: bool) -> int:
-    """0 if nothing has to change, else 1. Warnings count if *strict*."""
+    """Return 0 if nothing has to change, otherwise 1. Warnings count only if *strict*."""
     bad = {"fault", "warning"} if strict else {"fault"}
     return int(any(finding.grade in bad for finding in findings))

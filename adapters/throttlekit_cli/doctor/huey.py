@@ -74,7 +74,7 @@ def _waiting(huey: Any) -> Iterator[Finding]:
 
 def _overdue_s(huey: Any) -> float:
     """
-    Seconds since a consumer should have taken the first job that is due or was woken. 0 or less: none is overdue.
+    By how many seconds the first due or woken job is overdue for a consumer. 0 or less: no job is overdue.
     """
     storage = huey.storage
     conn, now = storage.conn, storage.convert_ts(huey._get_timestamp())

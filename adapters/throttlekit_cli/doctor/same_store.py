@@ -26,8 +26,8 @@ def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -
     Compare the store of the application's *limiter* with the one at *url*, and with the *broker*.
 
     Args:
-        url: The store that the operator named; None: no --url was given.
-        broker: The broker's host:port/database; "": it is not a Redis.
+        url: The store that the operator named; None if there is no --url.
+        broker: The broker's host:port/database; "" if it is not on Redis.
     """
     own = limiter.store_address
     if limiter.in_memory:
@@ -103,7 +103,7 @@ def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Itera
 
 
 def _is_same(limiter: Limiter, url: str) -> bool:
-    """Whether both are the same store: a pause in one shows in the other, even if they use different host names."""
+    """Whether both are the same store. It pauses a limit in one, and reads the other: host names may differ."""
     test_limit = TokenBucket(f"throttlekit-doctor-{secrets.token_hex(4)}", "1000/s", burst=1000)
     other = Limiter(url)
     try:
@@ -120,7 +120,7 @@ def _is_same(limiter: Limiter, url: str) -> bool:
 
 
 def _twins(definitions: list[Known]) -> dict[str, list[Known]]:
-    """The limits of which more than one definition is in use, by name."""
+    """The limits with more than one definition in use, by name."""
     found: dict[tuple[str, str | None], list[Known]] = {}
     for each in reported_within(definitions):
         found.setdefault((each.limit.name, each.limit.of_tier), []).append(each)

@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 def rows_of(limits: Sequence[LimitState]) -> list[Row]:
-    """The lines of *limits*. What is used and what waits is shown for each key of a limit that has several."""
+    """The lines of *limits*. If a limit has several keys, each of them has a line with its use and its waiting jobs."""
     rows = list[Row]()
     for limit in limits:
         counts: Counts = limit
@@ -91,7 +91,7 @@ def _state(row: Row) -> str:
         return "paused"
     if counts.slowed is not None:
         return "slow"
-    # Without waiting jobs a small burst flickers.
+    # Without this condition, the state of a limit with a small burst would flicker.
     now = (counts.used or 0) / (counts.capacity or 1) if counts.waiting_jobs else 0.0
     return "full" if max(counts.use or 0.0, now) >= _FULL_SHARE else ""
 
@@ -152,7 +152,7 @@ def screen(
     Args:
         store: The name of the store.
         width: The width of the terminal in columns.
-        height: The lines of one page. None: show all lines.
+        height: The number of lines of one page. None: show all lines.
         name: The current filter.
         history: The use of each limit and key at the last updates, the newest last, for sparklines.
         keys: Whether to show the keys of the keyboard.
@@ -194,7 +194,7 @@ def _foot(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _head(fleet: FleetState, store: str, order: str, width: int) -> Text:
-    """One line. What matters least is left out where it is too long."""
+    """One line. If it is too long, the least important parts are omitted."""
     kinds = [f"{count} {name}" for name, count in fleet.frameworks.items() if name != "-"]
     frameworks = f" ({', '.join(kinds)})" if kinds else ""
     if not fleet.processes and any(each.denials or each.units for each in fleet.limits):

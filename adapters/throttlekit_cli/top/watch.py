@@ -99,7 +99,7 @@ class View:
             self.typing = f"{self.typing}{key}"
 
     def _remember(self, rows: Sequence[Row]) -> dict[tuple[str, str | None], deque[float]]:
-        """The last uses of what is shown now."""
+        """Record the current use of *rows*. Return the recent uses of each."""
         shown = [row for row in rows if row.counts.use is not None]
         self._history = {row.id: self._history.get(row.id, deque(maxlen=_LOOKS)) for row in shown}
         for row in shown:

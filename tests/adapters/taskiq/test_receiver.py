@@ -443,7 +443,7 @@ class NatsBroker(InMemoryBroker):
 def test_a_broker_that_gives_a_message_to_many_is_refused(broker: Any) -> None:
     """What one worker puts back as it stops would run in all: the mistake shows where the middleware is added."""
     limiter = Limiter("memory://")
-    with pytest.raises(ConfigurationError, match="gives each message to several workers"):
+    with pytest.raises(ConfigurationError, match="delivers each message to several workers"):
         broker().add_middlewares(Throttle(limiter))
     limiter.close()
 

@@ -417,7 +417,7 @@ def test_starts_is_kept() -> None:
         ),
         ("5/day", 15, "starts= is the day on which a month begins, and '5/day' has no month"),
         ("5/year", 1, "starts= is the day on which a month begins, and '5/year' has no month"),
-        (lambda job: "5/month", 15, "starts= needs a rate that is fixed, and rate= is a callable: leave it out"),
+        (lambda job: "5/month", 15, "starts= needs a fixed rate, but rate= is a callable: leave it out"),
     ],
 )
 def test_day_that_cannot_be_is_refused(rate: Any, starts: Any, told: str) -> None:

@@ -97,8 +97,8 @@ COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
         ({"key": key}, f"the key template {key!r} cannot be read: {fault}")
         for key, fault in (
             ("{", "Single '{' encountered in format string"),
-            ("{a:>{b}}", "a format must not hold a field of its own"),
-            ("{a:{}}", "a format must not hold a field of its own"),
+            ("{a:>{b}}", "a format must not contain a field"),
+            ("{a:{}}", "a format must not contain a field"),
             ("{a:>1000000000}", "a width or precision must be less than 1000"),
             ("{a:.١٠٠٠٠}", "a width or precision must be less than 1000"),
             ("{a!x}", "there is no conversion !x"),
@@ -115,9 +115,9 @@ COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
 BUCKET_IS = "must be a whole number of at least 1, not {!r}: it includes the first unit"
 WINDOW_IS = (
     "must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a week, a month or a year: a fixed window begins with "
-    "the calendar's. For any other, take a SlidingWindow or a SlidingLog"
+    "the calendar's. For other periods, use a SlidingWindow or a SlidingLog"
 )
-ZONE_IS = 'like "Europe/Berlin". Where the system has no time zones at all: pip install tzdata'
+ZONE_IS = 'like "Europe/Berlin". If the system has no time zones at all: pip install tzdata'
 OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
     *((TokenBucket, {"burst": n}, f"the burst {BUCKET_IS.format(n)}") for n in (0, -1, 1.5, True, "9", {"free": 9})),
     (
@@ -145,8 +145,8 @@ OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
     (
         SlidingLog,
         {"rate": "100001/s"},
-        "the amount of '100001/s' is more than 100000: a sliding log keeps 7 bytes a unit. "
-        "Take a SlidingWindow or a TokenBucket, which keep none",
+        "the amount of '100001/s' is more than 100000: a sliding log stores 7 bytes per unit. "
+        "Use a SlidingWindow or a TokenBucket, which store a few numbers",
     ),
 ]
 FAULTS = [(algorithm, *fault) for algorithm in ALGORITHMS for fault in COMMON_FAULTS] + OWN_FAULTS
@@ -217,7 +217,7 @@ def test_cost_that_can_never_pass_names_the_remedy(algorithm: type[Limit], most:
 
 REMEDIES: dict[type[Limit], str] = {
     TokenBucket: "raise the burst to at least {cost}",
-    LeakyBucket: "take a TokenBucket with a burst of at least {cost}: a leaky bucket lets one unit out at a time",
+    LeakyBucket: "use a TokenBucket with a burst of at least {cost}: a leaky bucket admits one unit at a time",
     FixedWindow: "raise the rate's amount to at least {cost}",
     SlidingWindow: "raise the rate's amount to at least {cost}",
     SlidingLog: "raise the rate's amount to at least {cost}",
@@ -286,9 +286,7 @@ def test_key_that_cannot_be_worked_out_is_a_configuration_error(key: Any, job: J
 @pytest.mark.parametrize("customer", [object(), [object()], len.__call__])
 def test_an_address_in_memory_is_no_key(key: str, customer: object) -> None:
     """Each process, and each copy of the object, would have a limit of its own."""
-    with pytest.raises(
-        ConfigurationError, match=f"an address in memory, as the text of this {type(customer).__name__}"
-    ):
+    with pytest.raises(ConfigurationError, match=f"a memory address, as the text of this {type(customer).__name__}"):
         TokenBucket("partner", "10/s", key=key).key_of(Job(name="send", kwargs={"customer": customer}))
 
 
@@ -542,9 +540,9 @@ def test_limit_is_equal_to_no_other_thing(other: object) -> None:
 def test_limit_cannot_be_changed(attribute: str) -> None:
     """A limit is changed only into a new one; the message says so. An attribute that no limit has is told as usual."""
     limit = TokenBucket("partner", "10/s")
-    with pytest.raises(AttributeError, match=f"a limit cannot be changed: make a new one .* setting '{attribute}'"):
+    with pytest.raises(AttributeError, match=f"a limit cannot be changed: create a new one .* setting '{attribute}'"):
         setattr(limit, attribute, "other")
-    with pytest.raises(AttributeError, match=f"a limit cannot be changed: '{attribute}' stays"):
+    with pytest.raises(AttributeError, match=f"a limit cannot be changed: '{attribute}' cannot be deleted"):
         delattr(limit, attribute)
     with pytest.raises(AttributeError, match="'TokenBucket' object has no attribute 'brust'"):
         _ = limit.brust  # type: ignore[attr-defined]

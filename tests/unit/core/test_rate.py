@@ -161,7 +161,7 @@ def test_month_of_another_limit_is_refused(limit: Any) -> None:
 @pytest.mark.parametrize("rate", ["10/s;100/h", "10/s, 100 per hour", "10/s and 100/h"])
 def test_several_rates_in_one_text(rate: str) -> None:
     """Other libraries read several rates from one text: the error says what to write here."""
-    with pytest.raises(ConfigurationError, match="is 2 rates: make a limit for each"):
+    with pytest.raises(ConfigurationError, match="is 2 rates: create a limit for each"):
         parse_rate(rate)
 
 

@@ -100,7 +100,7 @@ def test_adapting_limit_falls_to_the_same_parts(limit: Limit) -> None:
 
 def test_log_is_not_scaled() -> None:
     """It would count by itself: its own amount and the part besides would pass."""
-    with pytest.raises(ConfigurationError, match="limit 'x' is a SlidingLog, which counts another rate by itself"):
+    with pytest.raises(ConfigurationError, match="limit 'x' is a SlidingLog, which counts each rate separately"):
         scaled(SlidingLog("x", "9/s"), 500)
 
 

@@ -133,7 +133,7 @@ def test_what_can_never_work_is_refused_at_once(options: dict[str, Any], told: s
 @pytest.mark.parametrize("algorithm", WINDOWS)
 def test_fewer_units_than_processes_cannot_be_shared_out(algorithm: Any) -> None:
     """A share of less than one unit is none."""
-    with pytest.raises(ConfigurationError, match="an amount of 3 cannot be shared out among processes=4"):
+    with pytest.raises(ConfigurationError, match="an amount of 3 cannot be divided among processes=4"):
         algorithm("a", "3/h", on_store_failure="local", processes=4)
 
 

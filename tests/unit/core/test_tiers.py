@@ -118,7 +118,7 @@ NAMED_BY = 'the rates of tiers must be named by some text, like {"free": "10/m"}
 EACH_OF = "burst= must have a value for each of the tiers 'free', 'pro'"
 # Each message begins with "limit 'api': ".
 TIER_FAULTS: list[tuple[dict[str, Any], str]] = [
-    ({"tier": None}, "a rate for each tier needs tier=: which tier is a job's?"),
+    ({"tier": None}, "a rate for each tier needs tier=, the tier of a job"),
     *(({"rate": rate}, NAMED_BY) for rate in ({}, {"": "1/s"}, {7: "1/s"})),
     ({"rate": {"free": {"a": "1/s"}}}, "the rate of tier 'free' must be a rate, not {'a': '1/s'}"),
     (

@@ -173,7 +173,7 @@ def test_operator_sets_one_rate_for_all() -> None:
     limit = TokenBucket("api", rate_of_plan, burst=timedelta(seconds=12))
     for each in (limit, limit.at("5/s")):
         assert altered(each, "100/m") == limit.at("100/m")
-    with pytest.raises(ConfigurationError, match="no burst of its own"):
+    with pytest.raises(ConfigurationError, match="no burst option"):
         altered(limit, "100/m", 5)
 
 
@@ -191,7 +191,7 @@ def test_values() -> None:
     ("make", "fault"),
     [
         (lambda: SlidingLog("x", rate_of_plan), "cannot be a callable"),
-        (lambda: TokenBucket("x", rate_of_plan, burst=4), "must be a timedelta where rate= is a callable"),
+        (lambda: TokenBucket("x", rate_of_plan, burst=4), "must be a timedelta if rate= is a callable"),
         (lambda: TokenBucket("x", rate_of_plan, burst=timedelta(0)), "at most 366 days"),
         (lambda: TokenBucket("x", rate_of_plan, prefetch=4), "leave it out"),
         (lambda: TokenBucket("x", rate_of_plan, tier="{plan}"), "tier= needs a rate for each tier"),
@@ -199,7 +199,7 @@ def test_values() -> None:
         (lambda: FixedWindow("x", rate_of_plan, tz="Nowhere"), "not known here"),
         (lambda: LeakyBucket("x", rate_of_plan, queue=-1), "queue must be"),
         (lambda: Concurrency("x", rate_of_plan, lease=0), "lease must be"),
-        (lambda: TokenBucket("x", "1/s").at("2/s"), r"at\(\) is for a limit whose rate= is a callable"),
+        (lambda: TokenBucket("x", "1/s").at("2/s"), r"at\(\) is only for a limit whose rate= is a callable"),
         (lambda: TokenBucket("x", rate_of_plan).at(rate_of_plan), "a rate was expected"),  # type: ignore[arg-type]
     ],
 )

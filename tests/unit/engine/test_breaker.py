@@ -335,7 +335,7 @@ def test_a_node_that_another_has_taken_over_from_is_forgotten(clock: Seconds, ca
     clock.now += 4.0
     assert limiter.acquire(OPEN)
     assert not guard._outages
-    assert caplog.messages[-1] == "The store answers again, after 4.0 s."
+    assert caplog.messages[-1] == "The store responds again, after 4.0 s."
     assert limiter.acquire(CLOSED)
 
 
@@ -506,9 +506,9 @@ def test_an_outage_is_one_line_and_its_end_another(
     store.down = False
     limiter.acquire(CLOSED)
     assert _told(caplog) == [
-        "the store gave no usable answer: TimeoutError. It is asked once a second; until it answers jobs are deferred, "
-        "uncharged, but for limits whose on_store_failure= says otherwise.",
-        "The store answers again, after 100.0 s.",
+        "the store gave no usable answer: TimeoutError. It is called once a second. Until it responds, jobs are "
+        "deferred, uncharged, except for limits whose on_store_failure= says otherwise.",
+        "The store responds again, after 100.0 s.",
     ]
 
 

@@ -509,7 +509,7 @@ def test_refusal_is_not_told_as_a_deferral(store: Recorder) -> None:
 
 def test_cost_too_dear_for_a_limit_in_a_call_names_it(limiter: Limiter, store: Recorder) -> None:
     """A cost given in the call must fit every limit; the one that it does not fit is told with its remedy."""
-    with pytest.raises(CostExceedsLimit, match=r"limit 'even' can never admit a cost of 2.*take a TokenBucket"):
+    with pytest.raises(CostExceedsLimit, match=r"limit 'even' can never admit a cost of 2.*use a TokenBucket"):
         limiter.acquire(PARTNER, LeakyBucket("even", "1/s"), cost=2)
     assert store.requests == []
 

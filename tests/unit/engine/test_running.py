@@ -92,7 +92,7 @@ def test_a_store_that_fails_does_not_fail_the_body(
     finally:
         end()
     outage, unsettled = (record.getMessage() for record in caplog.records)
-    assert outage.startswith("gone. It is asked once a second")
+    assert outage.startswith("gone. It is called once a second")
     assert [unsettled] == ["gone. The cost of a job could not be settled: its first charge stays."]
     assert failing.peek(TOKENS, job=JOB).remaining == 40
 

@@ -1,7 +1,7 @@
 """
-Slots whose number in use follows how long jobs hold them: latency.py computes it.
+A concurrency limit whose number of slots adapts to how long jobs hold them: latency.py computes the number.
 
-The measured times are stored with the holders, and the request that releases a slot writes them.
+The measured times are stored with the holders. The request that releases a slot updates them.
 lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail.
 """
 
@@ -24,7 +24,7 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
-    """A slot for *holder*, of which at least *floor* and at most *amount* are in use. *timeout_us* 0: no time-out."""
+    """A slot for *holder*. At least *floor* and at most *amount* slots may be in use. *timeout_us* 0: no time-out."""
 
     floor: int = 1
     timeout_us: int = 0
@@ -40,7 +40,7 @@ class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
         return slots_of(state.gauge if state else None, self.floor, self.amount)
 
     def admit(self, state: Holders | None, now_us: int, begins_us: int | None = None) -> Holders | None:
-        """As of every limit with slots; a lease that has ended since the last fall is a drop, at its last renewal."""
+        """As for every limit with slots. A lease that has ended since the last reduction counts as a failed job."""
         ended = [until_us for _, until_us in state.leases if until_us <= now_us] if state and self.size else []
         if state and ended:
             state = self.apply_drop(state, now_us, max(ended) - self.lease_us)
@@ -58,7 +58,7 @@ class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
         return after._replace(gauge=measure_hold(after.gauge, held_us, used, self.floor, self.amount, now_us))
 
     def apply_drop(self, state: Holders | None, now_us: int, granted_us: int | None) -> Holders | None:
-        """The state once a hold of *granted_us* has ended badly; *state* if that changes nothing."""
+        """Return the state after a job that was granted at *granted_us* has failed; *state* if nothing changes."""
         if state is None:
             return None
         gauge = apply_drop(state.gauge, Drop(granted_us), self.floor, self.amount, now_us)
@@ -67,27 +67,27 @@ class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
 
 class ByLatency(SlotAdapt):
     """
-    Keep as many slots of a `Concurrency` limit in use as downstream bears, for the whole fleet.
+    Adapt the number of slots of a `Concurrency` limit, for the whole fleet, to the load that the partner can handle.
 
-    How long each job holds its slot says it: fewer, as jobs take longer; more, as they do not and all slots are in use.
-    A job that raises `RateLimited`, calls `throttlekit.current().report_overload()`, holds its slot for longer than
-    *timeout*, or whose worker dies, takes a tenth of the slots away; one overload is one fall. It begins at the floor.
+    The number starts at the floor. It falls if jobs hold their slots for longer than before; otherwise it rises while
+    all slots are in use. It also falls by a tenth, once for each overload, if a job raises `RateLimited`, calls
+    `throttlekit.current().report_overload()` or holds its slot for *timeout*, or if its worker dies.
 
-    Guarantee: `floor <= slots <= declared amount`, always. No slot that is held is taken away. A job costs no more
-    round trips than without, some 1.8 times as much of the server's time, and a key some 100 bytes more, for an hour
-    after the last job.
+    Guarantee: `floor <= slots <= declared amount`, always. A job never loses a slot that it holds. A job needs no
+    additional round trip, but about 1.8 times the server's time. A key needs about 100 bytes more, until an hour after
+    the last job.
 
     Args:
-        floor: As many slots are in use in any case: a whole number from 1 to the declared amount.
-        timeout: Seconds, or a timedelta, from 10 ms to a day: a job that holds its slot for so long counts as one that
-            downstream did not answer in time. Default: only its length counts. Where calls have a time-out, name it:
-            if all of them take just as long, their length alone says nothing.
+        floor: The lowest number of slots: a whole number from 1 to the declared amount.
+        timeout: Seconds, or a timedelta, from 10 ms to a day. A job that holds its slot for this long counts as failed.
+            Default: no time-out. If your calls have a time-out, name it: if all calls time out, all take equally long,
+            and their length alone does not show an overload.
 
     Raises:
-        ConfigurationError: A value that can never work; a floor above the amount, as soon as the limit is made.
+        ConfigurationError: A value can never work. A floor above the amount is an error when the limit is created.
 
-    Its floor is absolute: of a limit that is `set` or scaled to less than the floor, that is the floor. It is not part
-    of the limit's definition. `throttlekit._core.latency` has the rule, docs/limit-adaptive.md what it does.
+    If a limit is `set` or scaled to less than the floor, that number is the floor. *adapt* is not part of the limit's
+    definition. `throttlekit._core.latency` contains the rules, and docs/limit-adaptive.md describes the effects.
     """
 
     __slots__ = ("_timeout_us", "floor", "timeout")
@@ -118,7 +118,7 @@ class ByLatency(SlotAdapt):
         Read what `plain` wrote; None: the limit does not adapt.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: *data* has another form.
         """
         if data is None:
             return None

@@ -1,15 +1,15 @@
 """
-A limit on how many jobs run at once: a set of holders, each with an expiry of its own.
+A limit on how many jobs run at once: a set of holders, each with its own expiry.
 
 Rule 1: a holder is a member of a set, not a number in a count. So no holder can release a slot twice, or release the
 slot of another holder. The holder's name contains its number of slots, so that every process of the fleet releases,
 renews and counts the same number.
 Rule 2: a holder that does not renew its lease in time is removed. So the slots of a killed worker become free.
-Rule 3: no clock shows when a slot becomes free. The retry times of waiting jobs are estimates, from how long holders
-have held their slots on average, and at least from how long the holder that was admitted last has held its own.
-Rule 4: a workflow is one holder. Its first job takes the slot. While the workflow holds it, its other jobs pass and
-take nothing. Each job that begins, runs or ends renews the lease, and only a lease of 0 releases the slot. Only a grant
-takes the slot: a renewal that arrives after the workflow is done does not.
+Rule 3: no clock shows when a slot becomes free. The retry times of waiting jobs are estimated from the mean hold, or
+from the time since the last grant, if that is longer.
+Rule 4: a workflow is one holder. Its first job takes the slot. While the workflow holds it, its other jobs pass without
+a slot of their own. A job of the workflow renews the lease when it begins, while it runs and when it ends. Only a lease
+of 0 releases the slot. Only a grant takes it: a renewal that arrives after the workflow has ended does not.
 
 Example: 2 slots with a lease of 30 s. At 0 s jobs a and b take them, and c waits. The worker of a is killed; b renews
 its lease every 10 s. At 30 s the lease of a ends, and c gets its slot.
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["Concurrency", "ConcurrencyAlgorithm", "Holders"]
 
 _FIRST_HOLD_US = 100_000
-"""The assumed length of a hold, until the first has ended."""
-_MEAN_PART = 4  # a hold counts for a quarter of the mean: one that was wrong tenfold is right within some ten holds
+"""The assumed length of a hold, until the first one has ended."""
+_MEAN_PART = 4  # each hold counts for a quarter: a mean that is ten times too long is right after about ten holds
 _SHORTEST_PACE_US = 1_000
 _KEPT_US = 1
-"""A workflow's lease that is renewed is longer by it: it ends one lease after no grant but that of the slot."""
+"""A renewed lease of a workflow is this much longer. So its end shows that jobs have passed since the slot's grant."""
 _LARGEST_AMOUNT = 1_000_000
 _SHORTEST_LEASE_S, _LONGEST_LEASE_S = 1.0, 86_400.0
 _LEASE_S, _LEASE_OF_WORKFLOW_S = 30.0, 3600.0
@@ -55,25 +55,25 @@ class Holders(NamedTuple):
     """The state. Times in µs; 0: never."""
 
     leases: tuple[tuple[str, int], ...] = ()
-    """Each holder, and when its lease expires; in the order of expiry, then of names."""
+    """Each holder, and when its lease expires; sorted by expiry, then by name."""
     mean_us: int = 0
     """The mean length of a hold; 0: not known."""
     granted_us: int = 0
     """When a holder was last admitted."""
     longest_us: int = 0
-    """The longest of their leases: while a limit is redefined, they may differ."""
+    """The longest of their leases: they may differ while a new definition is deployed."""
     gauge: Gauge | None = None
-    """What is learnt of a limit with `adapt`; see by_latency.py."""
+    """The measurements of a limit with `adapt`; see by_latency.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyAlgorithm(AlgorithmBase):
     """
-    What one request means to the holders: *size* slots for *holder*, as long as it renews within *lease_us*.
+    A request of *size* slots for *holder*, which must renew them within *lease_us*.
 
     Attributes:
-        holder: With `with_slots`, where it takes several; as `workflow_name` makes it, if it is a workflow.
-        lease_us: 0: what the workflow *holder* has is given back.
+        holder: The name from `with_slots` if it takes several, or from `workflow_name` if it is a workflow.
+        lease_us: The length of the lease. 0: release the slot of the workflow *holder*.
     """
 
     size: int
@@ -97,19 +97,19 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     @property
     def keeps_us(self) -> float:
-        """Less than 0: time with a free slot is lost, and it is not known when the next slot becomes free."""
+        """Below 0: the time of a free slot is lost, and it is unknown when the next slot becomes free."""
         return -1
 
     @property
     def stays(self) -> bool:
-        """Whether the slot stays with its holder when a body has ended."""
+        """Whether the holder keeps the slot when a body has ended."""
         return is_workflow(self.holder) and self.lease_us > 0
 
     def holds(self, state: Holders | None, now_us: int) -> bool:
         return self.stays and state is not None and self.holder in dict(_living(state, now_us))
 
     def slots(self, state: Holders | None) -> int:
-        """How many may be held now."""
+        """How many slots may be held now."""
         return self.amount
 
     def sanitize(self, state: Holders | None, now_us: int) -> Holders | None:
@@ -132,7 +132,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         return max(0, self.slots(state) - self.use(state, now_us).units)
 
     def ready_us(self, state: Holders | None, now_us: int, ahead: int = 0) -> int:
-        """An estimate, where too few slots are free for it: as many as it takes come free each `pace_us`."""
+        """If too few slots are free, an estimate: in each `pace_us`, as many become free as the request takes."""
         over = ahead + self.size - self.there(state, now_us)
         if self.size == 0 or over <= 0 or self.holds(state, now_us):
             return now_us
@@ -147,8 +147,8 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     def settle(self, state: Holders | None, now_us: int, granted_us: int, by: int) -> Holders | None:
         """
-        The slot is given back at once, because another limit denied: no hold to measure. A workflow's only if the grant
-        of *granted_us* took it, and none of its jobs was there since.
+        Return the slot at once, because another limit denied the request. This is not a hold to measure. The slot of a
+        workflow is returned only if the grant at *granted_us* took it and no other job of the workflow has passed.
         """
         if state is None or by >= 0 or self.holder not in dict(state.leases):
             return state
@@ -157,7 +157,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
         return self._without(state)
 
     def release(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
-        """The state once *holder* has given back its slot of *granted_us*, if it does; *state* if it has no slot."""
+        """Return the state after *holder* released its slot of *granted_us*; *state* if it has no slot to release."""
         if state is None or self.holder not in dict(_living(state, now_us)):
             return state
         if self.stays:
@@ -168,8 +168,8 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     def renew(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
         """
-        The state, and whether *holder* has its slots: it keeps its own, or gets free ones if its own were lost. A
-        workflow gets none: it may be done.
+        Return the state, and whether *holder* has its slots: it keeps them, or gets free ones if it has lost them. A
+        workflow gets no new slot, because it may have ended.
         """
         living = _living(state, now_us) if state else ()
         fits = not self.stays and _slots(living) + slots_of_holder(self.holder) <= self.slots(state)
@@ -183,10 +183,10 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
     def pace_us(self, state: Holders | None, now_us: int) -> int:
         """
-        The time until the slots of this request are given back: the mean hold, divided among all.
+        The time in which as many slots become free as this request takes: its slots × the mean hold / all slots.
 
-        Every holder has held its slot since the last admission: a hold longer than the mean shows at once. Where no
-        hold has ended yet, the first counts as half over.
+        If the last grant is longer ago than the mean hold, that time is used: every holder has held its slot for at
+        least as long. As long as no hold has ended, the first one is assumed to last twice as long as now.
         """
         state = state or Holders()
         age_us = now_us - state.granted_us if state.granted_us else 0
@@ -204,7 +204,7 @@ class ConcurrencyAlgorithm(AlgorithmBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SlotRule(LimitRule):
-    """So many slots, and for how long each stays with a holder that does not renew."""
+    """A number of slots, and the length of their leases."""
 
     lease: float
     lease_us: int
@@ -243,43 +243,42 @@ class _SlotRule(LimitRule):
 
 class Concurrency(Limit):
     """
-    So many jobs at once, and no rate.
+    A number of jobs at once, without a rate.
 
-    Guarantee: at most `amount` slots are held at any instant, by the store's clock; a job holds one, or as many as its
-    *cost*. It holds them from its grant until its body has ended; its worker renews the lease meanwhile, three times in
-    its length. A worker that is killed frees its slots within the lease. A job that cannot renew for as long as its
-    lease (its process is frozen, the store is away) may lose the slot to another job while it still runs.
-    `throttlekit.current().lost` and the hook `throttlekit_slot_lost` report that; until such a job ends, one more job
-    runs than the limit says.
+    Guarantee: at most `amount` slots are held at any time, by the store's clock. A job holds one slot, or as many as
+    its *cost*, from its grant until its body has ended. Its worker renews the lease three times per length of a lease.
+    If a worker is killed, its slots are free when the lease ends. If a job cannot renew for a whole lease (its process
+    is frozen, or the store is unavailable), another job may get the slot while the first one still runs.
+    `throttlekit.current().lost` and the hook `throttlekit_slot_lost` report that. Until the first job ends, one job
+    more than the amount runs.
 
-    When to choose it: the service downstream bears only so many callers at once: a database with 8 connections, a
-    service with 4 workers, a model that answers two at a time. Costs some 600 bytes per key in the store, and 40 to
-    75 for each holder more.
+    When to choose it: the partner accepts only a certain number of callers at once: a database with 8 connections, a
+    service with 4 workers, a model that handles two requests at a time. In the store, a key needs about 600 bytes, and
+    each additional holder 40 to 75 bytes.
 
     Args:
         name, key, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
         amount: How many jobs may hold a slot at once: a whole number of at least 1. Or one for each tier, with *tier*.
             Or a callable that takes the job and returns the amount.
-        lease: Seconds, or a timedelta, after which a holder that has not renewed is gone: 1 second to a day. A job
-            may run for much longer. Short: a killed worker's slots are soon free again. Long: the store may be
-            away for longer before a job loses its slot. Default: 30, or an hour with *held_by*.
-        held_by: Which jobs hold one slot together, written as *key* is: "{workflow_id}". The first of them takes it,
-            the others pass at once, and it stays from job to job, until `throttlekit.current().done(limit)` or
-            `Limiter.done`; else until *lease* has passed in which none of them began, ran or ended. Not with *cost*,
+        lease: Seconds, or a timedelta, from 1 second to a day: after this time without a renewal, a holder loses its
+            slots. A job may run for much longer. With a short lease, the slots of a killed worker are soon free again.
+            With a long one, slots survive a longer outage of the store. Default: 30, or an hour with *held_by*.
+        held_by: The workflow whose jobs hold one slot together, written like *key*: "{workflow_id}". The first job
+            takes the slot, and the others pass at once. The workflow keeps it until `throttlekit.current().done(limit)`
+            or `Limiter.done`, or until none of its jobs has begun, run or ended for a whole *lease*. Not with *cost*,
             *adapt*, scope "process", or on_store_failure "local". It is not part of the definition.
-        adapt: A `ByLatency`: as many slots are in use as downstream bears, between its floor and the amount.
-        cost: How many slots a job holds: its memory on a GPU, its connections. A whole number of at least 0, which
-            needs no slot; or a callable that takes the job. Default: 1. A cost that a caller gives to `acquire`, for
-            all of its limits, counts here if *cost* is more than 1 or a callable; else as 1. With *adapt*, 1 or 0.
+        adapt: A `ByLatency`, which adapts the number of slots to the partner's load, from its floor to the amount.
+        cost: How many slots a job holds, for example for its memory on a GPU: a whole number of at least 0 (it needs no
+            slot), or a callable that takes the job. Default: 1. A cost that a caller passes to `acquire` for all limits
+            applies here only if *cost* is more than 1 or a callable; otherwise it counts as 1. With *adapt*, 1 or 0.
 
     Raises:
-        ConfigurationError: A value that can never work, as soon as the limit is made.
+        ConfigurationError: A value can never work. The constructor raises it.
         CostExceedsLimit: The cost is more than the amount.
 
-    Waiting jobs are woken in their order as slots come free. If the first of them needs several, those that come free
-    are kept for it. The delay of a denied job is an estimate: the recent mean hold / amount for each slot before it.
-    Whatever the definition, one name is one set of holders: after a change of the amount, the jobs that hold a slot
-    count under the new one.
+    Waiting jobs are woken in their order when slots become free. If the first job needs several, free slots are kept
+    for it. The delay of a denied job is an estimate: the recent mean hold / amount for each slot ahead of it. All
+    definitions with one name share one set of holders: if the amount changes, jobs that hold a slot still count.
     """
 
     __slots__ = ()

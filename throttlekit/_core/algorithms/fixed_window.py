@@ -1,5 +1,5 @@
 """
-Windows of the calendar, and the units used in the current one.
+Windows of the calendar, such as hours or days, and the units used in the current one.
 
 Rule 1: a window has a number: local time divided by the period. When a later window begins, 0 units are used.
 Rule 2: the number never decreases, whatever the clock does: a unit counts in its window or in a later one.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Count", "FixedWindow", "FixedWindowAlgorithm"]
 
 _LARGEST_DEBT_AMOUNTS = 60  # so that every number stays exact
-_PARTS = 4096  # so that an amount times so many is exact
+_PARTS = 4096  # so that the product with an amount is exact
 
 
 class Count(NamedTuple):
@@ -44,7 +44,7 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FixedWindowAlgorithm(WindowAlgorithm):
-    """What one request means to the current window."""
+    """A request for units of the current window."""
 
     zone: Zone = UTC
 
@@ -61,8 +61,8 @@ class FixedWindowAlgorithm(WindowAlgorithm):
 
     def exhaust(self, state: Count | None, at_us: int) -> Count:
         """
-        The part of the window that is over at *at_us*, by the local clock, counts as used: of a day at noon, half. The
-        rest may pass at once.
+        Count the units of the elapsed part of the window as used, by the local clock. Example: at noon, half of a day's
+        units count as used, and the other half may pass at once.
         """
         window, used = self._running(state, at_us)
         if state is not None and window > self._window(at_us):
@@ -72,7 +72,7 @@ class FixedWindowAlgorithm(WindowAlgorithm):
         return Count(window, max(used, -(-self.amount * over // steps)))
 
     def ready_us(self, state: Count | None, now_us: int, ahead: int = 0) -> int:
-        """A window takes `amount` units of those ahead, whatever their costs."""
+        """In each window, `amount` of the units ahead pass, whatever the costs of their jobs."""
         window, used = self._running(state, now_us)
         if self.size == 0 or used + ahead + self.size <= self.amount:
             return now_us
@@ -106,8 +106,8 @@ class FixedWindowAlgorithm(WindowAlgorithm):
 
     def _begin_us(self, window: int, now_us: int) -> int:
         """
-        When *window* begins, seen from *now_us*: also across the next change of the clocks. A window
-        whose start the clocks skip begins as they jump.
+        When *window* begins, as computed at *now_us*; the clocks may change in between. If they are set forward across
+        its begin, the window begins at that moment.
         """
         local_us = window * self.period_us
         begin_us = local_us - self.zone.at(now_us)
@@ -117,7 +117,7 @@ class FixedWindowAlgorithm(WindowAlgorithm):
         return begin_us
 
     def _begun_us(self, window: int, now_us: int) -> int:
-        """When *window* begins, or first began: before the clocks fell back from it to the one before."""
+        """When *window* first began: if the clocks are set back across its begin, it begins twice."""
         local_us, begin_us, offset_us = window * self.period_us, self._begin_us(window, now_us), self.zone.offset_us
         for from_us, changed_us in self.zone.changes:
             if local_us - offset_us < from_us <= now_us:
@@ -128,7 +128,7 @@ class FixedWindowAlgorithm(WindowAlgorithm):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FixedRule(LimitRule):
-    """So many units in each window of the calendar."""
+    """An amount of units in each window of the calendar."""
 
     tz: str | None
     starts: int | None
@@ -153,8 +153,8 @@ class _FixedRule(LimitRule):
         if DAY_US % period_us and period_us not in (WEEK_US, MONTH_US, YEAR_US):
             raise ConfigurationError(
                 f"the period of {rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a week, a "
-                "month or a year: a fixed window begins with the calendar's. For any other, take a SlidingWindow or a "
-                "SlidingLog"
+                "month or a year: a fixed window begins with the calendar's. For other periods, use a SlidingWindow "
+                "or a SlidingLog"
             )
         if starts is not None:
             if isinstance(starts, bool) or not isinstance(starts, int) or not 1 <= starts <= 28:
@@ -168,7 +168,7 @@ class _FixedRule(LimitRule):
     @classmethod
     def sample(cls, options: Mapping[str, Any]) -> _FixedRule:
         if options["starts"] is not None:
-            raise ConfigurationError("starts= needs a rate that is fixed, and rate= is a callable: leave it out")
+            raise ConfigurationError("starts= needs a fixed rate, but rate= is a callable: leave it out")
         return cls.sample_at(0, options)
 
     @property
@@ -188,32 +188,32 @@ class _FixedRule(LimitRule):
 
 class FixedWindow(Limit):
     """
-    So many units in each second, minute, hour, day, week, month or year of the calendar; then all at once again.
+    An amount of units in each second, minute, hour, day, week, month or year of the calendar. At the start of the next
+    one, all units are available again.
 
-    Guarantee: in each window of the calendar, at most `amount` units pass. So in any window no longer than the
-    period (or than the shortest of the calendar's, where clocks change), at most `2 × amount`: a whole amount at
-    the end of one, and another at the start of the next. Both bounds are reached.
+    Guarantee: in each window of the calendar, at most `amount` units pass. So at most `2 × amount` pass in any interval
+    that is not longer than the shortest of these windows: one amount at the end of a window, and one at the start of
+    the next. Both bounds are reached.
 
-    When to choose it: the partner's contract says "resets at the top of the hour", "1000 a day, Berlin time",
-    "10 000 a month". Else take `SlidingWindow` or `SlidingLog`: at the edge of two windows, more passes than a limit
-    that the partner counts from any instant. Jobs that wait for the next window come as it begins, as many
-    as pass in it. Costs two numbers per key in the store.
+    When to choose it: the partner's contract says "resets at the top of the hour", "1000 a day, Berlin time", or
+    "10 000 a month". Otherwise use `SlidingWindow` or `SlidingLog`: a partner that counts in any interval would see up
+    to two amounts. When a window begins, as many waiting jobs start as fit into it. A key needs two numbers.
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
             A period must fit evenly into a day: windows of ten seconds begin at :00, :10, :20. Or it is a week, which
             begins on Monday, a month, "1000/month", or a year.
-        tz: The name of the time zone of hours, days and longer windows: "Europe/Berlin". A day of 23 or
-            25 hours, where clocks change, is one window. Default: UTC.
-        starts: The day, 1 to 28, on which each month begins, for a rate in months: a customer's billing month.
-            Default: the first.
+        tz: The name of the time zone of hours, days and longer windows: "Europe/Berlin". A day of 23 or 25 hours,
+            because the clocks change, is one window. Default: UTC.
+        starts: For a rate in months: the day, 1 to 28, on which each month begins, such as a customer's billing month.
+            Default: 1.
 
     Raises:
-        ConfigurationError: A value that can never work, as soon as the limit is made.
+        ConfigurationError: A value can never work. The constructor raises it.
 
-    The store's clock decides which window is the current one, and which changes of the zone's clocks count. With a
-    zone, or with months and years, a process makes one more request, once, to learn the store's time. Only for a limit
-    of scope "process", and for a process's own share while the store fails, this process's own clock decides.
+    The store's clock decides which window is current, and which changes of the zone's clocks apply. With a time zone,
+    months or years, each process sends one additional request, once, to get the store's time. The process's own clock
+    is used only for scope "process", and for a process's own share while the store is unavailable.
     """
 
     __slots__ = ()

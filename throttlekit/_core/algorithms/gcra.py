@@ -1,25 +1,25 @@
 """
 The token bucket as integer arithmetic: the specification of the script.
 
-Rule 1: time is an argument, in whole microseconds, and never read here.
+Rule 1: time is an argument, in whole microseconds. No function here reads a clock.
 Rule 2: the whole state of a bucket is one integer, its TAT: the time at which it is full again.
 Rule 3: every rounding makes the limit stricter, never looser.
 Rule 4: a denial charges nothing.
 
 The algorithm is the generic cell rate algorithm of ITU-T I.371, in its virtual scheduling form.
-With emission interval I = period / amount, a request of cost k moves the TAT on by k × I, and
-passes if that leaves it at most burst × I ahead of now. So in any window of length w at most
-burst + w / I units pass.
+The emission interval is I = period / amount. A request of cost k adds k × I to the TAT, and passes
+if the TAT is then at most burst × I ahead of now. So in any window of length w at most burst + w / I
+units pass.
 
 Example: 100/minute with a burst of 2, so I = 0.6 s. The bucket is full, and now = 10.0 s. A first request moves the TAT
 to 10.6, and a second one to 11.2, which is 2 × I ahead: both pass. A third one would move it to 11.8: it is denied, and
 passes at 10.6 s.
 
-A rate that live control sets counts in the same bucket. A TAT is only meaningful with one interval and burst, its
-measure. So a state whose measure is not that of the limit's definition stores the measure too. When the measure of a
-bucket changes, the bucket keeps its units, at most its new burst: no change adds a unit. So over any window with
-changes in it, the units that pass are at most the greatest burst and what the rates in force gave (plus at most a
-microsecond's worth for each change, if the numbers are too large for a double).
+If live control sets a rate, it counts in the same bucket. A TAT only has a meaning together with its measure: an
+interval and a burst. So if the measure is not that of the limit's definition, it is stored too. When the measure of a
+bucket changes, the bucket keeps its units, at most its new burst: no change adds a unit. So in any window with such
+changes, the units that pass are at most the greatest burst plus the units that the rates in force add (plus at most the
+units of one microsecond for each change, if the numbers are too large for a double).
 
 lua/throttlekit_lua/token_bucket.lua mirrors this file. Change both, or the parity tests fail.
 """
@@ -34,15 +34,15 @@ from throttlekit._core.algorithm import STALE_US, NoSlots, Use
 
 __all__ = ["Bucket", "GcraAlgorithm", "Measure", "Tat"]
 
-_ROUNDING_PART = 200  # at most 1/200 of the rate is given up to make the interval whole
+_ROUNDING_PART = 200  # rounding the interval up to a whole number costs at most 1/200 of the rate
 _LARGEST_DEBT_CAPACITIES = 60  # a greater debt is cut, so that one wrong cost cannot stop a key for years …
-_SMALLEST_CUT_US = 3_600_000_000  # … but no debt of an hour or less, however small the burst …
-_LARGEST_DEBT_US = 3660 * 86_400_000_000  # … and every debt of more than ten years: every number stays exact
+_SMALLEST_CUT_US = 3_600_000_000  # … but a debt of an hour or less is never cut, even with a small burst …
+_LARGEST_DEBT_US = 3660 * 86_400_000_000  # … and a debt of more than ten years always is: all numbers stay exact
 _LARGEST_CORRECTION_US = 2**53
 
 
 class Measure(NamedTuple):
-    """What a TAT was written by."""
+    """The interval and the burst with which a TAT was written."""
 
     capacity_us: int
     numerator: int
@@ -50,30 +50,30 @@ class Measure(NamedTuple):
 
 
 class Tat(NamedTuple):
-    """The state of a bucket: the instant at which it is full again, and how much of that is owed beyond empty."""
+    """The state of a bucket: the time at which it is full again, and how much of that is debt beyond empty."""
 
     at_us: int
     debt_us: int = 0
-    """How far beyond empty a settled cost drove the bucket; such a TAT is no sign of a wrong clock."""
+    """How far below empty a settled cost left the bucket. Such a late TAT was not written by a wrong clock."""
     measure: Measure | None = None
-    """By what it was written; None: by the definition that the bucket is stored under."""
+    """The measure of the TAT; None: that of the definition under which the bucket is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class GcraAlgorithm(NoSlots):
-    """What one request means to one bucket: three integers, all that a store needs."""
+    """One request to one bucket, as the integers that a store needs."""
 
     size: int
-    """How far the request moves the TAT on, in µs. 0: it only looks."""
+    """How much the request adds to the TAT, in µs. 0: it only peeks."""
     headroom_us: int
-    """How far in the future the TAT may be if the request is to be admitted."""
+    """How far in the future the TAT may be for the request to be admitted."""
     capacity_us: int
-    """The time from empty to full: how far in the future the TAT of an empty bucket is."""
+    """The time from empty to full: the TAT of an empty bucket is this far in the future."""
     numerator: int
     denominator: int
     """A unit takes numerator / denominator µs."""
     home: Measure | None = None
-    """The measure of the definition that the bucket is stored under; None: this one's."""
+    """The measure of the definition under which the bucket is stored; None: it is the same as this one's."""
 
     code: ClassVar[str] = "t"
     estimates: ClassVar[bool] = False
@@ -107,8 +107,8 @@ class GcraAlgorithm(NoSlots):
 
     def adopt_rate(self, state: Tat | None, now_us: int) -> Tat | None:
         """
-        The units that are left stay, at most the burst, and so does a debt. What a clock that stepped back makes of an
-        empty bucket does not.
+        Keep the bucket's units, at most the burst, or its debt. If a clock stepped back and the bucket seems to be
+        below empty, it only counts as empty.
         """
         if state is None or (state.measure is None and self.home is None):
             return state
@@ -130,7 +130,7 @@ class GcraAlgorithm(NoSlots):
     def ready_us(self, state: Tat | None, now_us: int, ahead: int = 0) -> int:
         """
         A clock that jumps backwards by up to `STALE_US` can only delay jobs, never admit extra units. After a greater
-        jump the bucket counts as empty (`sanitized`), and fills at its own rate.
+        jump the bucket counts as empty (`sanitize`), and fills at its own rate.
         """
         if self.size == 0 or (state is None and ahead == 0):
             return now_us
@@ -138,7 +138,7 @@ class GcraAlgorithm(NoSlots):
         return max(now_us, _from_us(state, now_us) + ahead_us - self.headroom_us)
 
     def admit(self, state: Tat | None, now_us: int, begins_us: int | None = None) -> Tat | None:
-        """Until *begins_us* the bucket is a little beyond empty, which counts as a debt."""
+        """A grant ahead of *begins_us* leaves the bucket a little below empty until then, which counts as a debt."""
         if self.size == 0:
             return state
         if begins_us is None:
@@ -147,7 +147,7 @@ class GcraAlgorithm(NoSlots):
         return self._tat(full_us, max(0, full_us - now_us - self.capacity_us))
 
     def settle(self, state: Tat | None, now_us: int, granted_us: int, by: int) -> Tat | None:
-        """In the measure of *state*: that of the request may be in force no longer."""
+        """Use the measure of *state*, because the measure of the request may no longer be in force."""
         if state is None and by <= 0:
             return None
         measure = self._own if state is None else self._measure_of(state)
@@ -184,16 +184,15 @@ class Bucket:
     """
     A rate and a burst as exact integers.
 
-    The emission interval is `numerator / denominator` µs. Where rounding it up to a whole number
-    of µs costs less than half a percent of the rate, it is rounded up here once, and everything
-    after is exact. Elsewhere (thousands of units a second) each request's charge is rounded up.
+    The emission interval is `numerator / denominator` µs. If rounding it up to a whole number of µs
+    costs less than half a percent of the rate, it is rounded up once, and all later numbers are
+    exact. Otherwise (thousands of units a second) each request's charge is rounded up.
 
-    A bucket that fills in a given time, whatever its rate, has one bound for all rates together: one TAT means the same
-    at each. Let W be how far the TAT is ahead of now, but at most T, the time in which the bucket fills. A unit at
-    interval I moves W on by I, or by T if I is longer: such a unit passes only if W is 0. W is never more than T, and
-    falls by the time that passes; a TAT that is cut (`GcraAlgorithm.sanitize`) is cut to T or more. So in any window
-    of length w, at most (T + w) / I units pass, where I is the shortest interval of all. (If that is longer than T, it
-    takes the place of T.)
+    If a bucket fills in a fixed time T at every rate, a TAT has the same meaning at every rate, and one bound holds for
+    all of them. Let W be how far the TAT is ahead of now, at most T. A unit at interval I adds I to W, or T if I is
+    longer: such a unit passes only if W is 0. W is never more than T, and falls as time passes; if a TAT is cut
+    (`GcraAlgorithm.sanitize`), then to T or more. So in any window of length w, at most (T + w) / I units pass, where I
+    is the shortest of the intervals. (If I is longer than T, it replaces T.)
     """
 
     burst: int
@@ -202,7 +201,7 @@ class Bucket:
     home: Measure | None = field(default=None, kw_only=True)
     """See `GcraAlgorithm.home`."""
     fills_us: int | None = field(default=None, kw_only=True)
-    """The time in which it fills, whatever its rate; None: what the burst takes."""
+    """The time in which it fills at every rate; None: the time of its burst."""
 
     @classmethod
     def filling_in(cls, fills_us: int, amount: int, period_us: int) -> Bucket:
@@ -219,7 +218,7 @@ class Bucket:
         return cls(burst, period_us, amount)
 
     def bind(self, cost: int) -> GcraAlgorithm:
-        """What a request of *cost* units means to this bucket. A cost of more than the burst never passes."""
+        """A request of *cost* units to this bucket. A cost of more than the burst never passes."""
         charge_us = -(-cost * self.numerator // self.denominator)
         burst_us = self.fills_us or self.burst * self.numerator // self.denominator
         return GcraAlgorithm(
@@ -244,5 +243,5 @@ def _most_debt_us(capacity_us: int) -> int:
 
 
 def _from_us(state: Tat | None, now_us: int) -> int:
-    """Where the next charge begins: now, or when the units charged before are made up for."""
+    """The time to which the next charge is added: the TAT, or now if that is later."""
     return now_us if state is None else max(now_us, state.at_us)

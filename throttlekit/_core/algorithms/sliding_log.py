@@ -3,12 +3,12 @@ The exact window: the times of the last `amount` units. A unit passes if the uni
 window.
 
 Rule 1: at most `amount` units pass in any window `[t, t + period)`. This is exact, also where two periods meet.
-Rule 2: only the last `amount` units are stored, whatever was charged, because older ones leave the window before these.
-So a debt needs no more memory; but until the units that it pushed out have left the window, no unit is returned.
+Rule 2: at most the last `amount` units are stored, because older ones leave the window before these. So a settled cost
+above the amount needs no more memory. But until the units that it pushed out of the log would have left the window, no
+unit is returned.
 Rule 3: the log is in order. If the clock steps back, the time of the newest unit is used instead.
 
-Example: 3/minute, and units at 0 s, 10 s and 50 s. A request at 55 s is denied, and passes at 60 s, when the unit of 0
-s leaves the window.
+Example: 3/minute, and units at 0, 10 and 50 s. A request at 55 s is denied. It passes at 60 s, without the unit of 0 s.
 
 lua/throttlekit_lua/sliding_log.lua mirrors this file. Change both, or the parity tests fail.
 """
@@ -31,7 +31,7 @@ _PAUSED_GROUPS = 64
 
 
 class Log(NamedTuple):
-    """The state: an instant for each of the last `amount` units at most, the oldest first."""
+    """The state: the times of the last units, at most `amount`, the oldest first."""
 
     units: tuple[int, ...] = ()
     owed_until_us: int = 0
@@ -39,7 +39,7 @@ class Log(NamedTuple):
 
 
 class SlidingLogAlgorithm(WindowAlgorithm):
-    """What one request means to the log."""
+    """A request that adds units to the log."""
 
     __slots__ = ()
 
@@ -52,8 +52,8 @@ class SlidingLogAlgorithm(WindowAlgorithm):
 
     def exhaust(self, state: Log | None, at_us: int) -> Log:
         """
-        In at most `_PAUSED_GROUPS` groups of units that passed at once, each as late as its last unit. Counted from the
-        newest, no unit is older than it was: a unit that really passed is in every window that it was in.
+        Spread the units in at most `_PAUSED_GROUPS` groups, each with the time of its last unit. Counted from the
+        newest, no unit gets older than it was: a unit that really passed is still in every window that it was in.
         """
         groups = min(self.amount, _PAUSED_GROUPS)
         units: list[int] = []
@@ -104,7 +104,7 @@ class SlidingLogAlgorithm(WindowAlgorithm):
 
 
 class _LogRule(LimitRule):
-    """So many units in any window of the period."""
+    """An amount of units in any window of one period."""
 
     __slots__ = ()
 
@@ -112,15 +112,15 @@ class _LogRule(LimitRule):
     def work_out(cls, rate: Any, amount: int, period_us: int, varying_us: int | None) -> Mapping[str, Any]:
         if amount > _LARGEST_AMOUNT:
             raise ConfigurationError(
-                f"the amount of {rate!r} is more than {_LARGEST_AMOUNT}: a sliding log keeps 7 bytes a unit. "
-                "Take a SlidingWindow or a TokenBucket, which keep none"
+                f"the amount of {rate!r} is more than {_LARGEST_AMOUNT}: a sliding log stores 7 bytes per unit. "
+                "Use a SlidingWindow or a TokenBucket, which store a few numbers"
             )
         return {"capacity": amount}
 
     @classmethod
     def sample(cls, options: Mapping[str, Any]) -> _LogRule:
         raise ConfigurationError(
-            "the rate of a SlidingLog cannot be a callable: it keeps as many instants as its amount says. Take a "
+            "the rate of a SlidingLog cannot be a callable: its amount is the size of the log. Use a "
             "TokenBucket or a SlidingWindow, or a rate for each tier"
         )
 
@@ -130,23 +130,23 @@ class _LogRule(LimitRule):
 
 class SlidingLog(Limit):
     """
-    Exactly so many units per period, from any instant on.
+    An exact amount of units in any interval of one period.
 
-    Guarantee: in any window of the period's length, at most `amount` units pass. Exactly: no
-    approximation, no edge. The bound is reached.
+    Guarantee: in any window of the period's length, at most `amount` units pass. The bound is exact, and
+    it is reached.
 
-    When to choose it: the partner counts "100 requests in any 60 seconds", and punishes the 101st. All of the
-    amount may pass at once. Costs 7 bytes per unit and key in the store, so it is for small amounts; a decision takes
-    the same time whatever the amount.
+    When to choose it: the partner counts "100 requests in any 60 seconds", and punishes the 101st. The whole amount
+    may pass at once. In the store, a key needs 7 bytes per unit, so use it for small amounts. The time of a decision
+    does not depend on the amount.
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
             The amount is at most 100 000: a key's log is then 700 kB.
 
     Raises:
-        ConfigurationError: A value that can never work, as soon as the limit is made.
+        ConfigurationError: A value can never work. The constructor raises it.
 
-    The log of requests, kept as a ring of instants.
+    The log is stored as a ring of times.
     """
 
     __slots__ = ()

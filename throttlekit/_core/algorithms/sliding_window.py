@@ -8,12 +8,12 @@ Rule 2: time is divided into steps, so that every product is exact. A step count
 Example: 100/minute, 60 units used in the previous minute, and 40 in this one. After 15 s the load is
 60 × 45/60 + 40 = 85, so 15 more units may pass.
 
-The bound: in any window of length w, less than amount + 1 + w × amount / period units. Proof: the load jumps up by what
-is admitted, and then is less than amount + 1; between admissions it falls, by before / period ≤ amount / period at
-most, and it is continuous where windows meet (before expires to 0, used becomes before). So over a time w that admits n
-units, the load ends below amount + 1, began at 0 at least, and fell by w × amount / period at most: n is less than
-their sum. In one period that is 2 × amount at most. The worst case is a whole amount at the very end of a window, and
-another amount as the first one expires. Evenly spread traffic gets exactly its amount.
+The bound: in any window of length w, less than amount + 1 + w × amount / period units pass. Proof: each admission adds
+its units to the load, which is then less than amount + 1. Between admissions the load falls at the rate of before /
+period, at most amount / period. At the end of a window it does not jump: `before` has expired, and `used` becomes
+`before`. So in a time w that admits n units, the load starts at 0 or more, falls by at most w × amount / period, and
+ends below amount + 1: n is less than the sum. In one period that is at most 2 × amount: a whole amount at the very end
+of a window, and another as the first one expires. Evenly spread traffic gets exactly its amount.
 
 lua/throttlekit_lua/sliding_window.lua mirrors this file. Change both, or the parity tests fail.
 """
@@ -30,11 +30,11 @@ from throttlekit._core.limit.rule import LimitRule
 __all__ = ["Counts", "SlidingWindow", "SlidingWindowAlgorithm", "step_us"]
 
 _LARGEST_LOAD = 2**46
-_LARGEST_DEBT_AMOUNTS = 60  # twice that, and one more, is an exact load, also with steps rounded up
+_LARGEST_DEBT_AMOUNTS = 60  # a load of twice that plus 1 is still exact, even with steps rounded up
 
 
 class Counts(NamedTuple):
-    """The state: the number of the window, the units used in the one before it, and in it."""
+    """The state: the number of the window, the units used in the window before it, and those used in it."""
 
     window: int
     before: int
@@ -42,13 +42,13 @@ class Counts(NamedTuple):
 
 
 def step_us(amount: int, period_us: int) -> int:
-    """The shortest step that keeps the load within what a double holds exactly: 1 µs for all ordinary limits."""
+    """The shortest step with which a double represents every load exactly: 1 µs for all ordinary limits."""
     return -(-amount * period_us // _LARGEST_LOAD)
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindowAlgorithm(WindowAlgorithm):
-    """What one request means to the two counters."""
+    """A request that adds units to the two counters."""
 
     step_us: int
 
@@ -69,8 +69,8 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
 
     def exhaust(self, state: Counts | None, at_us: int) -> Counts:
         """
-        This window's counter as of even use, and so much before it that the load is the amount: where more was used in
-        this window already, less before it. So from *at_us* on units fade, whatever was used.
+        Set this window's counter as if use had been even (or leave it, if it is higher), and the counter before it so
+        that the load is the amount. So units expire from *at_us* on, whatever was used.
         """
         window, before, used = self._running(state, at_us)
         if state is not None and window > at_us // self.period_us:
@@ -81,7 +81,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         return Counts(window, max(before, -(-room * self._steps // (self._steps - over))), used)
 
     def ready_us(self, state: Counts | None, now_us: int, ahead: int = 0) -> int:
-        """Those ahead pass one by one, as units fade: this window's up to its end, then one in each interval."""
+        """The units ahead pass one by one as older units expire: until the window's end, then one per interval."""
         window, before, used = self._running(state, now_us)
         units = ahead + self.size
         if self.size == 0 or self._units(state, now_us) + units <= self.amount:
@@ -104,7 +104,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
         return max(alone_us, behind_us)
 
     def _faded_us(self, now_us: int, begin_us: int, fading: int, room: int) -> int:
-        """When, of units that fade in the window that begins at *begin_us*, less than *room* + 1 are left."""
+        """When less than *room* + 1 of *fading* units are left. They expire evenly from *begin_us* on."""
         faded = self._steps + 1 + -(room + 1) * self._steps // max(1, fading)
         return max(now_us, begin_us + min(self.period_us, max(0, faded) * self.step_us))
 
@@ -151,7 +151,7 @@ class SlidingWindowAlgorithm(WindowAlgorithm):
 
 
 class _SlidingRule(LimitRule):
-    """So many units per period, and a window that slides."""
+    """An amount of units per period, in a sliding window."""
 
     __slots__ = ()
 
@@ -164,21 +164,21 @@ class _SlidingRule(LimitRule):
 
 class SlidingWindow(Limit):
     """
-    So many units per period, by two counters: the last window's fades out as this one's comes in.
+    An amount of units per period, with two counters: as the current window passes, the units of the last one expire.
 
     Guarantee: in any window of length w, less than `amount + 1 + w × amount / period` units pass: at most
-    `2 × amount` in any one period. The worst case takes a whole amount at the very end of a window, nothing
-    before it, and another as the first fades; evenly spread traffic gets its amount. Proof in the module.
+    `2 × amount` in any one period. In the worst case, a whole amount passes at the very end of a window, nothing
+    before it, and another as the first one expires. Evenly spread traffic gets its amount. The module has a proof.
 
-    When to choose it: "100 requests a minute" for a great many keys, where bursts up to the amount are
-    welcome and the edge of a `FixedWindow` is not. If the partner counts exactly, take `SlidingLog`. Costs
-    three numbers per key in the store, whatever the amount.
+    When to choose it: "100 requests a minute" for a great many keys, if bursts up to the amount are accepted,
+    but not two amounts at the edge of a `FixedWindow`. If the partner counts exactly, use `SlidingLog`. In
+    the store, a key needs three numbers, whatever the amount.
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
 
     Raises:
-        ConfigurationError: A value that can never work, as soon as the limit is made.
+        ConfigurationError: A value can never work. The constructor raises it.
 
     The approximated sliding window, as described by Cloudflare ("How we built rate limiting capable of scaling to
     millions of domains", 2017), in integers. Windows begin at multiples of the period since 1970, UTC.

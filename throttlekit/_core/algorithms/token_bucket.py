@@ -26,24 +26,24 @@ __all__ = ["LeakyBucket", "TokenBucket"]
 
 _ONE = 1000
 _LONGEST_REFILL_US = 10 * LONGEST_PERIOD_US
-_MANY, _TOO_MANY = 10**9, 10**12  # units: the next whole one is near enough; no rate has as many
+_MANY, _TOO_MANY = 10**9, 10**12  # units: rounding to a whole one is exact enough; more than any rate has
 _DEFAULT_LENGTH_S, _LONGEST_LENGTH_S = 0.25, 60
 _B = TypeVar("_B", bound="_BucketRule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BucketRule(LimitRule):
-    """A rate, a burst, and what a process may take ahead."""
+    """A rate, a burst, and a prefetch quota."""
 
     bucket: Bucket
     burst: Any
-    """Of a sample of the rates that a callable returns: the time in which a bucket of every rate fills."""
+    """The burst in units. If the rate is a callable: the time in which the bucket fills at every rate."""
 
     options: ClassVar[tuple[str, ...]] = ("burst", "queue")
 
     @classmethod
     def default_burst(cls, amount: int, period_us: int) -> int:
-        """A second's worth of the rate, at least 1."""
+        """The units of one second, at least 1."""
         return max(1, amount * 1_000_000 // period_us)
 
     @classmethod
@@ -56,7 +56,7 @@ class _BucketRule(LimitRule):
             return {"capacity": timed.burst, "burst": timed.burst, "bucket": timed}
         if isinstance(burst, timedelta):
             raise ConfigurationError(
-                f"the burst must be a number of units, not {burst!r}: a time is for a rate= that is a callable"
+                f"the burst must be a number of units, not {burst!r}: a time is only for a rate= that is a callable"
             )
         burst = cls.default_burst(amount, period_us) if burst is None else burst
         if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
@@ -77,11 +77,11 @@ class _BucketRule(LimitRule):
     def sample(cls: type[_B], options: Mapping[str, Any]) -> _B:
         burst = options["burst"]
         if options["prefetch"] is not None:
-            raise ConfigurationError("prefetch= needs a rate that is fixed, and rate= is a callable: leave it out")
+            raise ConfigurationError("prefetch= needs a fixed rate, but rate= is a callable: leave it out")
         if burst is not None and not isinstance(burst, timedelta):
             raise ConfigurationError(
-                f"the burst must be a timedelta where rate= is a callable, not {safe_repr(burst)}: what the rate gives "
-                "in that time. So the bucket of every rate fills in the same time, and all can be counted together"
+                f"the burst must be a timedelta if rate= is a callable, not {safe_repr(burst)}: the units of that time "
+                "are the burst. So the bucket fills in the same time at every rate, and all rates count together"
             )
         fills_us = 1_000_000 if burst is None else burst // timedelta(microseconds=1)
         if not 1 <= fills_us <= LONGEST_PERIOD_US:
@@ -90,7 +90,7 @@ class _BucketRule(LimitRule):
 
     @property
     def counts_by(self) -> tuple[object, ...]:
-        """Its interval and its burst: 60 a minute is 1 a second. At a varying rate, the time in which it fills."""
+        """Its interval and its burst: 60/minute is the same as 1/s. If the rate varies, the time in which it fills."""
         if self.varying_us is not None:
             return ("varying", self.varying_us) if self.varying_us else ("varying",)
         common = gcd(self.amount, self.period_us)
@@ -124,7 +124,7 @@ class _BucketRule(LimitRule):
         return self.bucket.remaining(use.full_us, now_us)
 
     def _scaled_rate(self, thousandths: int) -> tuple[int, int]:
-        """So many *thousandths*: exactly, or less by 1 in 30 000 at most where the period would be too long."""
+        """*thousandths* of the rate: exactly, or at most 1/30 000 lower if the period would be too long."""
         units = self.amount * thousandths
         common = gcd(units, _ONE)
         if self.period_us * (_ONE // common) <= LONGEST_PERIOD_US and units // common < _TOO_MANY:
@@ -134,7 +134,7 @@ class _BucketRule(LimitRule):
         return 1, min(LONGEST_PERIOD_US, -(-self.period_us * _ONE // units))
 
     def _burst_at(self, default: int | None) -> Any:
-        """The burst at another rate: *default* if it is the default of this one."""
+        """The burst at another rate: *default* if this rule has the default burst of its rate."""
         return default if self.burst == self.default_burst(self.amount, self.period_us) else self.burst
 
     def _with_burst(self: _B, rate: Any, burst: int | None) -> _B:
@@ -146,7 +146,7 @@ class _BucketRule(LimitRule):
 
 
 class _LeakyRule(_BucketRule):
-    """A bucket of burst 1. Its queue is always in messages and `repr`."""
+    """A bucket with a burst of 1. Its queue is always part of messages and `repr`."""
 
     __slots__ = ()
     options = LimitRule.options
@@ -163,36 +163,36 @@ class _LeakyRule(_BucketRule):
 
 class TokenBucket(Limit):
     """
-    So many units per period on average, with bursts.
+    An amount of units per period on average, with bursts.
 
     Guarantee: in any window of length w, at most `burst + w / interval` units pass, where
-    interval = period / amount. The bound always holds. It is reached, but for rates of many thousands
-    a second whose interval is not a whole number of microseconds: there each job's charge is rounded up.
+    interval = period / amount. The bound always holds. It is reached, except for rates of many thousands
+    per second whose interval is not a whole number of microseconds: each job's charge is rounded up then.
 
     When to choose it: the partner publishes "100 requests a minute", and accepts a few at once.
-    The default burst is one second's worth of the rate, at least 1: enough that a job delivered a
-    little late still finds its unit. Costs one integer per key in the store.
+    The default burst is the units of one second, at least 1: if a job is delivered a little late, its
+    unit is still available. In the store, a key needs one integer.
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
-        burst: Capacity in units, **including** the first. Default: one second's worth, at least 1. With
-            tiers, one for all, or one for each: {"free": 1, "pro": 20}. Where *rate* is a callable, a timedelta: what
-            the rate gives in that time, at least 1. Default there: a second's worth.
-        prefetch: For rates of hundreds a second: a process takes up to so many units from the store in one call,
-            and spends them with no more calls. It takes as many as it has lately spent in half of *prefetch_for*, at
-            most half of what is left and what the rate gives in *prefetch_for*, and none while any job waits. Then at
-            most `burst + (w + prefetch_for) / interval` units pass in any window; and of what it took, at most so many
-            units go unused each time that a process has nothing more to do, or dies. A job of a greater cost is
-            decided by the store. Default: none. With tiers, one for all, or one for each, None included.
-        prefetch_for: Seconds, or a timedelta, from 1 ms to a minute: a process spends no unit later than that after
-            it was charged. Default: 0.25. Processes that share the limit may name different leases, or none: the
-            longest counts. It is not part of the definition.
+        burst: Capacity in units, **including** the first. Default: the units of one second, at least 1. With tiers, one
+            burst for all, or one for each: {"free": 1, "pro": 20}. If *rate* is a callable, a timedelta: the burst is
+            the units of that time, at least 1. The default is one second then too.
+        prefetch: For rates of hundreds per second: a process takes up to this many units from the store in one call,
+            and spends them without further calls. It takes as many as it has recently spent in half of *prefetch_for*,
+            but at most half of the remaining units, at most the units that the rate adds in *prefetch_for*, and none
+            while a job waits. Then at most `burst + (w + prefetch_for) / interval` units pass in any window. When a
+            process becomes idle or dies, at most *prefetch* units are lost. The store decides jobs with a greater cost.
+            Default: None. With tiers, one value for all, or one for each, which may be None.
+        prefetch_for: Seconds, or a timedelta, from 1 ms to a minute: a process spends each unit within this time
+            after it was charged. Default: 0.25. Processes that share the limit may have different values, or no
+            prefetch: the longest applies to the guarantee. It is not part of the definition.
 
     Attributes:
-        prefetch_quota: The most units that a process takes at a time, and for how many µs; None: it takes none.
+        prefetch_quota: The most units that a process takes at a time, and for how many µs; None: no prefetch.
 
     Raises:
-        ConfigurationError: A value that can never work, as soon as the limit is made.
+        ConfigurationError: A value can never work. The constructor raises it.
 
     The generic cell rate algorithm (ITU-T I.371), in integer microseconds.
     """
@@ -226,7 +226,7 @@ class TokenBucket(Limit):
             raise self._named_error(ConfigurationError("prefetch_for= needs prefetch="))
 
     def bind_ahead(self, units: int) -> GcraAlgorithm:
-        """What it means to take *units* before they are needed: passes only if as many are left afterwards."""
+        """A request that prefetches *units*. It passes only if at least as many units remain afterwards."""
         return replace(self.bucket.bind(units), headroom_us=self.bucket.bind(2 * units).headroom_us)
 
     def _remedy(self, cost: int) -> str:
@@ -245,25 +245,25 @@ class TokenBucket(Limit):
 
 class LeakyBucket(Limit):
     """
-    A constant output: one unit, one interval, one unit. Never two at once.
+    Units at a constant pace: one unit per interval, never two at once.
 
     Guarantee: in any window of length w, at most `1 + w / interval` units pass, where
     interval = period / amount: two units are at least one interval apart. The bound is reached.
 
-    When to choose it: the service downstream wants its calls spread evenly ("not more than one call every 200 ms"). A
-    job that comes late leaves its instant unused, so the limit is used a little less than a `TokenBucket`'s. Costs one
-    integer per key in the store.
+    When to choose it: the partner requires evenly spread calls ("not more than one call every 200 ms"). If a job starts
+    late, the time until then is lost, so a `LeakyBucket` is used a little less than a `TokenBucket`. A key needs one
+    integer in the store.
 
     Args:
         name, rate, key, scope, tier, default_tier, on_store_failure, processes, queue: As for every limit; see `Limit`.
-        cost: 0 or 1: two units never pass at once. For larger costs, take a `TokenBucket` whose burst is the largest.
+        cost: 0 or 1: two units never pass at once. For larger costs, use a `TokenBucket` with the largest as its burst.
 
     Raises:
-        ConfigurationError: A value that can never work, as soon as the limit is made.
+        ConfigurationError: A value can never work. The constructor raises it.
         CostExceedsLimit: The cost is more than 1.
 
-    The generic cell rate algorithm (ITU-T I.371) with a burst of 1, in integer microseconds; as a meter that
-    delays and refuses, the leaky bucket of Turner, "New directions in communications" (1986).
+    The generic cell rate algorithm (ITU-T I.371) with a burst of 1, in integer microseconds. It is the leaky bucket
+    as a meter of Turner, "New directions in communications" (1986).
     """
 
     __slots__ = ()
@@ -274,32 +274,32 @@ class LeakyBucket(Limit):
     bucket = OfRule[Bucket]()
 
     def _remedy(self, cost: int) -> str:
-        return f"take a TokenBucket with a burst of at least {cost}: a leaky bucket lets one unit out at a time"
+        return f"use a TokenBucket with a burst of at least {cost}: a leaky bucket admits one unit at a time"
 
 
 def _quota_of(tokens: object, seconds: object, amount: int, period_us: int, burst: int) -> PrefetchQuota | None:
     """
-    The lease that a bucket of this rate and *burst* grants; None without *tokens*.
+    The prefetch quota for a bucket of this rate and *burst*; None without *tokens*.
 
-    It is at most half of the burst, so that other processes have as much left, and at most what the rate gives while
-    it lasts, so the bucket has refilled its unused units by the time it ends.
+    It is at most half of the burst, so that the other half is left for other processes. It is also at most the units
+    that the rate adds in its time, so that the bucket has gained as many units by then as could be lost.
 
     Raises:
-        ConfigurationError: A value that can never work.
+        ConfigurationError: A value can never work.
     """
     if tokens is None:
         return None
     if not isinstance(tokens, int) or tokens < 2:
         raise ConfigurationError(f"prefetch must be a whole number of at least 2, not {safe_repr(tokens)}")
     if tokens > burst:
-        raise ConfigurationError(f"prefetch={safe_repr(tokens)} units never pass at once: the burst is {burst}")
+        raise ConfigurationError(f"prefetch={safe_repr(tokens)} units can never pass at once: the burst is {burst}")
     length_s = _seconds_in(seconds)
     for_us = round(length_s * 1_000_000)
     most = min(tokens, burst // 2, amount * for_us // period_us)
     if most < 2:
         raise ConfigurationError(
-            f"prefetch={tokens} would never be taken: a lease is at most half of the burst, which is {burst}, and "
-            f"what the rate gives in prefetch_for={length_s:g} s. Lengthen prefetch_for=, or leave prefetch= out"
+            f"prefetch={tokens} would never be used: it is at most half of the burst, which is {burst}, and at most "
+            f"the units that the rate adds in prefetch_for={length_s:g} s. Lengthen that, or leave prefetch= out"
         )
     return PrefetchQuota(most, for_us)
 

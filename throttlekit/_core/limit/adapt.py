@@ -1,4 +1,4 @@
-"""How a limit follows a true limit that is lower than the declared one, and not known."""
+"""Adapt a limit to the partner's true limit, if that is lower than the declared one, and unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHORTEST_SPAN_US = 10_000
 
 class Adapt(Value):
     """
-    Reduce a limit's rate, for the whole fleet, while the service downstream refuses calls. Then raise it again.
+    Reduce a limit's rate, for the whole fleet, while the partner refuses calls. Then raise it again.
 
     A job that raises `RateLimited`, or calls `throttlekit.current().report_overload()`, reduces the rate to 0.76 of its
     value. After one span the rate is 0.95 of that value, and it rises until the next refusal, at most to the declared
@@ -50,7 +50,7 @@ class Adapt(Value):
     _least: tuple[int, int]
     _span_us: int | None
     _given: Refusal | None
-    """Of a limit that was given another rate, or came in a message: what it comes to."""
+    """The floor and span in numbers, for a limit that has another rate now, or was read from a message."""
 
     def __init__(self, floor: Rate, *, span: float | timedelta | None = None) -> None:
         least = parse_rate(floor)
@@ -81,7 +81,7 @@ class Adapt(Value):
         return Refusal(granted_us, min(max(span_us, _SHORTEST_SPAN_US), LONGEST_SPAN_US), part)
 
     def as_part(self, amount: int, period_us: int) -> Adapt:
-        """For a limit of that rate that is given another one: the floor is the same part of it, the span stays."""
+        """Return a copy for another rate: its floor is the same part of that rate, and its span is the same."""
         return self._of(self.refusal(amount, period_us, None))
 
     def plain(self, amount: int, period_us: int) -> list[int]:
@@ -94,7 +94,7 @@ class Adapt(Value):
         Read what `plain` wrote; None: the limit does not adapt.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: *data* has another form.
         """
         if data is None:
             return None
@@ -113,12 +113,12 @@ class Adapt(Value):
 
 
 class SlotAdapt(Value):
-    """How many slots of a limit that has no rate are in use; `ByLatency` is it."""
+    """The base class of `ByLatency`: it adapts the number of slots of a limit without a rate."""
 
     __slots__ = ()
 
     def check(self, amount: int) -> None:
-        """Raise a `ConfigurationError` if it cannot work with so many slots."""
+        """Raise a `ConfigurationError` if it cannot work with *amount* slots."""
         raise NotImplementedError
 
     def bind(self, size: int, amount: int, lease_us: int, holder: str) -> object:
@@ -130,13 +130,13 @@ class SlotAdapt(Value):
         raise NotImplementedError
 
     def as_part(self, amount: int, period_us: int) -> SlotAdapt:
-        """For a limit that is given another amount: the floor stays."""
+        """Return a copy for another amount: its floor is the same."""
         return self
 
 
 def within_a_day_us(option: str, value: float | timedelta | None) -> int | None:
     """
-    *value*, in seconds, as microseconds; None as it is.
+    Return *value*, in seconds, as microseconds; None stays None.
 
     Raises:
         ConfigurationError: It is not a time from 10 ms to a day. The error names *option*.
@@ -157,7 +157,7 @@ def within_a_day_us(option: str, value: float | timedelta | None) -> int | None:
 
 def check_adapt(limit: Any) -> None:
     """
-    Make sure that *limit*, which has one rate, can adapt.
+    Check that *limit*, which has one rate, can adapt.
 
     Raises:
         ConfigurationError: It cannot.
@@ -168,7 +168,7 @@ def check_adapt(limit: Any) -> None:
     if limit.period_us == 0:
         if isinstance(adapt, Adapt):
             raise ConfigurationError(
-                f"{adapt!r} lowers a rate, and a concurrency limit has none: write adapt=ByLatency(floor=2)"
+                f"{adapt!r} lowers a rate, but a concurrency limit has none: write adapt=ByLatency(floor=2)"
             )
         if not isinstance(adapt, SlotAdapt):
             raise ConfigurationError(f"adapt must be like ByLatency(floor=2), not {safe_repr(adapt)}")

@@ -1,4 +1,4 @@
-"""What every limit has: a name, a rate or several, a key, a cost, a scope. How it counts, its `LimitRule` says."""
+"""The part that all limits share: name, rates, key, cost and scope. A limit's `LimitRule` defines how it counts."""
 
 from __future__ import annotations
 
@@ -41,59 +41,59 @@ _ONE_RULE: Mapping[str, Any] = {
     "tier": None, "default_tier": None, "tiers": None, "sample": None, "declared": None, "local_part": None,
     "varies": False,
 }  # fmt: skip
-"""What a limit says that has one rule."""
+"""The attributes of a limit with one rule."""
 _MOST_RATES = 256
 _L = TypeVar("_L", bound="Limit")
 
 
 class Limit(PerJob, Value):
     """
-    A rule that jobs are held to, as an immutable value. Make one of its algorithms:
+    A limit on jobs, as an immutable value. Create one of its subclasses:
     `TokenBucket`, `LeakyBucket`, `FixedWindow`, `SlidingWindow`, `SlidingLog`, `Concurrency`.
 
-    They have in common:
+    They all take these arguments:
 
     Args:
-        name: The limit's name: the same name is the same budget, in every process and framework.
+        name: The limit's name. All limits with the same name share one budget, in every process and framework.
         rate: "100/minute", "10/s", "5/10s" or (5, timedelta(seconds=10)). Or one for each tier:
             {"free": "10/m", "pro": "100/m"}, with *tier*. Or a callable that takes the job and returns its rate, which
             may change at any time; all rates of one key are counted together.
-        key: What is counted apart: a template over the job's arguments ("{account_id}"), or a
+        key: Each value of the key has its own count: a template over the job's arguments ("{account_id}"), or a
             callable that takes the job. Default: one count for all jobs.
-        cost: Units that one job takes, a whole number of at least 0, or a callable that takes the
-            job. 0 only looks.
-        scope: What else is counted apart: "global" (default) nothing, "queue" each queue, "job" each job
-            name. "process": each worker process on its own, in its memory, with no round trip; exactly, each
-            `Limiter` object, so a process should have one. Such a limit is decided first: a process that has used its
-            own share makes no request to the store.
-        tier: Which of the rates a job has: a template or a callable, as for *key*. Each tier is counted apart.
-        default_tier: The tier of a job whose tier has no rate. Default: such a job fails, with the error.
-        on_store_failure: What happens to a job while the store gives no answer. "closed" (default): it is deferred,
-            uncharged, and keeps its position. "open": it runs, uncharged. "local": this process holds it to its own
-            share of the limit, in its memory. Of several limits of a job, the strictest decides for all.
-        processes: For "local": how many processes share the limit. Each has an equal share; a bucket's
-            burst is divided too, but at least one unit passes at once.
-        share: How tenants divide the limit while their jobs wait for it: a template over the job's arguments, a
-            callable that takes the job, or a `Share` with weights or priorities. One count, one bound; each tenant
+        cost: The units that a job takes: a whole number of at least 0, or a callable that takes the
+            job. 0 only peeks.
+        scope: Whether there are more separate counts: "global" (default) no, "queue" one for each queue, "job" one for
+            each job name. "process": each worker process counts by itself, in its memory, without a round trip. (In
+            fact each `Limiter` object does, so create only one per process.) Such a limit is decided first: if the
+            process has used its share, it sends no request to the store.
+        tier: The tier of a job, if each tier has its own rate: a template or a callable, as for *key*. Each tier has
+            its own count.
+        default_tier: The tier of a job whose tier has no rate. Default: such a job fails with an error.
+        on_store_failure: What happens to a job while the store is unavailable. "closed" (default): it is deferred,
+            uncharged, and keeps its position. "open": it runs, uncharged. "local": this process applies its own share
+            of the limit, in its memory. If a job has several limits, the strictest decides for all.
+        processes: For "local": how many processes share the limit. Each has an equal share. A bucket's burst is divided
+            too, but at least one unit passes at once.
+        share: How tenants share the limit while their jobs wait for it: a template over the job's arguments, a callable
+            that takes the job, or a `Share` with weights or priorities. The limit has one count, and each tenant gets
             its fair part. Default: first come, first served. It is not part of the definition.
-        adapt: An `Adapt`: while downstream refuses calls, the rate is lower, for the whole fleet. Of a `Concurrency`
-            limit, a `ByLatency`.
-        queue: How many jobs may wait for the limit, under each key. A new job that would have to wait, and finds as
-            many waiting, is refused, not delayed: its decision's reason is "queue full", and its adapter treats it as a
-            job that has waited too long. 0: no job waits. Default: any number may. With tiers, one for all, or one
-            for each. It is not part of the definition.
-        show_key: Whether `throttlekit top`, `explain` and the web page show the keys of this limit, its tenants and its
-            workflows by their names, and not as digests. Only for names that every operator may read. It is not part of
+        adapt: An `Adapt`, which reduces the rate for the whole fleet while the partner refuses calls; for a
+            `Concurrency` limit, a `ByLatency`.
+        queue: How many jobs may wait for the limit, under each key. If this many jobs wait, a new job that would have
+            to wait is refused: the reason is "queue full", and the adapter treats it like a job that has waited too
+            long. 0: no job waits. Default: no limit. With tiers, one value for all, or one for each. It is not part of
             the definition.
+        show_key: Whether `throttlekit top`, `explain` and the web page show the names of this limit's keys, tenants and
+            workflows instead of digests. Every operator can then read them. It is not part of the definition.
 
     Attributes:
-        amount, period_us, capacity: The rate, and the most units that can ever pass at once. A limit with tiers has
-            them for each of its `tiers`.
-        tiers: The limit of each tier, if there are any.
-        of_tier: The tier that the limit is of, if it is one of another limit's `tiers`.
+        amount, period_us, capacity: The rate, and the most units that can ever pass at once. If the limit has tiers,
+            each of its `tiers` has these.
+        tiers: The limit of each tier, if there are tiers.
+        of_tier: The tier of the limit, if it is one of another limit's `tiers`.
 
     Raises:
-        ConfigurationError: A value that can never work, as soon as the limit is made.
+        ConfigurationError: A value can never work. The constructor raises it.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ class Limit(PerJob, Value):
         "name", "key", "cost", "scope", "on_store_failure", "processes", "share", "adapt", "held_by",
         "show_key", "of_tier", "by_value",
     )  # fmt: skip
-    """What a limit has in common with those that are made of it, but for the arguments of `_with_rule`."""
+    """The attributes that `_with_rule` copies, unless its arguments replace them."""
 
     algorithm: ClassVar[str]
     """The algorithm's name, in fingerprints and messages."""
@@ -123,16 +123,16 @@ class Limit(PerJob, Value):
     prefetch: Any
     prefetch_for: Any
     prefetch_quota: PrefetchQuota | None
-    by_value: bool  # whether the limit came in a message
+    by_value: bool  # whether the limit was read from a message
     varies: bool  # whether the rate depends on the job: there are tiers, or it is a callable
     rule: Any  # a `LimitRule`; None if the rate depends on the job
-    sample: LimitRule | None  # if the rate is a callable: the rule at some rate
-    rates: dict[object, Limit] | None  # if the rate is a callable, or came from one: the last limits that `at` made
-    # Identifies the definition: a limit that is redefined begins a new count. What happens while the store fails is not
-    # part of it. That of `declared`, if there is one.
+    sample: LimitRule | None  # if the rate is a callable: the rule at an example rate
+    rates: dict[object, Limit] | None  # if the rate is a callable, or was returned by one: the last results of `at`
+    # Identifies the definition: a new definition has a new count. `on_store_failure` is not part of it. If there is a
+    # `declared` limit, this is that one's fingerprint.
     fingerprint: str
     local_part: Limit | None  # with "local": one process's part, as a limit of scope "process"
-    declared: Limit | None  # with a rate that live control set: the limit as it was declared, where it counts
+    declared: Limit | None  # if live control set the rate: the declared limit, whose count is used
     queue = OfRule["int | None"](common=True)
     amount = OfRule[int]()
     period_us = OfRule[int]()
@@ -161,9 +161,9 @@ class Limit(PerJob, Value):
         _sent: tuple[str | None, int | None] | None = None,
         **unknown: object,
     ) -> None:
-        """*_own*: the algorithm's own options. *_sent*: `of_tier` and `varying_us` of one that came in a message."""
+        """*_own*: the algorithm's own options. *_sent*: `of_tier` and `varying_us`, if it was read from a message."""
         if type(self) is Limit:
-            raise TypeError("a Limit alone decides nothing: make a TokenBucket, or another of its algorithms")
+            raise TypeError("Limit is only a base class: create a TokenBucket, or another of its subclasses")
         if unknown:
             raise unknown_option(type(self), next(iter(unknown)))
         if prefetch is not None or prefetch_for is not None:
@@ -194,7 +194,7 @@ class Limit(PerJob, Value):
                 self._fill(self.rule_type.of(rate, varying_us=varying_us, **options))
 
     def _fill(self, rule: LimitRule) -> None:
-        """Work out what follows from one rule."""
+        """Compute the attributes that follow from one rule."""
         counts_by = rule.counts_by if self.scope == "global" else (*rule.counts_by, self.scope)
         fingerprint = fingerprint_of(" ".join(map(str, (self.algorithm, *counts_by))))
         if self.of_tier is not None:  # tiers are counted apart even if they have the same rate
@@ -211,11 +211,11 @@ class Limit(PerJob, Value):
             self._set(local_part=self._part(self.processes))
 
     def _fill_tiers(self, rates: Mapping[str, Rate], options: Mapping[str, Any]) -> None:
-        """Make a limit for each tier. A fixed cost is an error only if no tier can admit it."""
+        """Create a limit for each tier. A fixed cost is an error only if no tier can admit it."""
         if not rates or not all(isinstance(name, str) and name for name in rates):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError('the rates of tiers must be named by some text, like {"free": "10/m"}')
         if self.tier is None:
-            raise ConfigurationError("a rate for each tier needs tier=: which tier is a job's?")
+            raise ConfigurationError("a rate for each tier needs tier=, the tier of a job")
         check_source("tier", self.tier)
         if self.default_tier is not None and self.default_tier not in list(rates):
             raise ConfigurationError(
@@ -241,7 +241,7 @@ class Limit(PerJob, Value):
             self.check_cost(self.cost)
 
     def _fill_varying(self, options: Mapping[str, Any]) -> None:
-        """All rates of the callable are counted together, whatever they are."""
+        """Compute the attributes of a limit whose rate is a callable. All its rates are counted together."""
         sample, later = self.rule_type.sample(options), self.rule_type.later
         self._set(sample=sample, rates={}, most=SAMPLE)
         self._with_rule(lambda: sample)
@@ -250,10 +250,10 @@ class Limit(PerJob, Value):
 
     def _with_rule(self: _L, make: Callable[[], LimitRule], **changes: Any) -> _L:
         """
-        The same limit with the rule that *make* returns, and with *changes* of what it says.
+        Return the same limit with the rule that *make* returns, and with *changes* of its attributes.
 
         Raises:
-            ConfigurationError: The rule and what the limit says can never work together.
+            ConfigurationError: The rule and the limit's options can never work together.
         """
         made, kept = object.__new__(type(self)), {each: getattr(self, each) for each in self._KEPT}
         made._set(**{**_ONE_RULE, **kept, **changes})
@@ -262,16 +262,16 @@ class Limit(PerJob, Value):
         return made
 
     def _changed(self: _L, change: Callable[[LimitRule], LimitRule], *, by_value: bool) -> _L:
-        """The same limit with the rule that *change* makes of its own. With `adapt`, it falls to the same parts."""
+        """Return the same limit with the rule that *change* returns. The floor of `adapt` changes in proportion."""
         adapt = self.adapt and self.adapt.as_part(self.amount, self.period_us)
         return self._with_rule(lambda: change(self.rule), adapt=adapt, by_value=by_value)
 
     def _part(self, processes: int) -> Limit:
         """
-        What one of *processes* lets pass on its own, as a limit of scope "process". No job waits in it.
+        Return the share of one of *processes*, as a limit of scope "process". No job waits for it.
 
         Raises:
-            ConfigurationError: It would let nothing pass.
+            ConfigurationError: It would never admit a unit.
         """
         begin = f"processes={processes} leaves each of them a share"
         rate, changes = self.rule.divide(processes)
@@ -289,8 +289,8 @@ class Limit(PerJob, Value):
 
     def at(self, rate: Rate | int) -> Limit:
         """
-        Of a limit whose *rate* is a callable: the limit as it is for a job of that *rate*, for code that has no job.
-        It counts where the others count. The last few hundred rates are kept.
+        Return the limit at a *rate*, for code without a job, if the limit's rate is a callable. All rates share one
+        count. The last few hundred results are cached.
 
         Raises:
             ConfigurationError: The limit's rate is not a callable, or *rate* can never work.
@@ -302,7 +302,7 @@ class Limit(PerJob, Value):
         with self._named():
             if self.rates is None:
                 raise ConfigurationError(
-                    f"its rate is {safe_repr(self.rate)}: at() is for a limit whose rate= is a callable of the job"
+                    f"its rate is {safe_repr(self.rate)}: at() is only for a limit whose rate= is a callable"
                 )
             if _depends_on_job(rate):
                 raise ConfigurationError(f"a rate was expected, not {safe_repr(rate)}")
@@ -315,10 +315,10 @@ class Limit(PerJob, Value):
 
     def count_with(self, declared: Limit) -> bool:
         """
-        Count where *declared* counts, of which this is a copy with another rate: only what makes the copy may call it.
+        Use the count of *declared*. This is a new copy of it with another rate; only the creator of the copy calls it.
 
         Returns:
-            Whether the algorithm can. If not, the copy counts by itself.
+            Whether the algorithm can do that. If not, the copy has its own count.
         """
         rule = self.rule.count_with(declared.rule)
         if rule is None:
@@ -330,7 +330,7 @@ class Limit(PerJob, Value):
 
     @classmethod
     def rate_from(cls, amount: int, period_us: int) -> Any:
-        """The rate whose amount and period these are, as the constructor takes it."""
+        """The rate with this amount and period, as an argument for the constructor."""
         return cls.rule_type.rate_from(amount, period_us)
 
     @property
@@ -346,12 +346,12 @@ class Limit(PerJob, Value):
 
     @property
     def is_derived(self) -> bool:
-        """Whether it was made of another limit: one of its tiers, it at a rate, or it as it came in a message."""
+        """Whether it was derived: as a tier, as the limit at one rate, or from a message."""
         return self.by_value or self.of_tier is not None or (self.rates is not None and not self.varies)
 
     @property
     def definition(self) -> object:
-        """What two limits of one name must have in common."""
+        """A value that all limits with one name must share."""
         if self.declared is not None:
             return self.fingerprint, self.amount, self.period_us, self.capacity
         if self.tiers is None:
@@ -360,11 +360,11 @@ class Limit(PerJob, Value):
 
     def for_job(self, job: Job | None) -> Limit:
         """
-        The limit that *job* is held to: that of its tier, if there are tiers; at its rate, if that is a callable; else
-        this one.
+        The limit that applies to *job*: that of its tier, if there are tiers, or at its rate, if that is a callable;
+        otherwise this one.
 
         Raises:
-            ConfigurationError: There is no job to take the tier or the rate from, the template names an argument that
+            ConfigurationError: The tier or the rate needs a job and there is none, the template names an argument that
                 the job does not have, the callable failed, or there is no such tier or rate.
         """
         if not self.varies:
@@ -390,27 +390,27 @@ class Limit(PerJob, Value):
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> Algorithm:
         """
-        What a request of *cost* units means to this limit.
+        Return the algorithm for a request of *cost* units.
 
         Args:
-            around_us: About what time it is, if the rule depends on a time zone's calendar; within a day the same.
-            holder: The name of the holder of a slot, if the limit gives slots.
+            around_us: The approximate time, if the rule depends on a time zone's calendar; the same for a whole day.
+            holder: The name of the holder of a slot, if the limit has slots.
         """
         bound: Algorithm = self.rule.bind(cost, around_us, holder)
         return bound
 
     def remaining(self, use: Use, now_us: int) -> int:
-        """Whole units that would pass at *now_us*."""
+        """The number of whole units that could pass at *now_us*."""
         units: int = self.rule.remaining(use, now_us)
         return units
 
     @property
     def max_queue(self) -> int | None:
-        """How many jobs may wait for one more to join them; None: any number."""
+        """The longest queue: a new job is refused if this many jobs wait; None: no limit."""
         return self.queue if self.rule is None else self.rule.queue
 
     def own_options(self) -> Mapping[str, Any]:
-        """The options that belong to its rate, as messages and `repr` have them."""
+        """The options that belong to its rate, as in messages and in `repr`."""
         own = {option: getattr(self, option) for option in self.rule_type.options}
         return {name: value for name, value in own.items() if value is not None or name not in self.rule_type.later}
 
@@ -434,21 +434,21 @@ class Limit(PerJob, Value):
 
 def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
     """
-    *limit* with another *rate*; a concurrency limit, with another amount. It counts where *limit* counts, if the
+    Return *limit* with another *rate*, or a concurrency limit with another amount. It uses the count of *limit*, if the
     algorithm can count both together (`Limit.count_with`).
 
     Args:
-        burst: The new burst. Default: as declared. If the declared burst is the default of the declared rate: the
-            default of the new rate.
+        burst: The new burst. Default: the declared burst, or the default of the new rate if the declared burst is the
+            default of the declared rate.
 
     Raises:
-        ConfigurationError: The limit cannot take it: not a rate of its kind, a burst where it has none, tiers, or a
-            cost that would never pass.
+        ConfigurationError: The change cannot work: the rate is of another kind, the limit has no burst, it has tiers,
+            or its cost could never pass.
     """
     limit = limit.declared or limit
     if limit.rates is not None:
         if burst is not None:
-            raise ConfigurationError(f"limit {limit.name!r} has no burst of its own: it follows from the rate")
+            raise ConfigurationError(f"limit {limit.name!r} has no burst option: its burst follows from the rate")
         return limit.at(rate)
     if limit.tiers is not None:
         raise ConfigurationError(f"limit {limit.name!r} has tiers: name the one whose rate is meant")
@@ -462,15 +462,15 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
 
 def scaled(limit: Limit, thousandths: int) -> Limit:
     """
-    *limit*, as it is for a job, at so many *thousandths* of its rate; a concurrency limit, of its amount. It counts
-    where *limit* counts.
+    Return *limit*, as it applies to a job, at *thousandths* of its rate (or of its amount, for a concurrency limit). It
+    uses the count of *limit*.
 
-    Never above the rate of *limit*, and at least one unit in 366 days. What a fixed cost needs still passes, and of a
-    limit with `processes` each one's share of it. The burst stays, unless it is the default of the rate. With `adapt`,
-    the rate falls to the same parts of the lower rate, the floor included.
+    The rate is never above that of *limit*, and at least one unit in 366 days. A fixed cost can still pass, and with
+    `processes` also in the share of each process. The burst is not changed, unless it is the default of the rate. The
+    floor of `adapt` changes in proportion.
 
     Raises:
-        ConfigurationError: It cannot be counted together with *limit*, so more than its bound would pass.
+        ConfigurationError: It cannot be counted together with *limit*, so more units than the bound would pass.
     """
     if thousandths >= 1000:
         return limit
@@ -480,14 +480,14 @@ def scaled(limit: Limit, thousandths: int) -> Limit:
     made = limit._changed(lambda rule: rule.scale(thousandths, least), by_value=by_value)  # pyright: ignore[reportPrivateUsage]
     if not varies and made.fingerprint != declared.fingerprint and not made.count_with(declared):
         raise ConfigurationError(
-            f"limit {limit.name!r} is a {type(limit).__name__}, which counts another rate by itself: more than its "
+            f"limit {limit.name!r} is a {type(limit).__name__}, which counts each rate separately: more units than its "
             "bound would pass"
         )
     return made
 
 
 def _depends_on_job(rate: object) -> bool:
-    """Whether *rate* is one for each tier, or a callable."""
+    """Whether *rate* is a mapping of tiers, or a callable."""
     return isinstance(rate, Mapping) or callable(rate)
 
 

@@ -1,4 +1,4 @@
-"""The options that every limit takes, and what they may be."""
+"""The options that every limit takes, and their checks."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class LimitOptions(TypedDict, total=False):
 
 def check_options(limit: Any) -> None:
     """
-    Make sure that the options of *limit* can work, whatever its algorithm and its rate.
+    Check the options of *limit* that do not depend on its algorithm or its rate.
 
     Raises:
-        ConfigurationError: One of them cannot.
+        ConfigurationError: One of them can never work.
     """
     _check_failure(limit.on_store_failure, limit.processes, limit.scope)
     check_source("key", limit.key)
@@ -74,10 +74,10 @@ def check_options(limit: Any) -> None:
 
 def _check_failure(on_store_failure: object, processes: Any, scope: object) -> None:
     """
-    Make sure that these options fit together.
+    Check that these options can work together.
 
     Raises:
-        ConfigurationError: They do not, or one of them is not a value that it can have.
+        ConfigurationError: They cannot, or one of them is invalid.
     """
     if on_store_failure not in get_args(OnStoreFailure):
         raise ConfigurationError(f'on_store_failure must be "closed", "open" or "local", not {on_store_failure!r}')
@@ -96,14 +96,14 @@ def _check_failure(on_store_failure: object, processes: Any, scope: object) -> N
 def _check_held_by(limit: Any) -> None:
     check_source("held_by", limit.held_by)
     if limit.algorithm != "concurrency":
-        raise ConfigurationError("held_by= is for the slots of a Concurrency limit: a rate has nothing to hold")
+        raise ConfigurationError("held_by= is for the slots of a Concurrency limit: a rate has no slots to hold")
     if limit.scope == "process" or limit.on_store_failure == "local":
         raise ConfigurationError(
             "held_by= keeps a slot from job to job, where every process finds it: leave out "
             + ('scope="process"' if limit.scope == "process" else 'on_store_failure="local"')
         )
     if limit.adapt is not None:
-        raise ConfigurationError(f"{limit.adapt!r} measures jobs that give their slots back: leave out it or held_by=")
+        raise ConfigurationError(f"{limit.adapt!r} measures how long each job holds its slot: leave out it or held_by=")
     if not isinstance(limit.cost, int) or limit.cost > 1:
         raise ConfigurationError("with held_by= a workflow holds one slot: leave out either it or cost=")
 

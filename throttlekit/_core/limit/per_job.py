@@ -1,4 +1,4 @@
-"""What a limit takes from a job: its key, what the scope adds to the key, and its cost."""
+"""The values that a limit computes from a job: its key, the part that the scope adds to the key, and its cost."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class PerJob:
 
     def key_of(self, job: Job | None) -> str:
         """
-        Work out the key under which *job* is counted.
+        Compute the key under which *job* is counted.
 
         Raises:
-            ConfigurationError: The limit has a key and there is no job to take it from, the template
-                names an argument that the job does not have, or the callable failed.
+            ConfigurationError: The limit has a key, but there is no job; the template names an argument
+                that the job does not have; or the callable failed.
         """
         if self.key is None:
             return ""
@@ -47,10 +47,10 @@ class PerJob:
 
     def workflow_of(self, job: Job | None) -> str:
         """
-        Work out by which workflow the slot of *job* is held, for a limit with `held_by`.
+        Compute the workflow that holds the slot of *job*, for a limit with `held_by`.
 
         Raises:
-            ConfigurationError: As `key_of`; or the workflow has no name: all such jobs would run on one slot.
+            ConfigurationError: As for `key_of`; or the name of the workflow is empty: all such jobs would share a slot.
         """
         with self._named():
             value = key_text(from_job("held_by", self.held_by, job))
@@ -59,15 +59,15 @@ class PerJob:
             return value
 
     def holder_of(self, job: Job | None, workflow: str | int | None = None) -> str:
-        """The holder of the slot that *workflow* has, or that of *job* if None; raises as `workflow_of`."""
+        """The holder of the slot of *workflow*; None: of the workflow of *job*. Raises the errors of `workflow_of`."""
         return workflow_name(self.workflow_of(job) if workflow is None else key_text(workflow))
 
     def part_of(self, job: Job | None) -> str | None:
         """
-        What the scope adds to the key: the name of the queue or of the job. None: nothing.
+        The part that the scope adds to the key: the name of the queue or of the job. None: the scope adds nothing.
 
         Raises:
-            ConfigurationError: The scope needs a job, and there is none.
+            ConfigurationError: The scope needs a job, but there is none.
         """
         if self.scope not in ("queue", "job"):
             return None
@@ -82,10 +82,10 @@ class PerJob:
 
     def tenant_share_of(self, job: Job | None) -> TenantShare:
         """
-        The part of *job* in a limit that is shared.
+        The tenant, weight and priority class of *job* in a limit with `share=`.
 
         Raises:
-            ConfigurationError: As `Share.tenant_share_of` does.
+            ConfigurationError: As for `Share.tenant_share_of`.
         """
         if self.share is None:
             return NO_TENANT_SHARE
@@ -94,12 +94,12 @@ class PerJob:
 
     def cost_of(self, job: Job | None) -> int:
         """
-        Work out how many units *job* takes.
+        Compute how many units *job* takes.
 
         Raises:
-            ConfigurationError: The callable failed, or there is no job to give it, or what it
-                returned is not a whole number of at least 0.
-            CostExceedsLimit: It is more than can ever pass at once.
+            ConfigurationError: The callable failed, there is no job for it, or its result is not a
+                whole number of at least 0.
+            CostExceedsLimit: The cost is more than can ever pass at once.
         """
         if isinstance(self.cost, int):
             return self.cost if self.cost <= self.most else self.check_cost(self.cost)
@@ -108,25 +108,25 @@ class PerJob:
         return self.check_cost(cost)  # type: ignore[arg-type]
 
     def check_cost(self, cost: int) -> int:
-        """Return *cost* if a job may take as many units; raise as `cost_of` does if not."""
+        """Return *cost* if a job may take as many units; otherwise raise an error like `cost_of`."""
         cost = self.check_units(cost)
         if cost > self.most:
             raise CostExceedsLimit(cost=cost, limit=self.name, most=self.most, remedy=self._remedy(cost))
         return cost
 
     def given_cost(self, cost: int) -> int:
-        """What this limit takes if a call gives all of its limits a *cost*; raises as `cost_of` does."""
+        """The cost for this limit if a call passes one *cost* for all limits. Raises the errors of `cost_of`."""
         return self.check_cost(cost)
 
     def check_units(self, units: int) -> int:
-        """Return *units* if it is a number of units, however large; raise a `ConfigurationError` if not."""
+        """Return *units* if it is a number of units, however large; otherwise raise a `ConfigurationError`."""
         with self._named():
             check_units(units)
         return units if type(units) is int else int.__int__(units)
 
     def check_function(self, function: Callable[..., Any]) -> None:
         """
-        Make sure that the key, the tier, held_by and the share can be worked out from the arguments of *function*.
+        Check that the key, the tier, held_by and the share can be computed from the arguments of *function*.
 
         Raises:
             ConfigurationError: A template names an argument that *function* does not take.
@@ -139,12 +139,12 @@ class PerJob:
                 check_names(what, source, function)
 
     def _remedy(self, cost: int) -> str:
-        """What an error advises if *cost* can never pass."""
+        """The advice in the error for a *cost* that can never pass."""
         return f"raise the rate's amount to at least {cost}"
 
     @contextmanager
     def _named(self) -> Generator[None, None, None]:
-        """Errors begin with the limit's name."""
+        """A context in which errors begin with the limit's name."""
         try:
             yield
         except CostExceedsLimit:

@@ -19,9 +19,9 @@ LONGEST_PERIOD_US = 366 * 86_400_000_000
 
 WEEK_US = 7 * 86_400_000_000
 MONTH_US = 31 * 86_400_000_000
-"""How the calendar's months are written as a period: the longest of them. No other window is as long."""
+"""The period that represents calendar months: the length of the longest. No other window has this length."""
 YEAR_US = LONGEST_PERIOD_US
-"""How the calendar's years are written as a period: the longest of them. No other window is as long."""
+"""The period that represents calendar years: the length of the longest. No other window has this length."""
 
 _LARGEST_AMOUNT = 10**12 - 1
 
@@ -51,7 +51,7 @@ def parse_rate(rate: Rate) -> tuple[int, int]:
         ConfigurationError: *rate* is not a rate, its amount is not a positive whole number, or its
             period is not between 1 µs and a year. Months and years are not periods: they differ in length.
 
-    A number of seconds between two microseconds is rounded up: stricter, never looser.
+    Seconds are rounded up to whole microseconds, which is stricter.
     """
     if isinstance(rate, str):
         amount, period_us = _parse_text(rate)
@@ -71,10 +71,10 @@ def parse_rate(rate: Rate) -> tuple[int, int]:
 
 def parse_window(rate: Rate) -> tuple[int, int]:
     """
-    Read the *rate* of a window of the calendar: as `parse_rate`, but "1000/month" is `MONTH_US`, and a year `YEAR_US`.
+    Read the *rate* of a calendar window like `parse_rate`. A month's period is `MONTH_US`, and a year's is `YEAR_US`.
 
     Raises:
-        ConfigurationError: As `parse_rate`. Also for 31 and for 366 days, which are not windows of the calendar.
+        ConfigurationError: As for `parse_rate`; also for 31 and for 366 days, which are not calendar windows.
     """
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is not None and (period_us := _OF_CALENDAR.get(_unit(match[3]))) is not None:
@@ -92,7 +92,7 @@ def parse_window(rate: Rate) -> tuple[int, int]:
 
 
 def _unit(written: str) -> str:
-    """A unit as `_UNITS` has it: "Minutes" is "minutes", but "M" is not "m", which some read as months."""
+    """The unit as in `_UNITS`: "Minutes" becomes "minutes", but "M" does not become "m": it might mean months."""
     unit = written if len(written) == 1 else written.lower()
     return unit.removesuffix("s") if unit in ("months", "years") else unit
 
@@ -103,14 +103,14 @@ def _parse_text(rate: str) -> tuple[int, int]:
         several = [each for each in re.split(r"[;,]|\band\b", rate) if _RATE.fullmatch(each)]
         if len(several) > 1:
             raise ConfigurationError(
-                f"{safe_repr(rate)} is {len(several)} rates: make a limit for each, with a name of its own. "
-                "A job may be held to several limits at once"
+                f"{safe_repr(rate)} is {len(several)} rates: create a limit for each, with its own name. "
+                "A job can have several limits"
             )
         raise ConfigurationError(f"{safe_repr(rate)} is not a rate. {_HOW_TO_WRITE}")
     amount, count, unit = match[1], match[2], _unit(match[3])
     if unit in _OF_CALENDAR:
         raise ConfigurationError(
-            f"a {unit}, as in rate {safe_repr(rate)}, is a window of the calendar, for which there is FixedWindow: "
+            f"a {unit}, as in rate {safe_repr(rate)}, is a window of the calendar: use "
             f"FixedWindow(name, {safe_repr(rate)}). For other limits write days, like '{amount}/30d'"
         )
     if unit not in _UNITS:
@@ -130,7 +130,7 @@ def _period_us(period: timedelta | float, rate: object) -> int:
         )
     if not 1e-6 <= period <= LONGEST_PERIOD_US / 1_000_000:
         raise _out_of_range(rate)
-    # Less the error of a float, else 2.007 s would be 2 007 001 µs.
+    # Subtract the error of a float: otherwise 2.007 s would be 2 007 001 µs.
     return math.ceil(period * 1_000_000 * (1 - 2**-51))
 
 

@@ -1,4 +1,4 @@
-"""How a limit counts: a rate, and its algorithm's options. What the limit is for, `Limit` says."""
+"""How a limit counts: a rate, and its algorithm's options. `Limit` adds the name, keys and costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from throttlekit.errors import ConfigurationError
 __all__ = ["SAMPLE", "LimitRule", "OfRule"]
 
 SAMPLE = 1_000_000
-"""An amount of which every number of processes has a part."""
+"""An amount that can be divided among any number of processes."""
 
 _ONE = 1000
 _DAY_US = 86_400_000_000
@@ -28,17 +28,17 @@ _R = TypeVar("_R", bound="LimitRule")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRule:
     """
-    What a limit admits: a rate, and its algorithm's options. Each algorithm has its own kind.
+    What a limit admits: a rate, and its algorithm's options. Each algorithm has its own subclass.
 
-    A tier, a rate that a callable returns, a rate that an operator sets, a part of a rate, and the part of one process
-    are rules of the same kind.
+    A limit may need several rules, all of the same class: for its tiers, for the rates that a callable returns or an
+    operator sets, for a part of its rate, and for the share of one process.
 
     Attributes:
-        rate: As it is written.
+        rate: The rate as the user wrote it.
         capacity: The most units that can ever pass at once, and so the greatest cost of one job.
-        queue: How many jobs may wait for one more to join them. None: any number.
-        varying_us: If the rate comes from a callable: the time in which a bucket of every rate fills, or 0 if that is
-            not used. None: the rate is fixed.
+        queue: The longest queue: a new job is refused if this many jobs wait. None: no limit.
+        varying_us: If a callable returns the rate: the time in which the bucket fills at every rate, or 0 if the
+            algorithm does not use it. None: the rate is fixed.
         in_zone: Whether it depends on a time zone's calendar: see `bind`.
     """
 
@@ -54,14 +54,14 @@ class LimitRule:
     in_zone: bool = False
 
     options: ClassVar[tuple[str, ...]] = ("queue",)
-    """The names of the options that belong to a rate: there may be one for each tier."""
+    """The names of the options that belong to a rate: each tier may have its own value."""
     later: ClassVar[tuple[str, ...]] = ("queue",)
-    """Those of them that older releases do not know: messages have them only if they are given."""
+    """The options that older releases do not know: a message contains them only if the user has set them."""
 
     @classmethod
     def of(cls: type[_R], rate: Any, *, queue: Any = None, varying_us: int | None = None, **options: Any) -> _R:
         """
-        The rule of a *rate*, as a limit's constructor takes it, and of the algorithm's own *options*.
+        Create the rule from the arguments of a limit's constructor: the *rate*, and the algorithm's own *options*.
 
         Raises:
             ConfigurationError: A value that can never work.
@@ -79,18 +79,18 @@ class LimitRule:
 
     @classmethod
     def rate_from(cls, amount: int, period_us: int) -> Any:
-        """The rate whose amount and period these are, as the constructor takes it."""
+        """The rate with this amount and period, as an argument for the constructor."""
         return amount, timedelta(microseconds=period_us)
 
     @classmethod
     def work_out(cls, rate: Any, amount: int, period_us: int, varying_us: int | None) -> Mapping[str, Any]:
-        """What follows from the rate and the algorithm's own options: the capacity, and the attributes of its own."""
+        """Compute the capacity and the algorithm's own attributes from the rate and the algorithm's own options."""
         return {"capacity": amount}
 
     @classmethod
     def sample(cls: type[_R], options: Mapping[str, Any]) -> _R:
         """
-        The rule at some rate, for a limit whose rate comes from a callable.
+        The rule at an example rate, for a limit whose rate is a callable.
 
         Raises:
             ConfigurationError: Not all rates can be counted together, or an option can never work.
@@ -104,12 +104,12 @@ class LimitRule:
 
     @property
     def counts_by(self) -> tuple[object, ...]:
-        """Two rules that count in the same way have the same, and no others."""
+        """A value that is equal for two rules only if they count in the same way."""
         return (self.amount if self.varying_us is None else "varying", self.period_us)
 
     def at(self: _R, rate: Any, **changes: Any) -> _R:
         """
-        The same at another *rate*, without a lease of tokens, and with *changes* of its options.
+        The same rule at another *rate*, without prefetch, and with *changes* of its options.
 
         Raises:
             ConfigurationError: A value that can never work.
@@ -118,33 +118,33 @@ class LimitRule:
         return self.of(rate, varying_us=self.varying_us, **{**own, **changes})
 
     def with_rate(self: _R, rate: Any, burst: int | None) -> _R:
-        """The same at another *rate*, with another *burst*; as `throttlekit._core.limit.base.altered` says."""
+        """The same rule at another *rate*, with another *burst*: see `throttlekit._core.limit.base.altered`."""
         return self.at(rate)
 
     def scale(self: _R, thousandths: int, least: int) -> _R:
         """
-        The same at so many *thousandths* of its rate: in whole units, at least one. What lets *least* units pass at
-        once still does.
+        The same rule at *thousandths* of its rate, in whole units, at least one. If *least* units could pass at once
+        before, they still can.
         """
         amount = max(1, self.amount * thousandths // _ONE, min(least, self.amount))
         return self.at(self.rate_from(amount, self.period_us))
 
     def divide(self, processes: int) -> tuple[Rate, Mapping[str, Any]]:
         """
-        The rate that one of *processes* has of it, and what else of it changes.
+        The rate of one of *processes*, and the other options that change.
 
         Raises:
             ConfigurationError: There are fewer units than processes.
         """
         if self.amount < processes:
             raise ConfigurationError(
-                f"an amount of {self.amount} cannot be shared out among processes={processes}: name fewer, or take "
+                f"an amount of {self.amount} cannot be divided among processes={processes}: name fewer, or use "
                 'on_store_failure="closed" or "open"'
             )
         return self.rate_from(self.amount // processes, self.period_us), {}
 
     def count_with(self: _R, declared: Any) -> _R | None:
-        """The same, counted where *declared* counts, a rule of the same kind; None: the algorithm cannot."""
+        """The same rule with the count of *declared*, a rule of the same class; None: the algorithm cannot do that."""
         return None
 
     def bind(self, cost: int, around_us: int, holder: str) -> Algorithm:
@@ -152,14 +152,14 @@ class LimitRule:
         raise NotImplementedError
 
     def remaining(self, use: Use, now_us: int) -> int:
-        """Whole units that would pass at *now_us*."""
+        """The number of whole units that could pass at *now_us*."""
         return max(0, self.capacity - use.units)
 
 
 class OfRule(Generic[_T]):
     """
-    An attribute of a limit's rule. A limit with tiers has it once for each tier, and not itself: it raises an
-    `AttributeError` that says so. So does a limit whose rate is a callable, unless all its rates have it in *common*.
+    An attribute of a limit, read from its rule. A limit with tiers has a rule for each tier, so it raises an
+    `AttributeError` with advice. So does a limit whose rate is a callable, unless the attribute is *common* to all.
     """
 
     __slots__ = ("_common", "_name")
@@ -184,5 +184,5 @@ def _check_queue(queue: Any) -> int | None:
     if queue is not None and (isinstance(queue, bool) or not isinstance(queue, int) or queue < 0):
         raise ConfigurationError(f"the queue must be a whole number of at least 0, not {safe_repr(queue)}")
     if queue is not None and queue > LARGEST_EXACT:
-        raise ConfigurationError("the queue must be less than 2**53: leave it out, and any number may wait")
+        raise ConfigurationError("the queue must be less than 2**53: without queue=, any number of jobs may wait")
     return None if queue is None else int.__int__(queue)

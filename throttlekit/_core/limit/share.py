@@ -1,4 +1,4 @@
-"""How the jobs of several tenants divide one limit between them."""
+"""How the jobs of several tenants share one limit."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ NO_TENANT_SHARE = TenantShare()
 
 class Share(Value):
     """
-    How a limit is divided between the tenants whose jobs wait for it. Units that one tenant does not use go to the
-    others, so a tenant that waits alone gets the whole limit.
+    How tenants share a limit while their jobs wait for it. The other tenants get the units that one tenant does not
+    use, so a tenant that waits alone gets the whole limit.
 
     Guarantee: while two tenants both wait, the units n and m that they have got, divided by their weights, differ by
     at most one job of each: `|n / weight - m / other weight| <= cost / weight + cost / other weight`.

@@ -1,4 +1,4 @@
-"""How a limit reads a job: templates over its arguments, callables, and the text of a key."""
+"""How a limit reads a job: templates over the job's arguments, callables, and the text of a key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key: TypeAlias = "str | Callable[[Job], object] | None"
 
 def key_text(key: object) -> str:
     """
-    The text of *key*, the result of a template or a callable. A member of an enum of str or int is its value.
+    The text of *key*, the result of a template or a callable. For a member of an enum of str or int, it is the value.
 
     Raises:
         ConfigurationError: *key* is None, or of a type whose text would not be the same in every process.
@@ -38,10 +38,10 @@ def key_text(key: object) -> str:
 
 def plain(value: Any) -> Any:
     """
-    *value* as a str or an int, if it is of a subclass of one; else *value* itself.
+    Return *value* as a plain str or int, if its class is a subclass of one; otherwise *value* itself.
 
-    The text of an enum's member is its name in one version of Python and its value in another, and JSON has only the
-    value. So the value is what counts.
+    In some versions of Python the text of an enum's member is its name, in others its value, and JSON contains only the
+    value. So the value is used.
     """
     if isinstance(value, bool):
         return value
@@ -55,7 +55,7 @@ class _Formatter(string.Formatter):
         text = super().convert_field(plain(value), conversion)
         if conversion and _ADDRESS.search(text):
             raise ConfigurationError(
-                f"a key must not hold an address in memory, as the text of this {type(value).__name__} does"
+                f"a key must not contain a memory address, as the text of this {type(value).__name__} does"
             )
         return text
 
@@ -64,11 +64,11 @@ class _Formatter(string.Formatter):
 
 
 _FORMATTER = _Formatter()
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")  # it would be a key of its own in each process
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")  # with it, each process would have a different key
 _CONVERSIONS = (None, "s", "r", "a")
 _WIDE_FORMAT = re.compile(r"\d{4}")
 _LONGEST_REPR = 200
-_LARGEST_BITS = 2_000  # some 600 digits: Python writes out no number of many thousands
+_LARGEST_BITS = 2_000  # about 600 digits: Python does not convert numbers with thousands of digits to text
 
 
 def from_job(what: str, source: object, job: Job | None) -> object:
@@ -96,14 +96,14 @@ def from_job(what: str, source: object, job: Job | None) -> object:
             has = ", ".join(sorted(map(str, job.arguments))) or "no arguments"
             fault = f"the {what} {shown(source)} names {error}, which job {job.name!r} does not have; it has {has}"
         else:
-            # The kind of error, not its text: that may hold a job's argument, and this may be logged.
+            # The type of the error, not its text: that may contain a job's argument, and this may be logged.
             fault = f"the {what} {shown(source)} failed on job {job.name!r}: {type(error).__name__}"
         raise ConfigurationError(fault) from error
 
 
 def check_names(what: str, source: object, function: Callable[..., Any]) -> None:
     """
-    Make sure that *source* can be worked out from the arguments of *function*.
+    Check that *source* can be computed from the arguments of *function*.
 
     Raises:
         ConfigurationError: A template names an argument that *function* does not take.
@@ -123,7 +123,7 @@ def check_names(what: str, source: object, function: Callable[..., Any]) -> None
 
 def check_source(what: str, source: object) -> None:
     """
-    Make sure that *source* can be a limit's key or tier.
+    Check that *source* can be a limit's key or tier.
 
     Raises:
         ConfigurationError: It is neither a callable nor a template that names an argument.
@@ -150,7 +150,7 @@ def check_source(what: str, source: object) -> None:
 
 def check_units(cost: object) -> None:
     """
-    Make sure that *cost* is a number of units.
+    Check that *cost* is a number of units.
 
     Raises:
         ConfigurationError: It is not a whole number of at least 0.
@@ -170,21 +170,21 @@ def safe_repr(value: object) -> str:
 
 
 def shown(source: object) -> str:
-    """*source* as an error message shows it."""
+    """*source* in the form for an error message."""
     return safe_repr(source) if isinstance(source, str) else str(getattr(source, "__qualname__", safe_repr(source)))
 
 
 def _check_formats(template: str) -> None:
     """
-    Neither a job's argument nor a typing error may decide how long a key becomes: a long key takes memory.
+    Check the formats of fields: neither a job's argument nor a typing error may make a key very long.
 
     Raises:
-        ValueError: A field has a format that holds another field, or a width of more than three digits, or a
-            conversion that does not exist.
+        ValueError: The format of a field contains another field, or a width of more than three digits; or a conversion
+            does not exist.
     """
     for _, _, spec, conversion in _FORMATTER.parse(template):
         if spec and "{" in spec:
-            raise ValueError("a format must not hold a field of its own")
+            raise ValueError("a format must not contain a field")
         if spec and _WIDE_FORMAT.search(spec):
             raise ValueError("a width or precision must be less than 1000")
         if conversion not in _CONVERSIONS:
@@ -193,7 +193,7 @@ def _check_formats(template: str) -> None:
 
 @lru_cache
 def _only_name(template: str) -> str | None:
-    """The argument's name, if the template is nothing else: it needs no formatting."""
+    """The argument's name, if the template consists only of that: then no formatting is needed."""
     name = template[1:-1]
     return name if template == f"{{{name}}}" and name.isidentifier() else None
 

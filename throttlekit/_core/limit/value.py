@@ -1,4 +1,4 @@
-"""What makes a limit a value: it is equal to another by what it is, and never changes once it is made."""
+"""The base class of limits and their parts: immutable values that are compared by their contents."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Value:
             put(self, attribute, value)
 
     def _identity(self) -> tuple[object, ...]:
-        """What it is equal by."""
+        """The contents by which two values are compared."""
         raise NotImplementedError
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a limit cannot be changed: make a new one in place of setting {name!r}")
+        raise AttributeError(f"a limit cannot be changed: create a new one instead of setting {name!r}")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a limit cannot be changed: {name!r} stays")
+        raise AttributeError(f"a limit cannot be changed: {name!r} cannot be deleted")
 
     def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
         self._set(**state[1])

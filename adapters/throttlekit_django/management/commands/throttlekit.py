@@ -15,7 +15,7 @@ __all__ = ["Command"]
 
 
 class Command(BaseCommand):  # type: ignore[misc]
-    help = "Show and change what the limits do: the command throttlekit, with the store of settings.THROTTLEKIT."
+    help = "Show and change the limits: the command throttlekit with the store of settings.THROTTLEKIT."
 
     def run_from_argv(self, argv: Sequence[str]) -> None:
         """Pass all options to the command `throttlekit`, also --help."""
