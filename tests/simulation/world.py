@@ -357,7 +357,7 @@ class Process(Host):
             self._woken.append(message)
             self._call_thread()
         else:
-            self.waker.pass_on(id, asks=True)
+            self.waker.pass_on(id, at_once=True)
             self.world.broker.ack(message)
             self.world.broker.put(message, self.world.random.randrange(MS), first=True)
         return True
