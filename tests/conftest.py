@@ -50,7 +50,7 @@ settings.load_profile("busy")
 _FIRST = (
     "adapters/taskiq/test_processes.py",
     "adapters/contract/test_taskiq.py",
-    "adapters/fleet/test_launchers.py",
+    "adapters/fleet/test_floods.py",
     "adapters/celery/test_held.py",
     "adapters/celery/test_slots.py",
     "adapters/fleet/test_faster_line.py",

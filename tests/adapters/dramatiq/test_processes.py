@@ -1,4 +1,4 @@
-"""Real `dramatiq` worker processes in a flood: the bound holds exactly, and nothing is lost, whatever befalls them."""
+"""Real `dramatiq` worker processes in a flood. Other floods: fleet/test_floods.py; kills with Redis: faults/."""
 
 from __future__ import annotations
 
@@ -35,26 +35,6 @@ def test_32_threads_in_4_processes_hold_one_key_to_its_bound(on_redis: Servers) 
     assert evalsha["failed_calls"] <= 2 * 32
 
 
-def test_two_limits_at_once_both_hold(where: Servers) -> None:
-    """
-    10/s for each of five accounts and 30/s for all together: both hold by the instants of their grants,
-    and a denial by one has charged nothing to the other.
-    """
-    told = in_order(
-        run(
-            Flood(
-                limits=(FloodLimit("account", "10/s", 10, "{account}"), FloodLimit("all", "30/s", 30)),
-                jobs=200,
-                account_of=lambda n: f"a{n % 5}",
-            ),
-            where,
-        )
-    )
-    assert assert_bound(told, "all", 33_334, 30) == 200
-    assert assert_bound(told, "account", 100_000, 10) == 200
-    assert starts_of(told) == {str(n): 1 for n in range(200)}
-
-
 def test_clocks_that_are_minutes_wrong_do_not_move_the_bound(
     on_redis: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,9 +50,9 @@ def test_clocks_that_are_minutes_wrong_do_not_move_the_bound(
     assert max(starts_of(told).values()) == 1
 
 
-def test_sigterm_in_a_flood_loses_nothing_and_doubles_nothing(where: Servers) -> None:
+def test_sigterm_in_a_flood_loses_nothing_and_doubles_nothing(on_rabbitmq: Servers) -> None:
     """Workers that are stopped and started as by a deployment, three times: every job exactly once."""
-    with Flooding(Flood(limits=(FloodLimit("one", "60/s", 10),), jobs=300), where) as flooding:
+    with Flooding(Flood(limits=(FloodLimit("one", "60/s", 10),), jobs=300), on_rabbitmq) as flooding:
         for n in range(300):
             flooding.send("job", str(n))
         for enough in (60, 130, 200, 300):
@@ -85,10 +65,10 @@ def test_sigterm_in_a_flood_loses_nothing_and_doubles_nothing(where: Servers) ->
         assert_calm(told.log)
 
 
-def test_sigkill_in_a_flood_loses_nothing(where: Servers) -> None:
+def test_sigkill_in_a_flood_loses_nothing(on_rabbitmq: Servers) -> None:
     """Every process killed at once, three times: each job still comes to its end."""
     flood = Flood(limits=(FloodLimit("one", "60/s", 10),), jobs=250, body=0.02, kills=(0.7, 1.6, 2.8), settle=1.0)
-    told = in_order(run(flood, where))
+    told = in_order(run(flood, on_rabbitmq))
     assert set(told.ends) == {str(n) for n in range(250)}
     # Each has ended: what is left would run a second time.
     assert sum(starts_of(told).values()) + told.left <= 250 + 3 * 8 * 2
