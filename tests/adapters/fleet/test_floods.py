@@ -166,7 +166,7 @@ def test_a_backlog_keeps_its_bound_and_runs_once(
 @pytest.mark.parametrize(
     ("broker", "flood"),
     [
-        pytest.param("rabbitmq", Flood(**_TWO_LIMITS), id="Dramatiq"),
+        pytest.param("rabbitmq", Flood(**_TWO_LIMITS), id="Dramatiq on rabbitmq"),
         pytest.param("redis", CeleryFlood(**_TWO_LIMITS), id="Celery"),
         pytest.param("redis", RqFlood(**_TWO_LIMITS), id="RQ"),
         pytest.param("redis", TaskiqFlood(**_TWO_LIMITS), id="taskiq"),
