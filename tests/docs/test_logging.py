@@ -56,7 +56,7 @@ def test_the_line_about_a_429_has_those_that_the_page_says(
 ) -> None:
     """All but those that the page excludes; the reason is "429"."""
     (record,) = records["429"]
-    assert _fields(record).keys() == {name for name, text in documented.items() if "not of a 429" not in text}
+    assert _fields(record).keys() == {name for name, text in documented.items() if "absent for a 429" not in text}
     assert (_fields(record)["throttlekit_reason"], _fields(record)["throttlekit_wait"]) == ("429", 30.0)
 
 

@@ -152,8 +152,8 @@ def test_outage_names_the_server_and_nothing_more_of_its_url(caplog: pytest.LogC
             server.client.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", "~*", "+@all")
             wait_until(lambda: limiter.acquire(limit).reason == "allowed", description="the store is back")
     at = f"127.0.0.1:{server.port}/3"
-    begin, back = [text for text in _logged(caplog) if "answer" in text]
-    assert f"(server {at}). It is asked" in begin
+    begin, back = [text for text in _logged(caplog) if f"(server {at})" in text]
+    assert f"(server {at}). It is called" in begin
     assert back.startswith(f"The store responds again (server {at}), after")
     assert caught.value.server == at
     assert "127.0.0.1" not in str(caught.value)

@@ -304,7 +304,7 @@ def test_the_limiter_comes_first(memory: Limiter) -> None:
 def test_fastapi_has_names_of_its_own(memory: Limiter) -> None:
     """An argument cannot take them."""
     throttled = pytest.importorskip("throttlekit_fastapi").Throttled
-    with pytest.raises(ConfigurationError, match="request= is a name"):
+    with pytest.raises(ConfigurationError, match="request= is the name of an argument"):
         throttled(memory, SEARCH, request=lambda: "a")
 
 

@@ -54,7 +54,7 @@ def test_a_broker_that_refuses_the_copy_loses_nothing(
     site: Site, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the delay queue's enqueue raises, the original stays until the copy is safe, and runs once."""
-    store = DenyBefore(1)
+    store = DenyBefore(1, delay=0.3)  # longer than a busy machine takes to put the copy
     site.broker.add_middleware(Throttle(Limiter(store)))
     job = runner(site)
     enqueue, refused = site.broker.enqueue, []
