@@ -1,4 +1,4 @@
-"""One limit, held across a whole fleet of job workers and across frameworks."""
+"""One limit for all job workers of a fleet, in any framework."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class AsyncLimiter:
         """Like `Limiter.wait`. If it is cancelled, it has taken nothing."""
         waiting = self._limiter.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
         waiting.refuse_slots()
-        return await waiting.pass_line_async()
+        return await waiting.wait_for_grant_async()
 
     def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
         """Like `Limiter.limited`, for coroutine functions."""

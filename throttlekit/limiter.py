@@ -256,7 +256,7 @@ class Limiter(Wired):
         waiting = self.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
         waiting.refuse_slots()
         waiting.refuse_in_loop("write `await limiter.wait(…)` with an AsyncLimiter")
-        return waiting.pass_line()
+        return waiting.wait_for_grant()
 
     def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
         """

@@ -33,7 +33,7 @@ def _refuse(name: str, method: str, *_: Any, **__: Any) -> NoReturn:
 
 
 def refusal_of(request: Any, throttling: Throttling[Any], limits: TaskLimits) -> ConfigurationError | None:
-    """The error for *request* if it maps a task with limits. A program without `install` can send such a request."""
+    """The error for *request* if it maps a task with limits. Programs without `install` do not refuse such calls."""
     if request.task.name not in _MAPS:
         return None
     try:

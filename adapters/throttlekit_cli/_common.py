@@ -37,7 +37,7 @@ def url_option(*, required: bool = False) -> Callable[[_F], _F]:
 
 def require(packages: Sequence[str], extra: str = "cli") -> None:
     """
-    Check that *packages* are installed, which belong to the *extra*.
+    Check that *packages*, a part of the *extra*, are installed.
 
     Raises:
         CommandFailed: A package is missing; the message says how to install it.

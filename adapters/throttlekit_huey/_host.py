@@ -1,4 +1,4 @@
-"""Parts of huey's `execute` that huey has no public function for. They log the same lines."""
+"""Copies of parts of huey's `execute` without a public function, with the same log lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger("huey")
 
 def end_without_body(huey: Any, task: Any, now: Any) -> bool:
     """
-    End *task* in the way of huey's `execute` if its body must not run now: it is scheduled, revoked or expired.
+    Handle *task* like huey's `execute` if its body must not run now: it is scheduled, revoked or expired.
 
     If the body may run, this takes one round trip. It deletes a revocation that has ended or is for one run only, so
     call it once for each time that a task is taken from the queue.

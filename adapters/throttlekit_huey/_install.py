@@ -28,7 +28,7 @@ def install(
     on_waited_too_long: OnWaitedTooLong = "fail",
 ) -> None:
     """
-    Apply limits to the tasks of *huey*, together with all workers whose limiter uses the same store.
+    Apply limits to the tasks of *huey*. All workers whose limiter uses the same store share them.
 
     A denied task is put back into huey's schedule, and runs at its turn, with the same id, arguments, retries,
     priority, expiry, result, pipeline and chord. Call `install` once, in the module that creates *huey*; tasks may be
@@ -40,7 +40,7 @@ def install(
         max_wait: How long a task may wait in total, in seconds, from its first denial. The option
             `throttle_max_wait` of a task or a call replaces it. Default: no limit.
         max_deferrals: How often a task may be denied. Default: no limit.
-        on_waited_too_long: What happens to a task that exceeds one of these, or that a full `queue=` refuses: "fail"
+        on_waited_too_long: What happens to a task beyond one of these, or that a limit's `queue=` refuses: "fail"
             ends it with `WaitedTooLong`, "drop" as canceled, "run" runs it uncharged, **beyond the limit**.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rq.job import JobStatus
 
-__all__ = ["cancellable_in", "give_slot_back", "has_rq_limit", "keep_slot"]
+__all__ = ["cancellable_in", "give_slot_back", "has_rq_limit", "skip_release"]
 
 _registry: Any = None
 with suppress(ImportError):  # before RQ 3
@@ -23,7 +23,7 @@ def has_rq_limit(job: Any) -> bool:
 
 def give_slot_back(job: Any, pipeline: Any) -> None:
     """
-    Give the RQ slot of *job* to the next job that waits for one, in *pipeline*, the transaction that puts *job* back.
+    In *pipeline*, the transaction that puts *job* back, give its RQ slot to the next job that waits for one.
     The job gets another slot when RQ's scheduler or rq_promote.lua enqueues it.
     """
     registry = _registry.from_job(job)
@@ -31,7 +31,7 @@ def give_slot_back(job: Any, pipeline: Any) -> None:
     registry.acquire_and_enqueue(job.rate_limit_concurrency, pipeline=pipeline)
 
 
-def keep_slot(job: Any) -> None:
+def skip_release(job: Any) -> None:
     """
     Prevent RQ from releasing the slot of *job* after the transaction that puts it back: by then the job may be in its
     queue again, with a new slot. RQ releases a job's slot if its object has neither status "queued" nor "started".

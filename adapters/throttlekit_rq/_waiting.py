@@ -17,7 +17,7 @@ from rq.utils import utcformat
 import throttlekit_lua
 from throttlekit.adapter import Deferred, Waited
 from throttlekit_rq._host import created_at, intermediate_key, lock_key, mark_denied, scheduled_key, worker_key
-from throttlekit_rq._rq_slots import cancellable_in, give_slot_back, has_rq_limit, keep_slot
+from throttlekit_rq._rq_slots import cancellable_in, give_slot_back, has_rq_limit, skip_release
 from throttlekit_rq._wire import EXPIRES, FIELD, Record, idle_key, logged_key, promoter_key
 
 __all__ = [
@@ -114,7 +114,7 @@ def deny(
                 give_slot_back(job, together)
             if pipeline is None:
                 together.execute()
-            keep_slot(job)
+            skip_release(job)
     elif pipeline is None:
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:

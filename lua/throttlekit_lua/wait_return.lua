@@ -14,7 +14,7 @@ local claims = read_claims(9, number, '')
 
 local function return_units(c, granted, full)
   local by = c.size
-  -- Without the charge, a full bucket would have gained no units since.
+  -- A bucket that was full has regained units since: return fewer.
   if c.code == 't' then by = by - math.min(by, max(0, now - (full - by))) end
   local charged = {
     key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.c, granted = granted, by = 0 - by, as_kept = true,

@@ -82,7 +82,7 @@ def page(kept: Mapping[tuple[str, str], str], reasons: Mapping[tuple[str, str], 
 
 Every adapter keeps the same promises, and `throttlekit.testing.AdapterConformance` has a test for each.
 [Write an adapter](write-an-adapter.md#test-it) shows how to use it.
-`python tests/adapters/contract/table.py docs/promises.md` runs it on these, with real brokers, and writes this page:
+`python tests/adapters/contract/table.py docs/promises.md` tests these, with real brokers, and writes this page:
 {_short(sites())}.
 
 The last column has the exceptions, with numbered reasons.

@@ -260,7 +260,7 @@ def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _F
         )
         assert any(tick in text for text in _texts(page, "figure:first-child .tick:not(.end)"))
         assert len(_texts(page, "figure:first-child .tick.end")) >= 2
-    legend = {"admitted", "the rate allows", "not known", "changed by an operator", "429 from the partner"}
+    legend = {"admitted", "rate", "not known", "changed by an operator", "429 from the partner"}
     assert legend <= {*_texts(page, ".key")}
     assert len(_texts(page, "figure:first-child .partner-429")) >= 5
     assert len(_texts(page, "figure:first-child .unknown")) >= 4
@@ -272,7 +272,7 @@ def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _F
         "return [box.x + box.width / 2, box.y + 20]"
     )
     page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": box[0], "y": box[1]})
-    assert re.search(r"UTC.*admitted: [\d,]+.*the rate allows: ", _see(page, "#tip:not([hidden])", "admitted"))
+    assert re.search(r"UTC.*admitted: [\d,]+.*rate: ", _see(page, "#tip:not([hidden])", "admitted"))
     picture(page, "web-limit")
     page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1})
     wait_until(lambda: _texts(page, "#tip[hidden]"), description="the tooltip is gone")

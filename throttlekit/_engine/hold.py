@@ -60,10 +60,10 @@ class Hold:
         self._timeout = timeout
         self._running: Running | None = None
         self._deciding = threading.Lock()
-        self._left = False
+        self._gave_up = False
         self._last_decision: Decision | None = None
 
-    def pass_line(self) -> Decision:
+    def wait_for_grant(self) -> Decision:
         """
         Wait until the limits grant the request, and return the grant. Its leases are not renewed.
 
@@ -84,8 +84,8 @@ class Hold:
             raise
         return decision
 
-    async def pass_line_async(self) -> Decision:
-        """Like `pass_line`, in an event loop. If it is cancelled, nothing stays charged."""
+    async def wait_for_grant_async(self) -> Decision:
+        """Like `wait_for_grant`, in an event loop. If it is cancelled, nothing stays charged."""
         import asyncio  # at module level, it would take a third of the time of `import throttlekit`
 
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
@@ -109,7 +109,7 @@ class Hold:
             except asyncio.CancelledError:
                 # The thread's request may still be granted, perhaps after the loop was closed.
                 with self._deciding:
-                    self._left, got = True, self._last_decision
+                    self._gave_up, got = True, self._last_decision
                 if got is not None and got.allowed:
                     await carry_through(functools.partial(self._limiter.cancel, got))
                 else:
@@ -123,7 +123,7 @@ class Hold:
 
     def __enter__(self) -> Running:
         self.refuse_in_loop("write `async with limiter.hold(…)`, or `async def` for a function with @limiter.limited")
-        return self._begin(self.pass_line())
+        return self._begin(self.wait_for_grant())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -131,7 +131,7 @@ class Hold:
         self._end().release()
 
     async def __aenter__(self) -> Running:
-        return self._begin(await self.pass_line_async())
+        return self._begin(await self.wait_for_grant_async())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -163,7 +163,7 @@ class Hold:
 
     def _request(self, wake: Callable[[], None]) -> Decision:
         """Send one request. If the limits deny it, *wake* is called in another thread when it is time to retry."""
-        if self._running is not None or self._left:
+        if self._running is not None or self._gave_up:
             raise ConfigurationError(_IN_USE)
         limits, job, key, cost, _, _ = self._call
         delivery = Delivery(waits=Waiting(self._limiter.waker, wake, self._id))
@@ -194,11 +194,11 @@ class Hold:
     def _request_unless_left(self, wake: Callable[[], None]) -> Decision | None:
         """Like `_request`; None if the caller was cancelled before this thread began."""
         with self._deciding:
-            if self._left:
+            if self._gave_up:
                 return None
         decision = self._request(wake)
         with self._deciding:
-            self._last_decision, left = decision, self._left
+            self._last_decision, left = decision, self._gave_up
         if left and decision.allowed:
             self._limiter.cancel(decision)
         elif left:

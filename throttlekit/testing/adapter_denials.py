@@ -101,7 +101,7 @@ class DenialConformance(OnSite):
             assert bench.begun(late).at - min(began) > 1.5
 
     def test_a_tenant_holds_no_other_up(self) -> None:
-        """A light tenant's job runs long before five jobs of another tenant, which waited first, have all run."""
+        """A light tenant's job runs long before the last of five jobs that another tenant enqueued first."""
         with self.bench() as bench:
             began = time.monotonic()
             for sent in [bench.send("free") for _ in range(6)]:

@@ -16,7 +16,7 @@ class ExaminationError(Exception):
 
 def import_target(where: str) -> tuple[str, Any]:
     """
-    Import what *where* names. Return the module's name and the object; None instead of the object if none is named.
+    Import *where*, "module:name". Return the module's name and the object, which is None if only a module is named.
 
     Raises:
         ExaminationError: The module cannot be imported, or has no such name.

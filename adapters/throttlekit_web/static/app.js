@@ -139,7 +139,7 @@ function sharesChart(row, data, per) {
   const parts = tenants.map((name, at) => [`f-tenant-${own.get(name)}`, at + 1, name || "(no name)"]), last = tenants.length + 1;
   if (!tenants.length || known.some((bar) => bar[last])) parts.push(["f-others", last, "all others"]);
   const total = (bar) => bar.slice(1).reduce((all, units) => all + units, 0);
-  return chart({ ...data, range: { ...data.range, bars } }, { label: `How tenants divided the units, ${per}`, parts, say: (bar, field) => `${count(bar[field])} (${Math.round(bar[field] / (total(bar) || 1) * 100)} %)` });
+  return chart({ ...data, range: { ...data.range, bars } }, { label: `Units of each tenant, ${per}`, parts, say: (bar, field) => `${count(bar[field])} (${Math.round(bar[field] / (total(bar) || 1) * 100)} %)` });
 }
 function charts(row, data) {
   const per = perBar(data.range.bar_seconds), available = document.documentElement.clientWidth - (innerWidth > 760 ? 40 : 26), columns = available > 900 ? 2 : 1;
@@ -150,10 +150,10 @@ function charts(row, data) {
   return h("section", {}, h("div", { class: "bar ranges", role: "group", "aria-label": "Period of the charts" },
     ...RANGES.map(([name, text]) => h("button", { type: "button", "data-range": name, "aria-pressed": String(name === data.range.name), onclick: chosen(name) }, text))),
     h("div", { class: "charts" },
-      show({ label: `${row.is_concurrency ? "Slots granted" : "Units admitted"} ${per}`, marked: true, parts: [["f-bar", UNITS, "admitted"]], lines: [["rate", RATE, "the rate allows"]] }),
+      show({ label: `${row.is_concurrency ? "Slots granted" : "Units admitted"} ${per}`, marked: true, parts: [["f-bar", UNITS, "admitted"]], lines: [["rate", RATE, "rate"]] }),
       data.range.shares ? sharesChart(row, data, per) : null,
       show({ label: "Waiting jobs", parts: [["f-bar", WAITING, "maximum"]] }),
-      show({ label: `Jobs that arrive and jobs that are granted, ${per}`, parts: [["f-calm", GRANTED, "granted"]], lines: [["arrive", ARRIVED, "arrived"]] }),
+      show({ label: `Jobs: arrived and granted, ${per}`, parts: [["f-calm", GRANTED, "granted"]], lines: [["arrive", ARRIVED, "arrived"]] }),
       show({ label: "Longest wait", unit: duration, isTime: true, parts: [["f-bar", WAIT, "waited"]] }),
       data.range.bars.some((bar) => bar[DENIED] || bar[PAUSED]) ? show({ label: `Denials ${per}`, parts: [["f-calm", DENIED, "denied"], ["f-paused", PAUSED, "paused"]] }) : null),
     data.marks.length ? h("ul", { class: "quiet marks" }, ...data.changes.map((each, at) => h("li", { class: "data" }, `${when(each.at)} · ${data.marks[at].text}`))) : null);
@@ -199,7 +199,7 @@ function limitsView() {
     const focused = document.activeElement?.dataset?.id;
     body.replaceChildren(...data.limits.map(limitRow));
     if (focused) body.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
-    note.textContent = data.of === 0 ? (asked.filter ? "No limit has this in its name." : "Nothing was decided in the last hour: no worker has used a limit with this store.")
+    note.textContent = data.of === 0 ? (asked.filter ? "No limit has this in its name." : "No worker has used a limit with this store in the last hour.")
       : data.of > data.limits.length ? `${data.limits.length} of ${data.of} limits are shown: filter by name to see others.` : "";
   }
   return { refresh };
@@ -207,10 +207,10 @@ function limitsView() {
 function tags(row) {
   return [row.rules.some((rule) => rule.what === "pause" && rule.part === null) && h("span", { class: "tag paused" }, "paused by an operator"),
     row.paused_for_seconds !== null && h("span", { class: "tag paused" }, `paused for ${duration(row.paused_for_seconds)}`),
-    row.slowed !== null && h("span", { class: "tag short" }, row.has_keys ? "a key is slow" : "slow"),
+    row.slowed !== null && h("span", { class: "tag short" }, row.has_keys ? "a key is slowed" : "slowed"),
     row.used !== null && row.used >= row.capacity && h("span", { class: "tag quiet" }, row.has_keys ? "a key is full" : "full"),
     row.outlook?.limit_has_room && h("span", { class: "tag short", title: row.outlook.text }, "the limit has room"), row.outlook?.trend === "grows" && h("span", { class: "tag short", title: row.outlook.text }, "grows"),
-    row.downstream_429 > 0 && h("span", { class: "tag short", title: "Responses of the partner that paused it, in the last 15 minutes" }, `${plural(row.downstream_429, "429", "429s")}`),
+    row.downstream_429 > 0 && h("span", { class: "tag short", title: "429 responses that paused it, in the last 15 minutes" }, `${plural(row.downstream_429, "429", "429s")}`),
     row.is_idle && h("span", { class: "tag quiet" }, "not used")];
 }
 const warnings = (row) => row.warnings.map((text) => h("div", { class: "bad data" }, text));
@@ -242,17 +242,17 @@ function limitView(id) {
     top.replaceChildren(
       h("h2", {}, h("span", { class: "data" }, row.limit), " ", ...tags(row)), h("p", { class: "quiet data" }, row.definition),
       row.slowed === null ? "" : h("p", { class: "short" }, `${row.has_keys ? "The slowest key is " : "It is "}slowed down ${row.slowed.text}.`),
-      row.outlook?.limit_has_room ? h("p", { class: "short", id: "room" }, "The limit has room while jobs wait: workers are the bottleneck, not this limit, or another limit of these jobs holds them back.") : "",
+      row.outlook?.limit_has_room ? h("p", { class: "short", id: "room" }, "Jobs wait although this limit has room: workers are the bottleneck, or another limit of these jobs denies them.") : "",
       h("dl", { class: "tiles" },
         tile(row.has_keys ? "Now, fullest key" : "Now", row.used === null ? "–" : `${count(row.used)} / ${count(row.capacity)}`), tile("Last minute", `${count(minute(row, "units"))} ${row.is_concurrency ? "slots" : "units"}`, percent(row) && `${percent(row)} of the rate`),
         tile("Waiting", waiting(row) || "none", row.has_keys ? "of the keys below" : null), clears(row, data.now), tile("Oldest wait", duration(row.oldest_wait_seconds || null) || "none", "in the last minute"),
         tile("Denials", count(minute(row, "denials")), reasons(minute(row, "denied") ?? {})), tile("429s", count(row.downstream_429), "from the partner, in the last 15 minutes"),
-        row.mean_hold_seconds !== null && tile("A slot is held", duration(row.mean_hold_seconds), "on average"), row.oldest_hold_seconds !== null && tile("Oldest holder", duration(row.oldest_hold_seconds))),
+        row.mean_hold_seconds !== null && tile("Slot held for", duration(row.mean_hold_seconds), "on average"), row.oldest_hold_seconds !== null && tile("Oldest holder", duration(row.oldest_hold_seconds))),
       row.rules.length ? h("div", {}, h("h3", {}, "Rules in force"), rulesTable(row.rules)) : "", ...warnings(row),
       about.control ? h("div", { class: "bar" }, act("pause", "Pause…"), act("set", "Change the rate…"), act("scale", "Scale…"), act("shadow", "Shadow mode…"), act("reset", "Reset…")) : "",
       charts(row, data),
-      row.has_digests ? h("p", { class: "quiet", id: "digests" }, "Keys and tenants are shown as digests. To see their names, start this server with --show-keys, or mount the page with show_keys=True; or, if the names of this limit are harmless, write show_key=True on it.") : "",
-      row.has_keys ? h("div", {}, h("h3", {}, "Most pressing keys"), keyTable(row.keys)) : "",
+      row.has_digests ? h("p", { class: "quiet", id: "digests" }, "Keys and tenants are shown as digests. To see their names, start this server with --show-keys, or mount the page with show_keys=True; or, if its keys are not secret, declare the limit with show_key=True.") : "",
+      row.has_keys ? h("div", {}, h("h3", {}, "Busiest keys"), keyTable(row.keys)) : "",
       data.tenants.length ? h("div", {}, h("h3", {}, "Tenants, last minute"), tenantTable(data.tenants)) : "",
       ...data.waiting.filter((each) => each.jobs.length).map((each) => h("div", {}, h("h3", {}, "First waiting jobs", each.key && h("span", { class: "data" }, ` of ${each.key}`)), waitingTable(each.jobs))),
       ...data.holders.filter((each) => each.holders.length).map((each) => h("div", {}, h("h3", {}, "Holders", each.key && h("span", { class: "data" }, ` of ${each.key}`)),
@@ -315,7 +315,7 @@ function keysPane(id) {
 function jobView(id) {
   const answer = h("div", { "aria-live": "polite" });
   const input = h("input", { type: "search", id: "job", "aria-label": "Job id", placeholder: "Job id  /", value: id, size: 40 });
-  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. Every job that waits for a limit is known. The store keeps the outcome of the last 10,000 jobs that had waited for an hour."),
+  view.replaceChildren(h("h2", {}, "Why does this job wait?"), h("p", { class: "quiet" }, "The framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id. Every job that waits for a limit is found. For an hour, the store keeps the outcomes of the last 10,000 that had waited."),
     h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); location.hash = `#/job/${encodeURIComponent(input.value.trim())}`; } }, input, h("button", { type: "submit", class: "strong" }, "Explain")), answer);
   async function refresh() {
     if (!id) return input.focus();
@@ -366,9 +366,9 @@ function change(verb, row) {
   const present = ["set", "scale"].includes(verb) && h("p", { class: "quiet data", id: "present" }, `Now: ${row.definition}`);
   const inputs = h("div", {}, present,
     verb === "set" && field("rate", row.is_concurrency ? "Slots" : "Rate, like 50/s or 100/minute", h("input", { required: true, value: rateIn(row.definition) })),
-    verb === "set" && row.definition.startsWith("token-bucket") && field("burst", "Burst (as declared, if empty)", h("input", { type: "number", min: 1 })),
-    verb === "scale" && field("factor", row.is_concurrency ? "Part of the slots, like 0.5" : "Part of the rate, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
-    (verb === "pause" || verb === "reset") && row.has_keys && field("key", "Key (every key, if empty)", h("input", {})),
+    verb === "set" && row.definition.startsWith("token-bucket") && field("burst", "Burst (empty: as declared)", h("input", { type: "number", min: 1 })),
+    verb === "scale" && field("factor", row.is_concurrency ? "Factor, like 0.5" : "Factor, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
+    (verb === "pause" || verb === "reset") && row.has_keys && field("key", "Key (empty: every key)", h("input", {})),
     !["end", "reset"].includes(verb) && field("for", "How long", lasts()),
     field("by", "Your name, for the history", h("input", { required: true, maxlength: 100, autocomplete: "name", value: store.get("by") ?? "" })));
   let confirm;
@@ -408,7 +408,7 @@ function askToken() {
     store.set("token", input.value.trim());
     dialog.close();
     refreshNow();
-  } }, h("p", { class: "quiet" }, "The server printed it when it was started."), h("label", {}, "Token", input), h("button", { type: "submit", class: "strong" }, "Continue")));
+  } }, h("p", { class: "quiet" }, "The server printed it at its start."), h("label", {}, "Token", input), h("button", { type: "submit", class: "strong" }, "Continue")));
   if (!dialog.open) dialog.showModal();
 }
 function help() {
