@@ -108,7 +108,8 @@ def limiter_for(connection: Any) -> Limiter:
     url = named or _url_of(connection)
     if url not in _Process.made:
         _Process.made[url] = Limiter(url)
-        if not named and is_first_to_log(connection, "own-store", _LOG_EVERY):
+        # Without a log line, no request: each work-horse of a stock worker comes here.
+        if not named and _log.isEnabledFor(logging.INFO) and is_first_to_log(connection, "own-store", _LOG_EVERY):
             _log.info(
                 "Limits are counted in RQ's own Redis, because neither configure(limiter) nor %s names a store. A "
                 "flush of RQ's database forgets all limits.",

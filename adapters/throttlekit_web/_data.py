@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from throttlekit.fleet.browse import Holder, WaitingJob
+from throttlekit.fleet.browse import Holder
 from throttlekit.fleet.history import Bar, Range
+from throttlekit.fleet.list_now import Entry
 from throttlekit.fleet.shares import SharedStep, largest, sum_of
 from throttlekit.fleet.snapshot import Known
 from throttlekit_cli.formatting import format_key
@@ -82,9 +83,9 @@ def holder_data(holder: Holder, now: float, *, show_keys: bool) -> dict[str, Any
     return {"job": workflow or holder.job_id, "slots": holder.slots, "held_for_seconds": held}
 
 
-def waiting_data(job: WaitingJob, now: float) -> dict[str, Any]:
-    waits = max(0.0, now - job.since) if job.since else None
-    return {"job": job.job_id, "waits_for_seconds": waits, "deferrals": job.deferrals}
+def waiting_data(job_id: str, entry: Entry, now: float) -> dict[str, Any]:
+    waits = max(0.0, now - entry.since) if entry.since else None
+    return {"job": job_id, "waits_for_seconds": waits, "deferrals": entry.denials}
 
 
 def heaviest(tenants: Sequence[TenantState]) -> tuple[TenantState, ...]:

@@ -189,7 +189,7 @@ class Reader:
         waiting = [
             {
                 "key": format_key(key.key, key.part, clear=clear),
-                "jobs": [waiting_data(each, now) for each in first_waiting(self._store, key)],
+                "jobs": [waiting_data(job_id, entry, now) for job_id, entry in first_waiting(self._store, key)],
             }
             for key in [each for each in keys if each.waiting][:_WAITING_OF]
         ]

@@ -376,8 +376,8 @@ class Waitlist:
         again_us = None if self.drop_ended(now_us) else now_us + SPACING_US
         if now_us < self.pause.until_us:
             return again_us or self.pause.until_us
-        if waits and rules.lead_us is not None and rules.ready_us(1) > now_us + rules.lead_us:
-            return again_us or rules.ready_us(1) - rules.lead_us
+        if waits and rules.lead_us is not None and (look_us := rules.ready_us(1) - rules.lead_us) > now_us:
+            return again_us or look_us
         taken, kept, next_us, tried, late = self.taken(now_us), self.held_late(now_us), None, 0, True
         while True:
             skipped, owner = self.head(now_us, late=late)

@@ -337,7 +337,7 @@ def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:
         charged = tuple(map(Claim.charged, claims, asked_us, answer.uses))
         least = 2.0
         for number, (claim, use, at_us) in enumerate(zip(claims, answer.uses, asked_us, strict=True)):
-            left = 1.0 if use is None else claim.limit.remaining(use, at_us) / claim.limit.capacity
+            left = 1.0 if use is None else claim.limit.rule.remaining(use, at_us) / claim.limit.capacity
             if left < least:
                 binding, least = number, left
     bound, use, at_us = claims[binding], answer.uses[binding] or Use(0, 0), asked_us[binding]

@@ -26,7 +26,7 @@ from throttlekit._core.storage_keys import (
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.downstream import STEP_S
 from throttlekit.fleet.last_minute import READ_STEPS, minutes_of_keys, pressing_names, weight_of
-from throttlekit.fleet.list_now import entries_question, entry_from
+from throttlekit.fleet.list_now import Entry, entries_question, entry_from
 from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
 from throttlekit.fleet.slots import MOST_HOLDERS
 from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, look_at
@@ -37,7 +37,6 @@ __all__ = [
     "Holder",
     "Page",
     "Tenant",
-    "WaitingJob",
     "browse_keys",
     "find_key",
     "first_waiting",
@@ -88,21 +87,6 @@ class Holder:
     since: float | None
     slots: int = 1
     workflow: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingJob:
-    """
-    A job on a waitlist.
-
-    Attributes:
-        since: When it was first denied, in seconds of the store's clock; 0.0: not known.
-        deferrals: How often it was denied.
-    """
-
-    job_id: str
-    since: float
-    deferrals: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +197,9 @@ def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
     return tuple(sorted(holders, key=lambda each: each.since or 0.0)[:_MOST_SHOWN])
 
 
-def first_waiting(store: FleetStore, key: Key) -> tuple[WaitingJob, ...]:
+def first_waiting(store: FleetStore, key: Key) -> tuple[tuple[str, Entry], ...]:
     """
-    The first jobs that wait for *key*, in their order, at most 20, without those that were woken.
+    The ids and entries of the first jobs that wait for *key*, in their order: at most 20, and none that was woken.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -226,7 +210,7 @@ def first_waiting(store: FleetStore, key: Key) -> tuple[WaitingJob, ...]:
         return ()
     (texts,) = store.commands([entries_question(key.bucket, ids)])
     entries = zip(ids, map(entry_from, texts), strict=True)
-    return tuple(WaitingJob(id, entry.since, entry.denials) for id, entry in entries if entry is not None)
+    return tuple((id, entry) for id, entry in entries if entry is not None)
 
 
 def tenants_of(store: FleetStore) -> dict[str, tuple[Tenant, ...]]:

@@ -13,6 +13,7 @@ from support.rq.helpers import QUIET, Site
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_rq import configure
 from throttlekit_rq._settings import _Process, _url_of, limiter_for
+from throttlekit_rq._wire import logged_key
 
 pytestmark = QUIET
 
@@ -57,6 +58,19 @@ def test_workers_say_that_no_store_is_named(
             limiter_for(connection).close()
             _Process.made.clear()
     assert sum("Limits are counted in RQ's own Redis" in message for message in caplog.messages) == lines
+
+
+def test_a_line_that_no_log_takes_costs_no_request(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each work-horse of a stock worker is a new process, and would send one."""
+    monkeypatch.setattr(_Process, "made", {})
+    monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
+    configure()
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as connection, caplog.at_level("WARNING", "throttlekit"):
+        connection.delete(logged_key("own-store"))
+        limiter_for(connection).close()
+        assert not connection.exists(logged_key("own-store"))
 
 
 @pytest.mark.parametrize(
