@@ -90,7 +90,7 @@ class AsyncLimiter:
         """Like `Limiter.acquire`."""
         call, wiring = Call(limits, job, key, cost, delivery), wiring_of(self._limiter)
         if await self._has_overrides():
-            return await self._carry_through(partial(wiring.decider.acquire, call))
+            return await self._run_to_end(partial(wiring.decider.acquire, call))
         spent = None if wiring.prefetched is None else wiring.prefetched.spend(call)
         if spent is not None:
             return spent
@@ -273,7 +273,7 @@ class AsyncLimiter:
             return False
         return fleet.has_overrides() if fleet.begun else await self._in_thread(fleet.has_overrides)
 
-    async def _carry_through(self, acquire: Callable[[], Decision]) -> Decision:
+    async def _run_to_end(self, acquire: Callable[[], Decision]) -> Decision:
         """*acquire* in a thread; if the caller is cancelled meanwhile, what it took is given back."""
         acquiring = self._limiter.threads.start(acquire)
         try:
@@ -297,7 +297,7 @@ class AsyncLimiter:
 
     def _in_thread(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
         """*function* is on its way to a thread once this returns; it runs to its end though its caller is cancelled."""
-        return self._limiter.threads.carry_through(function)
+        return self._limiter.threads.run_to_end(function)
 
 
 @dataclass(slots=True, eq=False)

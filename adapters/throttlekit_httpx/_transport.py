@@ -71,8 +71,8 @@ class LimitedTransport(_Options, httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for the limits, and send *request*. httpx calls this."""
         calls, limiter = self._calls, self._limiter
-        asked = calls.asked(request)
-        granted = calls.wait(limiter, asked)
+        needed = calls.for_request(request)
+        granted = calls.wait(limiter, needed)
         try:
             response = self._inner.handle_request(request)
         except _NEVER_SENT:
@@ -82,9 +82,9 @@ class LimitedTransport(_Options, httpx.BaseTransport):
         denial = calls.denial(response)
         if denial is not None:
             response.close()
-            calls.handle_refusal(limiter, asked, denial)
+            calls.handle_refusal(limiter, needed, denial)
             raise denial
-        calls.apply_response(limiter, asked, response)
+        calls.apply_response(limiter, needed, response)
         return response
 
     def close(self) -> None:
@@ -115,9 +115,9 @@ class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for the limits, and send *request*. httpx calls this."""
         calls, limiter = self._calls, self._limiter
-        asked, granted = calls.asked(request), None
-        if asked.limits:
-            granted = await limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=calls.timeout)
+        needed, granted = calls.for_request(request), None
+        if needed.limits:
+            granted = await limiter.wait(*needed.limits, key=needed.key, cost=needed.cost, timeout=calls.timeout)
         try:
             response = await self._inner.handle_async_request(request)
         except _NEVER_SENT:
@@ -127,14 +127,14 @@ class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
         denial = calls.denial(response)
         if denial is not None:
             await response.aclose()
-            if not calls.in_job(asked):
+            if not calls.in_job(needed):
                 with suppress(StoreUnavailable):
-                    await limiter.pause(calls.limits[0], denial.retry_after, key=asked.key, refused=True)
+                    await limiter.pause(calls.limits[0], denial.retry_after, key=needed.key, refused=True)
             raise denial
-        if calls.in_job(asked):
-            await asyncio.to_thread(calls.hear_in_job, asked, response)
+        if calls.in_job(needed):
+            await asyncio.to_thread(calls.apply_in_job, needed, response)
         else:
-            await limiter.apply_response(response, calls.limits[0], **calls.tokens, key=asked.key)
+            await limiter.apply_response(response, calls.limits[0], **calls.tokens, key=needed.key)
         return response
 
     async def aclose(self) -> None:

@@ -70,8 +70,8 @@ class LimitedAdapter(HTTPAdapter):
             WaitedTooLong, ConfigurationError, CostExceedsLimit: As for `Limiter.wait`.
         """
         calls, limiter = self._calls, self._limiter
-        asked = calls.asked(request)
-        granted = calls.wait(limiter, asked)
+        needed = calls.for_request(request)
+        granted = calls.wait(limiter, needed)
         try:
             response = super().send(request, *args, **options)
         except NoConnection as error:
@@ -80,9 +80,9 @@ class LimitedAdapter(HTTPAdapter):
         denial = calls.denial(response)
         if denial is not None:
             response.close()
-            calls.handle_refusal(limiter, asked, denial)
+            calls.handle_refusal(limiter, needed, denial)
             raise denial
-        calls.apply_response(limiter, asked, response)
+        calls.apply_response(limiter, needed, response)
         return response
 
 

@@ -173,13 +173,13 @@ class Holding(HoldingStream[_Message, Delivered]):
             made.stream, made.entry_id = named.get("queue_name", ""), named.get("id", b"")
         return made
 
-    def handed_on(self, message: Delivered, *, waited: bool) -> _Message:
+    def to_framework(self, message: Delivered, *, waited: bool) -> _Message:
         if waited:
             self._remove(message)
             message = message.copy_for_callback()
         return message if message.confirm is None else AckableMessage(data=message, ack=message.ack)
 
-    def comes_again(self, message: Delivered) -> bool:
+    def is_redelivered(self, message: Delivered) -> bool:
         return message.confirm is not None and not message.acked
 
     async def send_back(self, message: Delivered) -> None:

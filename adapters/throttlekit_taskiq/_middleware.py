@@ -152,12 +152,12 @@ class Throttle(TaskiqMiddleware):
         request = _REQUEST.get()
         admitted = None if request is None or request.delivered is not None else request.admitted
         if admitted is not None and (cancel := admitted.cancel()) is not None:
-            await self.limiter.threads.carry_through(cancel)
+            await self.limiter.threads.run_to_end(cancel)
 
     def _finish(self, request: Request, waits: Waiting, _: object) -> None:
         """End the callback. If no body has run, for example after another middleware's error, return the units."""
         if request.admitted is not None and (cancel := request.admitted.cancel()) is not None:
-            self.limiter.threads.carry_through(cancel)
+            self.limiter.threads.run_to_end(cancel)
         if request.delivered is None or not request.delivered.kept:
             waits.waker.done(waits.id or request.message.task_id)
 

@@ -23,7 +23,7 @@ local job, claims = head > 1 and ARGV[head] or '', read_claims(head + 1, math.fl
 
 local function answer(reason, binding, retry, kept, looks, waited)
   local two, uses = INTEGER .. ' ' .. INTEGER, ''
-  for i, c in ipairs(claims) do uses = (i == 1 and '' or uses .. ' ') .. format(two, c.of.use(c)) end
+  for i, c in ipairs(claims) do uses = (i == 1 and '' or uses .. ' ') .. format(two, c.algorithm.use(c)) end
   return format(two .. ' ' .. two .. ';%s;%s;%s;%s', reason, binding - 1, now, retry, uses, kept, looks, waited)
 end
 
@@ -43,14 +43,14 @@ if nobody_waits then
   local before, at_once = answer_before(), caller ~= 'peek'
   if before then return before end
   for _, c in ipairs(claims) do
-    c.of.read(c)
+    c.algorithm.read(c)
     c.is_read = true
-    at_once = at_once and c.size > 0 and not c.adopted and c.of.ready(c, 0, now) <= now
+    at_once = at_once and c.size > 0 and not c.adopted and c.algorithm.ready(c, 0, now) <= now
   end
   if at_once then
     for _, c in ipairs(claims) do
-      c.of.charge(c)
-      c.of.keep(c)
+      c.algorithm.charge(c)
+      c.algorithm.keep(c)
     end
     return answer(0, 1, now, '', '', waited_denials ~= '0' and waited_for .. ' ' .. waited_denials .. ' -' or '') .. ';'
   end

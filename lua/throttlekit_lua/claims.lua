@@ -33,7 +33,7 @@ local function read_claims(at, number, requester)
     local code, b, own, rest = match(ARGV[n], '^(%l)[ ~](%d+);([^;]*);(.*)$')
     local a, record = tonumber(ARGV[n + 2]), KEYS[k + 2]
     found[i] = {
-      key = KEYS[k + 1], of = algorithms[code], code = code, size = tonumber(ARGV[n + 1]), a = a, b = tonumber(b), c = own,
+      key = KEYS[k + 1], algorithm = algorithms[code], code = code, size = tonumber(ARGV[n + 1]), a = a, b = tonumber(b), c = own,
       rest = rest, declared_a = a, record = record, order = KEYS[k + 3], entries = KEYS[k + 4], tags = KEYS[k + 5],
       record_was = read_record(k, requester), requester = requester, own = {}, line = nil, is_read = false, turn = false, passes = now, till = now, first = true,
     }

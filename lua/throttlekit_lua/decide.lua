@@ -91,11 +91,11 @@ local function grant(c, begins)
   local list = c.line
   c.begins = begins
   if c.size == 0 then
-    mend(c)
+    rewrite_if_stale(c)
     return
   end
-  c.of.charge(c)
-  c.of.keep(c)
+  c.algorithm.charge(c)
+  c.algorithm.keep(c)
   list.paused, list.from, list.emptied, list.head = 0, 0, 0, nil
   charge_pace(c)
   c.pace = nil
@@ -142,7 +142,7 @@ local function comes(c)
   if not c.entry then return now end
   local before = rank_of(list, c.entry.place) + count_expected(list, owner)
   local at = ready(c, units_out(list) - held(list).late + before * c.cost)
-  if c.code == 't' and c.of.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
+  if c.code == 't' and c.algorithm.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
   return max(now + SOONEST, at, list.paused)
 end
 
@@ -156,7 +156,7 @@ end
 local function spread(c, retry)
   local list, last = c.line, retry + RETRY_SPREAD
   if list.guest <= last then retry = max(retry, list.guest) end
-  if not max_wait or retry - now <= max_wait then list.guest = math.min(retry + c.of.pace(c), last) end
+  if not max_wait or retry - now <= max_wait then list.guest = math.min(retry + c.algorithm.pace(c), last) end
   return retry
 end
 
@@ -164,7 +164,7 @@ end
 local function deny(binding)
   local bound = claims[binding]
   for i, c in ipairs(claims) do
-    mend(c)
+    rewrite_if_stale(c)
     if i ~= binding and c.size > 0 then
       local turn = 0
       if c.entry and c.entry.at > 0 and ready(c, 0) <= c.till then
@@ -199,7 +199,7 @@ if before then return before end
 for _, c in ipairs(claims) do look(c) end
 local reason, binding, retry = verdict()
 if caller == 'peek' then
-  for _, c in ipairs(claims) do mend(c, true) end
+  for _, c in ipairs(claims) do rewrite_if_stale(c, true) end
   return answer(reason, binding, retry, '', '', '') .. ';'
 end
 local kept = ''
@@ -218,7 +218,7 @@ elseif reason ~= 3 and job ~= '' then
   end
   kept = whole(binding - 1) .. ' ' .. claims[binding].line.epoch
 else
-  for _, c in ipairs(claims) do mend(c) end
+  for _, c in ipairs(claims) do rewrite_if_stale(c) end
   if reason ~= 3 then retry = spread(claims[binding], retry) end
 end
 local looks, delays, replies = {}, {}, {}

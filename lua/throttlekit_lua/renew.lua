@@ -16,12 +16,12 @@ local reply = {}
 for i = 1, #KEYS do
   local at = 4 * i - 2
   local c = {
-    key = KEYS[i], of = algorithms[ARGV[at]], size = 0,
+    key = KEYS[i], algorithm = algorithms[ARGV[at]], size = 0,
     a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3],
   }
-  c.of.read(c)
-  local has = c.of.renew(c)
-  if has or c.stale then c.of.keep(c) end
+  c.algorithm.read(c)
+  local has = c.algorithm.renew(c)
+  if has or c.stale then c.algorithm.keep(c) end
   reply[i] = has and 1 or 0
 end
 return reply

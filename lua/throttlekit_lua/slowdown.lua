@@ -58,17 +58,17 @@ end
 
 -- `ready_after` and `pace_there` are `ready` and `there` of the claim's algorithm, delayed by the claim's pace.
 local function ready_after(c, n, opens)
-  local ready, pace = c.of.ready(c, n, opens), c.pace
+  local ready, pace = c.algorithm.ready(c, n, opens), c.pace
   if not pace then return ready end
   local first = pace.tat - max(0, TOLERANCE - pace.charge)
   local slow = first + ceil(n * pace.each / 1000)
   if slow <= pace.last then return max(ready, slow) end
   local left = max(0, n - math.floor(max(0, pace.last - first) * 1000 / pace.each))
-  return max(ready, pace.last, left > 0 and c.of.ready(c, left, max(opens, pace.last)) or 0)
+  return max(ready, pace.last, left > 0 and c.algorithm.ready(c, left, max(opens, pace.last)) or 0)
 end
 
 local function pace_there(c)
-  local there, pace = c.of.there(c), c.pace
+  local there, pace = c.algorithm.there(c), c.pace
   if not pace or pace.tat <= now then return there end
   return math.min(there, math.floor(max(0, now + TOLERANCE - pace.tat) * 1000 / pace.each))
 end

@@ -17,7 +17,7 @@ for _, c in ipairs(claims) do
       end
     end
     wake_claim(c)
-    mend(c)
+    rewrite_if_stale(c)
     close_list(c.line)
   end
 end

@@ -34,6 +34,6 @@ for i, id in ipairs(ids) do
 end
 local in_us = wake_claim(c, tonumber(ARGV[3]))
 local reply = look_reply(members(list, '-1', own('w', owner)), again, in_us)
-mend(c)
+rewrite_if_stale(c)
 close_list(list)
 return reply

@@ -25,7 +25,7 @@ for _, c in ipairs(claims) do
   change_pause(c)
   find(c)
   wake_claim(c)
-  mend(c)
+  rewrite_if_stale(c)
   close_list(c.line)
 end
 return 'OK'

@@ -17,11 +17,11 @@ local function return_units(c, granted, full)
   -- A bucket that was full has regained units since: return fewer.
   if c.code == 't' then by = by - math.min(by, max(0, now - (full - by))) end
   local charged = {
-    key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.c, granted = granted, by = 0 - by, as_kept = true,
+    key = c.key, algorithm = c.algorithm, size = 0, a = c.a, b = c.b, c = c.c, granted = granted, by = 0 - by, as_kept = true,
   }
-  c.of.read(charged)
-  local settled = by > 0 and c.of.settle(charged)
-  if settled or charged.stale then c.of.keep(charged) end
+  c.algorithm.read(charged)
+  local settled = by > 0 and c.algorithm.settle(charged)
+  if settled or charged.stale then c.algorithm.keep(charged) end
 end
 
 local function keep_position(c, place, turn)
@@ -44,7 +44,7 @@ for i, c in ipairs(claims) do
     find(c)
     if job ~= '' then keep_position(c, ARGV[at + 2], tonumber(ARGV[at + 3])) end
     wake_claim(c)
-    mend(c)
+    rewrite_if_stale(c)
     close_list(c.line)
   end
 end

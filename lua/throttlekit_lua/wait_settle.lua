@@ -12,15 +12,15 @@ local claims = read_claims(4, number, '')
 for i, c in ipairs(claims) do
   local at = 4 + 3 * number + 5 * (i - 1)
   local charged = {
-    key = c.key, of = c.of, size = 0, a = tonumber(ARGV[at]), b = tonumber(ARGV[at + 1]), c = ARGV[at + 2],
+    key = c.key, algorithm = c.algorithm, size = 0, a = tonumber(ARGV[at]), b = tonumber(ARGV[at + 1]), c = ARGV[at + 2],
     granted = tonumber(ARGV[at + 3]), by = tonumber(ARGV[at + 4]), as_kept = verb == 'settle',
   }
-  c.of.read(charged)
-  if c.of[verb](charged) or charged.stale then c.of.keep(charged) end
+  c.algorithm.read(charged)
+  if c.algorithm[verb](charged) or charged.stale then c.algorithm.keep(charged) end
   if c.record_was.epoch then
     find(c)
     wake_claim(c)
-    mend(c)
+    rewrite_if_stale(c)
     close_list(c.line)
   end
 end

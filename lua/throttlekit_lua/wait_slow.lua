@@ -16,11 +16,11 @@ for i, c in ipairs(claims) do
   find(c)
   local why, changed = ARGV[at], false
   if why == 'fall' then changed = apply_refusal(c.line, x, y, z)
-  elseif why == 'remaining' then changed = apply_remaining(c.line, x, y, c.of.there(c) + math.floor(y / (max(1, c.mark) / 1000)))
-  elseif c.of.drop(c, x) then c.of.keep(c) end
+  elseif why == 'remaining' then changed = apply_remaining(c.line, x, y, c.algorithm.there(c) + math.floor(y / (max(1, c.mark) / 1000)))
+  elseif c.algorithm.drop(c, x) then c.algorithm.keep(c) end
   if changed then c.line.renewed = 0 end
   wake_claim(c)
-  mend(c)
+  rewrite_if_stale(c)
   close_list(c.line)
 end
 return 'OK'

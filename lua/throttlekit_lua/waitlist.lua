@@ -393,15 +393,15 @@ end
 local function of_one(c)
   if c.cost == 1 and c.code ~= 'a' and not c.held and not c.line.slow then return c end
   local one = setmetatable({held = false, size = 1, rest = whole(c.mark) .. ' 1 ', pace = false}, {__index = c})
-  if c.of.one then c.of.one(c, one) end
+  if c.algorithm.one then c.algorithm.one(c, one) end
   if c.line.slow then read_pace(one) end
   return one
 end
 
 -- Whether so many units may be kept for jobs that return late. If not, too many would be lost.
 local function may_keep(c, one, units)
-  if c.of.estimates then return units <= c.line.window end
-  return not c.of.tight(one, math.floor(2 * units * c.mark / 1000))
+  if c.algorithm.estimates then return units <= c.line.window end
+  return not c.algorithm.tight(one, math.floor(2 * units * c.mark / 1000))
 end
 
 -- Checks whether skipped owners still listen: a process may be dead, or may have lost all its wakes.
@@ -425,7 +425,7 @@ local function wake(c, waits)
   if #ended > 0 then list.renewed = 0 end  -- the keys may be new, without an expiry
   local again = #ended == MOST and now + SPACING or nil
   if now < list.paused then return again or list.paused end
-  local one, lead = of_one(c), not c.of.estimates and LEAD
+  local one, lead = of_one(c), not c.algorithm.estimates and LEAD
   local look_at = waits and lead and ready_after(one, 0, now) - lead or now
   if look_at > now then return again or look_at end
   local o, next_at, tried, taken, kept = nil, nil, 0, held(list).units, held(list).late
@@ -472,28 +472,28 @@ local function find(c)
   c.mark, c.cost, c.step, c.queue, c.tenant = tonumber(mark), tonumber(cost), tonumber(step), tonumber(queue), tenant
   c.rank = 15 - math.floor(tonumber(lead) / 1099511627776)
   open_list(c)
-  local list, estimates = c.line, c.of.estimates
+  local list, estimates = c.line, c.algorithm.estimates
   list.window = max(1, math.floor(estimates and c.declared_a / 4 or PATIENCE * 1000 / max(1, c.mark)))
-  if not c.is_read then c.of.read(c) end
+  if not c.is_read then c.algorithm.read(c) end
   if c.adopted then list.guest = 0 end  -- callers were spread at another rate
   if list.emptied > 0 then
-    c.of.exhaust(c, list.emptied)
-    local _, full = c.of.use(c)
+    c.algorithm.exhaust(c, list.emptied)
+    local _, full = c.algorithm.use(c)
     list.exhausted = full
   end
   if list.slow and c.size > 0 then read_pace(c) end
 end
 
 -- Writes the state again if it is stale or was written at another rate. A pause is not part of the new state.
-local function mend(c, peeks)
+local function rewrite_if_stale(c, peeks)
   if not c.stale and (peeks or not c.adopted) then return end
-  local fresh = {key = c.key, of = c.of, size = 0, a = c.declared_a, b = c.b, c = c.spec or c.c, as_kept = peeks}
-  c.of.read(fresh)
-  c.of.keep(fresh)
+  local fresh = {key = c.key, algorithm = c.algorithm, size = 0, a = c.declared_a, b = c.b, c = c.spec or c.c, as_kept = peeks}
+  c.algorithm.read(fresh)
+  c.algorithm.keep(fresh)
 end
 
 -- The workflow that holds, or will hold, a slot of the claim; or "".
-local function workflow_of(c) return c.of.estimates and sub(c.c, -1) == '#' and c.c or '' end
+local function workflow_of(c) return c.algorithm.estimates and sub(c.c, -1) == '#' and c.c or '' end
 
 -- Wakes entries of a workflow that has got its slot: they need no other slot.
 local function wake_workflow(c)

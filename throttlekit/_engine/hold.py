@@ -90,7 +90,7 @@ class Hold:
 
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         until = loop.time() + self._timeout
-        carry_through = self._limiter.threads.carry_through
+        run_to_end = self._limiter.threads.run_to_end
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop was closed in the meantime
@@ -99,7 +99,7 @@ class Hold:
         while True:
             denial: Decision | None = None
             try:
-                denial = await carry_through(functools.partial(self._request_unless_left, wake))
+                denial = await run_to_end(functools.partial(self._request_unless_left, wake))
                 if denial is None:
                     raise ConfigurationError(_IN_USE)
                 if denial.allowed:
@@ -111,14 +111,14 @@ class Hold:
                 with self._deciding:
                     self._gave_up, got = True, self._last_decision
                 if got is not None and got.allowed:
-                    await carry_through(functools.partial(self._limiter.cancel, got))
+                    await run_to_end(functools.partial(self._limiter.cancel, got))
                 else:
-                    await carry_through(self._leave)
+                    await run_to_end(self._leave)
                 raise
             except asyncio.TimeoutError:
                 if denial is None:  # the request itself timed out
                     raise
-                await carry_through(self._leave)
+                await run_to_end(self._leave)
                 raise _waited_too_long(denial) from None
 
     def __enter__(self) -> Running:
@@ -136,7 +136,7 @@ class Hold:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._limiter.threads.carry_through(self._end().release)
+        await self._limiter.threads.run_to_end(self._end().release)
 
     def refuse_slots(self) -> None:
         """

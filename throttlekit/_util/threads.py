@@ -49,7 +49,7 @@ class Threads:
                     raise
                 # another loop has closed it just now
 
-    def carry_through(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
+    def run_to_end(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
         """*function* is on its way to a thread once this returns; it runs to its end though its caller is cancelled."""
         import asyncio  # a third of what `import throttlekit` would cost
 

@@ -28,7 +28,7 @@ from throttlekit.adapter.body import (
     resume,
     running,
 )
-from throttlekit.adapter.calls import Asked, Calls, OfRequest, Tokens
+from throttlekit.adapter.calls import CallLimits, Calls, OfRequest, Tokens
 from throttlekit.adapter.log import show_log
 from throttlekit.adapter.options import (
     MAX_WAIT,
@@ -61,7 +61,7 @@ __all__ = [
     "THROTTLE",
     "Admitted",
     "Around",
-    "Asked",
+    "CallLimits",
     "Calls",
     "Deferred",
     "Delivery",

@@ -239,7 +239,7 @@ class Throttling(Generic[_M]):
         """Like `rate_limited`, for a body that runs in an event loop. `end` releases its slots."""
         context = copy_context()
         pause = partial(self.rate_limited, run, error, release=partial(end, error))
-        outcome = await self.limiter.threads.carry_through(lambda: context.run(pause))
+        outcome = await self.limiter.threads.run_to_end(lambda: context.run(pause))
         RUNNING.set(context.get(RUNNING, NOTHING))
         return outcome
 

@@ -65,7 +65,7 @@ async def end_async(limiter: Limiter, error: BaseException | None = None) -> Non
     running = current()
     RUNNING.set(NOTHING)
     if running.decision is not None and running.decision.leases:
-        await limiter.threads.carry_through(partial(running.end, error))
+        await limiter.threads.run_to_end(partial(running.end, error))
     else:
         running.end(error)
 

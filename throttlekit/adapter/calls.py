@@ -16,7 +16,7 @@ from throttlekit._engine.running import Running, current
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.limiter import Limiter
 
-__all__ = ["Asked", "Calls", "OfRequest", "Tokens"]
+__all__ = ["CallLimits", "Calls", "OfRequest", "Tokens"]
 
 OfRequest: TypeAlias = "str | int | Callable[[Any], str | int] | None"
 
@@ -29,7 +29,7 @@ class Tokens(TypedDict):
     output_tokens: Limit | None
 
 
-class Asked(NamedTuple):
+class CallLimits(NamedTuple):
     """
     The limits of one HTTP request, and the job that makes it.
 
@@ -82,44 +82,44 @@ class Calls:
                     "write `with limiter.hold(slots):` around the call"
                 )
 
-    def asked(self, request: object) -> Asked:
+    def for_request(self, request: object) -> CallLimits:
         """Return the limits for which *request* waits, given the job that runs in this thread or task."""
         running = current()
         mine = _charged_names(running)
         key = self.key(request) if callable(self.key) else self.key
         cost = self.cost(request) if callable(self.cost) else self.cost
-        return Asked(running, tuple([each for each in self.limits if each.name not in mine]), key, cost)
+        return CallLimits(running, tuple([each for each in self.limits if each.name not in mine]), key, cost)
 
-    def in_job(self, asked: Asked) -> bool:
+    def in_job(self, needed: CallLimits) -> bool:
         """Whether the response is about a limit under which the job was charged."""
-        return self.limits[0] not in asked.limits
+        return self.limits[0] not in needed.limits
 
-    def wait(self, limiter: Limiter, asked: Asked) -> Decision | None:
-        """Wait for the limits of *asked*, and return the grant; None: the job was charged under all of them."""
-        if not asked.limits:
+    def wait(self, limiter: Limiter, needed: CallLimits) -> Decision | None:
+        """Wait for the limits of *needed*, and return the grant; None: the job was charged under all of them."""
+        if not needed.limits:
             return None
-        return limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=self.timeout)
+        return limiter.wait(*needed.limits, key=needed.key, cost=needed.cost, timeout=self.timeout)
 
-    def handle_refusal(self, limiter: Limiter, asked: Asked, denial: RateLimited) -> None:
+    def handle_refusal(self, limiter: Limiter, needed: CallLimits, denial: RateLimited) -> None:
         """Pause the fleet, because the partner denied the request. In a job, the `RateLimited` it raises does that."""
-        if not self.in_job(asked):
+        if not self.in_job(needed):
             with suppress(StoreUnavailable):
-                limiter.pause(self.limits[0], denial.retry_after, key=asked.key, refused=True)
+                limiter.pause(self.limits[0], denial.retry_after, key=needed.key, refused=True)
 
-    def apply_response(self, limiter: Limiter, asked: Asked, response: object) -> None:
+    def apply_response(self, limiter: Limiter, needed: CallLimits, response: object) -> None:
         """Apply the rate-limit headers of *response*."""
-        if self.in_job(asked):
-            self.hear_in_job(asked, response)
+        if self.in_job(needed):
+            self.apply_in_job(needed, response)
         else:
-            limiter.apply_response(response, self.limits[0], **self.tokens, key=asked.key)
+            limiter.apply_response(response, self.limits[0], **self.tokens, key=needed.key)
 
-    def hear_in_job(self, asked: Asked, response: object) -> None:
+    def apply_in_job(self, needed: CallLimits, response: object) -> None:
         """Apply the rate-limit headers of *response* to the job's own limits."""
-        mine, tokens = _charged_names(asked.running), self.tokens.copy()
+        mine, tokens = _charged_names(needed.running), self.tokens.copy()
         for unit in ("tokens", "input_tokens", "output_tokens"):
             limit = tokens[unit]
             tokens[unit] = limit if limit is not None and limit.name in mine else None
-        asked.running.apply_response(response, self.limits[0], **tokens)
+        needed.running.apply_response(response, self.limits[0], **tokens)
 
     def denial(self, response: Any) -> RateLimited | None:
         """Return the error to raise: for a 429, and for a 503 or GitHub's 403 that has a retry time."""

@@ -80,7 +80,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """Convert a received *raw* value to the adapter's type."""
 
     @abstractmethod
-    def handed_on(self, message: _T, *, waited: bool) -> _R:
+    def to_framework(self, message: _T, *, waited: bool) -> _R:
         """Convert *message* for the worker. *waited*: it waited in this stream; otherwise it has just arrived."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """Whether *message*, which has waited, still belongs to this worker. If not, it is discarded."""
 
     @abstractmethod
-    def comes_again(self, message: _T) -> bool:
+    def is_redelivered(self, message: _T) -> bool:
         """Whether the broker redelivers *message*, to any worker, if this worker just ends."""
 
     @abstractmethod
@@ -124,9 +124,9 @@ class HoldingStream(ABC, Generic[_R, _T]):
                     is_ours = await self.is_ours(self._woken[0])  # not removed yet: the worker may stop meanwhile
                     message = self._woken.popleft()
                     if is_ours:
-                        yield self.handed_on(message, waited=True)
+                        yield self.to_framework(message, waited=True)
                 elif (raw := self._take_arrived()) is not None:
-                    yield self.handed_on(self.received(raw), waited=False)
+                    yield self.to_framework(self.received(raw), waited=False)
                 else:
                     self._fetch()
                     await self._wait_for_ring()
@@ -263,8 +263,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
                 await self.send_back(message)
                 break
             except Exception as error:
-                if self.comes_again(message) or asyncio.get_running_loop().time() > until:
-                    lost = "the broker redelivers it later" if self.comes_again(message) else "it is lost"
+                if self.is_redelivered(message) or asyncio.get_running_loop().time() > until:
+                    lost = "the broker redelivers it later" if self.is_redelivered(message) else "it is lost"
                     self._log.error("A message that waited could not be put back, and %s: %r", lost, error)
                     break
                 if not self._is_away:

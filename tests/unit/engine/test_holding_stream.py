@@ -48,13 +48,13 @@ class _Stream(HoldingStream[str, str]):
     def received(self, raw: str) -> str:
         return raw
 
-    def handed_on(self, message: str, *, waited: bool) -> str:
+    def to_framework(self, message: str, *, waited: bool) -> str:
         return message.upper() if waited else message
 
     async def is_ours(self, message: str) -> bool:
         return message not in self.others
 
-    def comes_again(self, message: str) -> bool:
+    def is_redelivered(self, message: str) -> bool:
         return not self.forgets
 
     async def send_back(self, message: str) -> None:
