@@ -1,4 +1,4 @@
-"""The page on 429s shows every dialect that is read."""
+"""The page on response headers shows every dialect that is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from throttlekit._engine.response_headers import DIALECTS
 
 def test_the_page_has_the_table_of_dialects() -> None:
     """Row for row, in the order in which they are believed."""
-    page = (ROOT / "docs" / "limit-429.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to-headers.md").read_text("utf-8")
     table = page.split("| dialect | example | described in |\n|---|---|---|\n")[1].split("\n\n")[0]
     rows = [f"| {each.name} | {each.says} | [{each.source}]({each.url}) |" for each in DIALECTS]
     assert table.splitlines() == rows
