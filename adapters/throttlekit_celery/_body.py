@@ -72,6 +72,8 @@ def catch_rate_limited(task: Any) -> None:
 
     @functools.wraps(body)
     def run(*args: Any, **kwargs: Any) -> Any:
+        if LISTENER in task.request.__dict__:
+            current().start()
         while True:
             try:
                 return body(*args, **kwargs)
@@ -113,7 +115,8 @@ class Bodies:
             job = job_of(task, request, queue=receipt["queue"])
             request.__dict__[LISTENER] = partial(self._rate_limited, task, job)
             if receipt["charged"]:
-                begin_from_receipt(self._throttling.limiter, receipt, job)
+                # It starts in `run`: tracing may open the task's span in a later receiver of this signal.
+                begin_from_receipt(self._throttling.limiter, receipt, job, starts=False)
 
     def on_postrun(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
         """Celery's signal `task_postrun`. Celery drops the request right after it, with its listener."""

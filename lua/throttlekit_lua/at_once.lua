@@ -12,7 +12,7 @@
 
   Returns  "reason claim now_us retry_us;units full_us ...;kept;looks;waited;wakes"; claim: the binding one, from 0
            reason: 0 allowed, 1 exhausted, 2 in line, 3 queue full, 4 paused
-           kept: of a denied job "claim epoch"; of a granted job that waited, for each claim its position and "+" if it
+           kept: of a denied job "claim epoch ahead"; of a granted job that waited, for each claim its position and "+" if it
            had a turn or "-" if not, or only "-" if it had no position; otherwise empty. looks: "claim delay" each
            waited: "duration denials claim", with "-" for no known claim, or empty. wakes: "claim delay" each; then ids
 ]]

@@ -59,7 +59,8 @@ local function is_full(c)
   return jobs >= c.queue
 end
 
--- Returns the reason, the number of the binding claim, and an estimate of when the request passes.
+-- Returns the reason, the number of the binding claim, an estimate of when the request passes, and how many jobs of the
+-- binding claim's list it counts as ahead.
 local function verdict()
   local binding, retry, waits = nil, now, false
   for i, c in ipairs(claims) do
@@ -70,21 +71,22 @@ local function verdict()
       if not than or paused and not was_paused or paused == was_paused and c.passes > than.passes then binding = i end
     end
   end
-  if not binding then return 0, 1, retry end
+  if not binding then return 0, 1, retry, 0 end
   local c = claims[binding]
   local list = c.line
+  local jobs = 0
   retry = c.passes
   if not c.turn then
-    local jobs = c.entry and rank_of(list, c.entry.place) or waiting(list)
+    jobs = c.entry and rank_of(list, c.entry.place) or waiting(list)
     retry = max(retry, ready(c, units_out(list) + jobs * c.cost))
   end
   if not waits and waited_denials == 0 and caller ~= 'again' then
     for i, each in ipairs(claims) do
-      if is_full(each) then return 3, i, retry end
+      if is_full(each) then return 3, i, retry, jobs end
     end
   end
-  if list.paused > now then return 4, binding, retry end
-  return ready(c, 0) > now and 1 or 2, binding, retry
+  if list.paused > now then return 4, binding, retry, jobs end
+  return ready(c, 0) > now and 1 or 2, binding, retry, jobs
 end
 
 local function grant(c, begins)
@@ -197,7 +199,7 @@ end
 local before = not waited and not paused and not nobody_waits and answer_before()
 if before then return before end
 for _, c in ipairs(claims) do look(c) end
-local reason, binding, retry = verdict()
+local reason, binding, retry, ahead = verdict()
 if caller == 'peek' then
   for _, c in ipairs(claims) do rewrite_if_stale(c, true) end
   return answer(reason, binding, retry, '', '', '') .. ';'
@@ -216,7 +218,7 @@ elseif reason ~= 3 and job ~= '' then
     for _, c in ipairs(claims) do retry = max(retry, comes(c)) end
     keep_if_over(claims[binding], retry)
   end
-  kept = whole(binding - 1) .. ' ' .. claims[binding].line.epoch
+  kept = concat({whole(binding - 1), claims[binding].line.epoch, whole(ahead)}, ' ')
 else
   for _, c in ipairs(claims) do rewrite_if_stale(c) end
   if reason ~= 3 then retry = spread(claims[binding], retry) end

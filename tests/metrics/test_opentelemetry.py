@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit.adapter import running
 from throttlekit.hookspecs import SlotLost, StoreFailed
 from throttlekit.metrics._tally import MAX_KEPT
 from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
@@ -139,18 +140,20 @@ def test_a_deferral_is_an_event_of_the_current_span(site: Site) -> None:
     exporter = InMemorySpanExporter()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
-    site.limiter.acquire(LIMIT, job=JOB)
-    site.limiter.acquire(LIMIT, job=JOB)
-    with tracers.get_tracer("test").start_as_current_span("job"):
-        site.limiter.acquire(LIMIT, job=JOB)
+    for number in range(4):
+        with tracers.get_tracer("test").start_as_current_span("job"):
+            site.limiter.acquire(LIMIT, job=Job(id=str(number), kwargs=JOB.kwargs))
     tracers.shutdown()
-    (span,) = exporter.get_finished_spans()
-    (event,) = span.events
-    attributes = dict(event.attributes or {})
-    assert event.name == "throttlekit.deferred"
-    assert (attributes["throttlekit.limit"], attributes["throttlekit.reason"]) == ("partner", "exhausted")
-    names = {name.removeprefix("throttlekit.") for name in attributes}
-    assert names == {"limit", "reason", "delay", "deferrals", "waited"}
+    admitted, *denied = exporter.get_finished_spans()
+    assert not admitted.events
+    events = [event for span in denied for event in span.events]
+    assert [event.name for event in events] == ["throttlekit.deferred"] * 3
+    for position, event in enumerate(events):
+        attributes = {name.removeprefix("throttlekit."): value for name, value in (event.attributes or {}).items()}
+        assert position / 10 < attributes.pop("delay") <= (position + 1) / 10
+        assert attributes == {
+            "limit": "partner", "reason": "exhausted", "position": position, "deferrals": 1, "waited": 0.0
+        }  # fmt: skip
 
 
 def test_the_span_of_a_job_says_how_long_it_has_waited(site: Site) -> None:
@@ -163,7 +166,10 @@ def test_the_span_of_a_job_says_how_long_it_has_waited(site: Site) -> None:
     site.clock.advance(2.5)
     for name, job in (("waited", WAITING), ("at once", Job(id="2", kwargs={"account": "other"}))):
         with tracers.get_tracer("test").start_as_current_span(name):
-            assert site.limiter.acquire(LIMIT, job=job).allowed
+            decision = site.limiter.acquire(LIMIT, job=job)
+            assert decision.allowed
+            with running(site.limiter, decision, job):
+                pass
     tracers.shutdown()
     waited, at_once = exporter.get_finished_spans()
     attributes = dict(waited.attributes or {})

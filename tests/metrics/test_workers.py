@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.request import urlopen
 
 import pytest
@@ -57,6 +59,108 @@ def serve_metrics(**_):
 def call():
     pass
 """
+
+_SPANS = """
+import json
+import os
+
+import redis
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+
+class ToRedis(SpanExporter):
+    def export(self, spans):
+        with redis.Redis.from_url(os.environ["TK_STORE"]) as client:
+            client.rpush("spans", *(json.dumps(dict(span.attributes)) for span in spans))
+        return SpanExportResult.SUCCESS
+
+
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ToRedis()))
+tracer = provider.get_tracer("jobs")
+"""
+
+_TRACED_RQ = """
+import os
+
+from rq.job import Job
+from spans import tracer
+from throttlekit import Limiter
+from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
+from throttlekit_rq import configure
+
+configure(Limiter(os.environ["TK_STORE"], plugins=[OpenTelemetryMetrics()]))
+perform = Job.perform
+
+
+def traced(job):
+    with tracer.start_as_current_span("job"):
+        return perform(job)
+
+
+Job.perform = traced
+"""
+
+_TRACED_CELERY = """
+import os
+
+from celery import Celery
+from celery.signals import task_postrun, task_prerun
+from spans import tracer
+from throttlekit import Limiter, TokenBucket
+from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
+from throttlekit_celery import install
+
+app = Celery("traced", broker=os.environ["TK_STORE"], broker_connection_retry_on_startup=True)
+install(app, Limiter(os.environ["TK_STORE"], plugins=[OpenTelemetryMetrics()]))
+
+
+@task_prerun.connect
+def open_span(task=None, **_):
+    task.request.span = tracer.start_as_current_span("job")
+    task.request.span.__enter__()
+
+
+@task_postrun.connect
+def close_span(task=None, **_):
+    task.request.span.__exit__(None, None, None)
+
+
+@app.task(name="call", throttle=[TokenBucket("slow", "5/s", burst=1)])
+def call():
+    pass
+"""
+
+
+@pytest.mark.parametrize("framework", ["celery", "rq"])
+def test_the_span_of_a_job_has_its_wait(redis_url: str, tmp_path: Path, framework: str) -> None:
+    """The worker decides before the job has a span. The attributes are set as its body starts, in another process."""
+    (tmp_path / "spans.py").write_text(_SPANS)
+    environment = {"TK_STORE": redis_url, "C_FORCE_ROOT": "1", "PYTHONPATH": _path(tmp_path)}
+    with redis.Redis.from_url(redis_url) as connection, contextlib.closing(Limiter(redis_url)) as limiter:
+        if framework == "celery":
+            (tmp_path / "traced_celery.py").write_text(_TRACED_CELERY)
+            app = Celery("tests", broker=redis_url, set_as_current=False)
+            for _ in range(4):
+                app.send_task("call")
+            app.close()
+            options = ["--pool", "prefork", "--concurrency", "2", "--without-gossip", "--without-mingle"]
+            worker = [sys.executable, "-m", "celery", "-A", "traced_celery", "worker", *options]
+        else:
+            (tmp_path / "traced_rq.py").write_text(_TRACED_RQ)
+            queue = ThrottledQueue("default", connection=connection, limiter=limiter)
+            for _ in range(4):
+                queue.enqueue("time.sleep", 0, throttle=[TokenBucket("slow", "5/s", burst=1)])
+            worker = rq_worker(redis_url, "default", kind="throttlekit_rq.ThrottledWorker", options=["-c", "traced_rq"])
+        with Fleet([worker], environment):
+            wait_until(lambda: connection.llen("spans") == 4, description="all have ended", timeout=30)
+        first, *waited = [json.loads(each) for each in cast("list[bytes]", connection.lrange("spans", 0, -1))]
+    assert first == {}
+    for each in waited:
+        assert each.pop("throttlekit.waited") > 0.05
+        assert each.pop("throttlekit.deferrals") >= 1
+        assert each == {"throttlekit.limit": "slow"}
 
 
 def test_celery_serves_from_the_main_process(redis_url: str, tmp_path: Path) -> None:

@@ -87,10 +87,12 @@ class Kept(NamedTuple):
     Attributes:
         claim: The number of the claim on whose list it waits.
         epoch: The epoch of that list.
+        position: How many jobs of that list the retry time counts as ahead of it.
     """
 
     claim: int
     epoch: str
+    position: int = 0
 
 
 class Position(NamedTuple):

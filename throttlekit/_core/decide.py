@@ -119,7 +119,7 @@ def decide(
             if _waits_for_late(each, now_us):
                 each.waitlist.wake(_rules(each, now_us), now_us, _ring_of(i, requester, bell, own))
                 looks[i] = _look(claims[i], states[i], now_us, requester, early_us)
-    reason, binding, retry_us = _verdict(looks, now_us, requester.caller, waited)
+    reason, binding, retry_us, ahead = _verdict(looks, now_us, requester.caller, waited)
     if requester.caller is Caller.PEEK:
         kept_as = [
             state._replace(taken=claim.algorithm.read(state.taken, now_us)[0])
@@ -133,7 +133,8 @@ def decide(
         looks = [_grant(each, now_us, retry_us) for each in looks]
     elif reason is not Reason.FULL and requester.job:
         waited = Waited(waited.for_us, waited.denials + 1, binding)
-        kept = _deny(looks, binding, now_us, requester._replace(waited_us=waited.for_us, denials=waited.denials), epoch)
+        by = requester._replace(waited_us=waited.for_us, denials=waited.denials)
+        kept = Kept(binding, _deny(looks, binding, now_us, by, epoch), ahead)
         if lateness_us(requester.owner):
             retry_us = max(_comes_us(each, requester, now_us, early_us) for each in looks)
             _keep_if_over(looks[binding], requester, now_us, retry_us)
@@ -250,14 +251,17 @@ def _look(claim: StoreClaim, state: Stored, now_us: int, requester: Requester, e
     return _Found(claim, known, taken, waitlist, entry, turn, ready, passes_us, until_us, first, pace)
 
 
-def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waited) -> tuple[Reason, int, int]:
-    """Return the reason, the number of the binding claim, and an estimate of when the request passes."""
+def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waited) -> tuple[Reason, int, int, int]:
+    """
+    Return the reason, the number of the binding claim, an estimate of when the request passes, and how many jobs of the
+    binding claim's list that estimate counts as ahead.
+    """
     denies = [i for i, each in enumerate(looks) if each.passes_us > each.until_us or not each.first]
     if not denies:
-        return Reason.ALLOWED, 0, max(now_us, *(each.passes_us for each in looks))
+        return Reason.ALLOWED, 0, max(now_us, *(each.passes_us for each in looks)), 0
     binding = max(denies, key=lambda i: (looks[i].waitlist.pause.until_us > now_us, looks[i].passes_us, -i))
     found = looks[binding]
-    retry_us = found.passes_us
+    retry_us, jobs = found.passes_us, 0
     if not found.turn:
         waitlist, entry = found.waitlist, found.entry
         jobs = waitlist.waiting if entry is None else waitlist.rank_of(entry.place, now_us)
@@ -268,10 +272,10 @@ def _verdict(looks: Sequence[_Found], now_us: int, caller: Caller, waited: Waite
             most = each.claim.max_queue
             holds = not each.claim.algorithm.size or each.claim.algorithm.holds(each.taken, now_us)
             if not holds and most is not None and _jobs_on(each.waitlist, now_us) >= most:
-                return Reason.FULL, i, retry_us
+                return Reason.FULL, i, retry_us, jobs
     if found.waitlist.pause.until_us > now_us:
-        return Reason.PAUSED, binding, retry_us
-    return Reason.EXHAUSTED if found.ready(0) > now_us else Reason.IN_LINE, binding, retry_us
+        return Reason.PAUSED, binding, retry_us, jobs
+    return Reason.EXHAUSTED if found.ready(0) > now_us else Reason.IN_LINE, binding, retry_us, jobs
 
 
 def _grant(found: _Found, now_us: int, begins_us: int) -> _Found:
@@ -295,8 +299,10 @@ def _waited(looks: Sequence[_Found], now_us: int, requester: Requester) -> Waite
     return Waited(for_us, denials, next((i for i, entry in entries if entry.state is not State.KEPT), None))
 
 
-def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Requester, epoch: str) -> Kept:
-    """Give the job a position on each list. It waits on the list of the claim *binding*."""
+def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Requester, epoch: str) -> str:
+    """
+    Give the job a position on each list. It waits on the list of the claim *binding*, whose epoch is returned.
+    """
     bound = looks[binding]
     for i, each in enumerate(looks):
         if i == binding or not each.claim.algorithm.size:
@@ -309,7 +315,7 @@ def _deny(looks: Sequence[_Found], binding: int, now_us: int, requester: Request
     entry, waitlist = _position(bound, now_us, requester, epoch), bound.waitlist
     until_us = None if requester.max_wait_us is None else now_us + requester.max_wait_us + lateness_us(requester.owner)
     waitlist.enter(entry, requester.owner, until_us)
-    return Kept(binding, waitlist.epoch)
+    return waitlist.epoch
 
 
 def _in_us(at_us: int, now_us: int) -> int:

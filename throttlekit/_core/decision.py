@@ -63,6 +63,10 @@ class Decision:
         charged: For an allowed decision, each limit with its charged units, for `Limiter.settle` and `Limiter.release`.
             While the store is unavailable, the units are those of this process's shares. A limit that fails open
             charges nothing, so settling it has no effect.
+        position: For a job that waits, how many jobs are ahead of it on the waitlist of the binding limit. With shares
+            or priorities, a first denial counts every job of that waitlist. None: the job does not wait.
+        waited: The time since the job's first denial, by the store's clock; 0 if it was not denied.
+        deferrals: How often the job was denied, including this time.
     """
 
     allowed: bool
@@ -75,6 +79,9 @@ class Decision:
     reset_after: float
     reason: DecisionReason
     charged: tuple[Charged, ...] = ()
+    position: int | None = None
+    waited: float = 0.0
+    deferrals: int = 0
 
     @property
     def final(self) -> bool:
@@ -128,19 +135,24 @@ class _Draft:
 
     def __init__(
         self, allowed: bool, limit: Limit, key: str, cost: int, remaining: int, retry_after: float, delay: float,
-        reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...],
+        reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...], position: int | None, waited: float,
+        deferrals: int,
     ) -> None:  # fmt: skip
         self.allowed, self.limit, self.key, self.cost, self.remaining = allowed, limit, key, cost, remaining
         self.retry_after, self.delay, self.reset_after, self.reason = retry_after, delay, reset_after, reason
-        self.charged = charged
+        self.charged, self.position, self.waited, self.deferrals = charged, position, waited, deferrals
 
 
 def decision_of(
     allowed: bool, limit: Limit, key: str, cost: int, remaining: int, retry_after: float, delay: float,
-    reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...],
+    reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...], position: int | None = None,
+    waited: float = 0.0, deferrals: int = 0,
 ) -> Decision:  # fmt: skip
     """Return a `Decision` with these attributes, like its constructor, but faster."""
-    made: Any = _Draft(allowed, limit, key, cost, remaining, retry_after, delay, reset_after, reason, charged)
+    made: Any = _Draft(
+        allowed, limit, key, cost, remaining, retry_after, delay, reset_after, reason, charged, position, waited,
+        deferrals,
+    )  # fmt: skip
     made.__class__ = Decision
     return made  # type: ignore[no-any-return]
 

@@ -92,7 +92,7 @@ class Delivery:
         delay = min(delay, self.longest, self.max_wait - waited)
         return decision_of(
             False, decision.limit, decision.key, decision.cost, decision.remaining, decision.retry_after, delay,
-            decision.reset_after, decision.reason, (),
+            decision.reset_after, decision.reason, (), decision.position, decision.waited, decision.deferrals,
         )  # fmt: skip
 
     def _lives_us(self) -> int | None:

@@ -325,8 +325,8 @@ def build_request(call: Call, claims: Sequence[Claim], waited: Waited = NOT_WAIT
     return Request(store_claims, requester)
 
 
-def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:
-    """Build the decision on *claims* from the store's *answer*."""
+def decision_from(answer: Answer, claims: Sequence[Claim], waited: Waited = NOT_WAITED) -> Decision:
+    """Build the decision on *claims* from the store's *answer*, for a job that has *waited*."""
     reason, binding, now_us = answer.reason, answer.claim, answer.now_us
     asked_us = answer.asked_us or (now_us,) * len(claims)
     allowed = reason is Reason.ALLOWED
@@ -352,4 +352,7 @@ def decision_from(answer: Answer, claims: Sequence[Claim]) -> Decision:
         max(0, use.full_us - at_us) / 1_000_000,
         "allowed" if allowed else reason.value,
         charged,
+        None if answer.kept is None else answer.kept.position,
+        waited.for_us / 1_000_000,
+        waited.denials,
     )

@@ -139,9 +139,9 @@ class Pipeline:
         Turn *answer* into the decision for the caller: count it for the fleet, let a denied job wait, or end its
         waiting, and emit the events.
         """
-        call, decision = attempt.call, decision_from(answer, attempt.claims)
-        job, waits = call.waiting, call.delivery.waits
+        job, waits = attempt.call.waiting, attempt.call.delivery.waits
         waited = NOT_WAITED if job is None else _waited_of(attempt.request.requester.job, waits, answer)
+        decision = decision_from(answer, attempt.claims, waited)
         if self._count is not None:
             self._count(decision, attempt.claims, answer, waited, job)
         if waits is not None:
@@ -236,6 +236,8 @@ class Pipeline:
             waited = waits.waker.waited_of(id)._replace(for_us=0)
         chosen = self.events.failure_policy(error, attempt.claims, job)
         outcome, decision = decide_without_store(error, attempt.claims, self._stores.in_process, chosen)
+        if waited.denials:
+            decision = replace(decision, deferrals=waited.denials)
         if waiting is not None and not decision.allowed:
             # A job that this process's own share denies returns when the share has room.
             delay = self._outage_delays.choose_delay(decision.delay) if outcome == "closed" else decision.delay

@@ -102,11 +102,16 @@ class Running:
         if self.lost:
             raise LeaseLost("this job's slot of a concurrency limit is lost: its lease could not be renewed in time")
 
-    def begin(self) -> None:
-        """For adapters: the body begins. Its leases are renewed until `end`."""
+    def begin(self, *, starts: bool = True) -> None:
+        """For adapters: renew the leases until `end`, and, if the body *starts* now, emit that event."""
         if self._read is None:  # a decision that is read later holds no leases
             self.keep()
-        if self._limiter is not None and self._limiter.events.bodies:
+        if starts:
+            self.start()
+
+    def start(self) -> None:
+        """For adapters: the body starts now. Emits the event, once."""
+        if self._limiter is not None and self._limiter.events.bodies and not self._started_at:
             self._started_at = time.monotonic()
             if self._job is not None and (decision := self._decision_for_events()) is not None:
                 self._limiter.events.emit_started(self._job, decision)
@@ -115,7 +120,7 @@ class Running:
         """For adapters: the body has ended, with *error* if it raised one."""
         self.release()
         limiter, job = self._limiter, self._job
-        if limiter is None or job is None or not limiter.events.bodies:
+        if limiter is None or job is None or not limiter.events.bodies or not self._started_at:
             return
         if (decision := self._decision_for_events()) is not None:
             limiter.events.emit_finished(job, decision, _outcome(error), time.monotonic() - self._started_at)

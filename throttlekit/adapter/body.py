@@ -33,19 +33,24 @@ def begin(limiter: Limiter, decision: Decision, job: Job | None = None) -> None:
     running.begin()
 
 
-def begin_from_receipt(limiter: Limiter, receipt: Mapping[str, Any], job: Job | None = None) -> None:
+def begin_from_receipt(
+    limiter: Limiter, receipt: Mapping[str, Any], job: Job | None = None, *, starts: bool = True
+) -> None:
     """
     Like `begin`, for a decision of another process, which wrote the *receipt*.
+
+    Args:
+        starts: Whether the body starts now. If not, the adapter calls `current().start()` when it does.
 
     Raises:
         ConfigurationError: *receipt* has slots and is not valid. One without slots is only read when it is used.
     """
     if any(each.get("holder") for each in receipt["charged"]):
-        begin(limiter, decision_from_receipt(receipt), job)
+        running = Running(limiter, decision_from_receipt(receipt), job=job)
     else:
         running = Running(limiter, job=job, read=partial(decision_from_receipt, receipt))
-        RUNNING.set(running)
-        running.begin()
+    RUNNING.set(running)
+    running.begin(starts=starts)
 
 
 def end(error: BaseException | None = None) -> None:
@@ -109,7 +114,8 @@ def receipt(decision: Decision) -> dict[str, Any]:
         }
         for each in decision.charged
     ]
-    return {"charged": charged}
+    waited = {"waited": decision.waited, "deferrals": decision.deferrals} if decision.deferrals else {}
+    return {"charged": charged, **waited}
 
 
 def _text_of(limit: Limit) -> str:
@@ -134,9 +140,10 @@ def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
         first = charged[0]
         return Decision(
             allowed=True, limit=first.limit, key="", cost=first.cost, remaining=0, retry_after=0.0, delay=0.0,
-            reset_after=0.0, reason="allowed", charged=charged,
+            reset_after=0.0, reason="allowed", charged=charged, waited=float(receipt.get("waited", 0.0)),
+            deferrals=int(receipt.get("deferrals", 0)),
         )  # fmt: skip
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigurationError(f"a job's receipt is not one that throttlekit wrote: {safe_repr(error)}") from None
 
 

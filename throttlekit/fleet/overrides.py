@@ -148,11 +148,12 @@ class Overrides:
         else:
             lasted = (now_us - rule.since_us) / 1_000_000
             retry = delay = min(_LATEST, max(_SOONEST, lasted / 2)) * random.uniform(0.5, 1)
+        waited = waited._replace(denials=max(1, waited.denials))
         decision = Decision(
-            allowed=False, limit=claim.limit, key=claim.key, cost=claim.cost,
-            remaining=0, retry_after=retry, delay=delay, reset_after=0.0, reason="paused",
+            allowed=False, limit=claim.limit, key=claim.key, cost=claim.cost, remaining=0, retry_after=retry,
+            delay=delay, reset_after=0.0, reason="paused", waited=waited.for_us / 1_000_000, deferrals=waited.denials,
         )  # fmt: skip
-        return decision, waited._replace(denials=max(1, waited.denials))
+        return decision, waited
 
     def _in_force(self, declared: Limit, job: Job | None) -> Limit:
         now_us = self._follower.now_us()

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.decision import Decision
 from throttlekit.errors import ConfigurationError
-from throttlekit.hookspecs import Deferred, StoreFailed, hookimpl
+from throttlekit.hookspecs import Deferred, Started, StoreFailed, hookimpl
 from throttlekit.metrics._tally import (
     DECISIONS_PER_SAMPLE,
     DEFERRAL_BUCKETS,
@@ -36,8 +37,8 @@ _Numbers = Iterator[tuple[float, dict[str, str]]]
 class OpenTelemetryMetrics(CountingPlugin):
     """
     A plugin that records the metrics of docs/metrics.md in instruments of OpenTelemetry. If the current span is
-    recorded, it also adds an event for each deferral, and sets attributes when a job is admitted after a wait. It needs
-    only the API: your SDK exports the numbers.
+    recorded, it also adds an event for each deferral, and sets attributes when the body of a job begins that has
+    waited. It needs only the API: your SDK exports the numbers.
 
     Keys never become attributes.
 
@@ -75,27 +76,22 @@ class OpenTelemetryMetrics(CountingPlugin):
             "throttlekit.store.errors", "{call}", "Calls that were decided without the store."
         )
 
-    def observe(self, line: Tally | None, seconds: float, deferrals: int) -> None:
-        super().observe(line, seconds, deferrals)
-        if line is not None and (span := self._span()).is_recording():
-            span.set_attributes({
-                **{f"throttlekit.{name}": value for name, value in _labels(line.name, line.tier).items()},
-                "throttlekit.waited": seconds, "throttlekit.deferrals": deferrals,
-            })  # fmt: skip
+    @hookimpl
+    def throttlekit_started(self, event: Started) -> None:
+        if event.decision.deferrals and (span := self._span()).is_recording():
+            span.set_attributes(_wait(event.decision))
 
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:
-        span = self._span()
+        span, decision = self._span(), event.decision
         if span.is_recording():
-            decision = event.decision
-            attributes: dict[str, str | float] = {
-                **_labels(decision.limit.name, decision.limit.of_tier),
-                "reason": decision.reason.replace(" ", "_"),
-                "delay": decision.delay,
-                "deferrals": event.deferrals,
-                "waited": event.waited,
-            }
-            span.add_event("throttlekit.deferred", {f"throttlekit.{name}": value for name, value in attributes.items()})
+            attributes = {
+                **_wait(decision), "throttlekit.reason": decision.reason.replace(" ", "_"),
+                "throttlekit.delay": decision.delay,
+            }  # fmt: skip
+            if decision.position is not None:
+                attributes["throttlekit.position"] = decision.position
+            span.add_event("throttlekit.deferred", attributes)
 
     @hookimpl
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
@@ -138,6 +134,15 @@ class OpenTelemetryMetrics(CountingPlugin):
 
 def _labels(limit: str, tier: str | None) -> dict[str, str]:
     return {"limit": limit, "tier": tier} if tier else {"limit": limit}
+
+
+def _wait(decision: Decision) -> dict[str, str | float]:
+    """How long a job has waited, as attributes of a span or of an event."""
+    labels = _labels(decision.limit.name, decision.limit.of_tier)
+    return {
+        **{f"throttlekit.{name}": value for name, value in labels.items()},
+        "throttlekit.waited": decision.waited, "throttlekit.deferrals": decision.deferrals,
+    }  # fmt: skip
 
 
 def _decisions(tally: Tally) -> _Numbers:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from throttlekit._core.algorithm import Use
-from throttlekit._core.answer import Answer, Caller, Kept, Position, Reason, Requester, Waited
+from throttlekit._core.answer import Answer, Caller, Position, Reason, Requester, Waited
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decide import bears_early, scarcity
 from throttlekit._core.late import EARLY_US, LATE_EARLY_US
@@ -158,7 +158,7 @@ def _merge(answered: Sequence[_Answered], binding: _Answered, number: int, retur
         answer.now_us,
         answer.now_us + delay_us,
         tuple(uses),
-        None if kept is None else Kept(part.claims[kept.claim], kept.epoch),
+        None if kept is None else kept._replace(claim=part.claims[kept.claim]),
         tuple((of.claims[i], wake) for of, each in answered for i, wake in each.wakes),
         tuple((of.claims[i], in_us) for of, each in answered for i, in_us in each.looks),
         tuple(positions) if answer.reason is Reason.ALLOWED and any(positions) else (),

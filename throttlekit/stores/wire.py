@@ -266,8 +266,8 @@ def bell_of(message: bytes) -> tuple[str, list[Wake]]:
 def _kept(words: list[bytes]) -> Kept | None:
     if not words:
         return None
-    claim, epoch = words
-    return Kept(int(claim), epoch.decode("ascii"))
+    claim, epoch, position = words
+    return Kept(int(claim), epoch.decode("ascii"), int(position))
 
 
 def _waited(words: list[bytes]) -> Waited | None:

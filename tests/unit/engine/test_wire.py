@@ -6,7 +6,7 @@ import pytest
 from redis.connection import Connection
 
 from throttlekit import Concurrency, FixedWindow, TokenBucket
-from throttlekit._core.answer import WITHOUT_JOB, Caller, Reason, Requester, Waited
+from throttlekit._core.answer import WITHOUT_JOB, Caller, Kept, Reason, Requester, Waited
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import granted_name
 from throttlekit._core.waitlist import Wake
@@ -70,10 +70,9 @@ def test_a_grant_at_once() -> None:
 
 def test_a_denial_of_a_job() -> None:
     """The binding claim, where the job waits and has waited, the wakes of its owner, and who is to look when."""
-    answer = answer_of([b"2 1 10 30;3 4 5 6;1 ab;0 250000;7 2 1;0 5", "id ü".encode()])
+    answer = answer_of([b"2 1 10 30;3 4 5 6;1 ab 12;0 250000;7 2 1;0 5", "id ü".encode()])
     assert (answer.reason, answer.claim, answer.now_us, answer.retry_us) == (Reason.IN_LINE, 1, 10, 30)
-    assert answer.kept is not None
-    assert (answer.kept.claim, answer.kept.epoch) == (1, "ab")
+    assert answer.kept == Kept(1, "ab", 12)
     assert (answer.wakes, answer.looks) == (((0, Wake("id ü", 5)),), ((0, 250000),))
     assert answer.waited == Waited(7, 2, 1)
 
