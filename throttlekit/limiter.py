@@ -331,7 +331,7 @@ class Limiter(Wired):
 
         A response can only make a limit slower. Until the reset in its headers, the units that it reports as remaining
         pass, evenly paced, and never more than *limit* itself admits. After the reset it has no effect. A 429 or 503
-        with Retry-After lets no unit pass until then. docs/limit-429.md lists the headers that are read.
+        with Retry-After lets no unit pass until then. docs/how-to-headers.md lists the headers that are read.
 
         No response raises an error, not even one with the status 429: raise `RateLimited.from_response` for that. If
         the store does not answer, the response is not applied, and that is logged.

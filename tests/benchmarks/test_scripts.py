@@ -50,7 +50,7 @@ def test_it_prints_rows_and_promises(command: Sequence[str], rows: Sequence[str]
     ("command", "rows"),
     [
         (["top_cost.py", "--keys", "1000"], ["(as it is) |", "--filter tenant |"]),
-        (["web_cost.py"], ["all limits |", "one limit |", "a page of its keys |"]),
+        (["web_cost.py"], ["Limits, sorted by longest waits |", "One limit |", "One limit: a page of all keys |"]),
     ],
     ids=lambda value: value[0].removesuffix(".py"),
 )

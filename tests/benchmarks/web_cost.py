@@ -90,15 +90,15 @@ def main() -> int:
             site = Site(store, token=None, show_keys=True)
             first = json.loads(site.handle(Request(path="/api/keys", query=f"id={id}")).body)
             views = {
-                "all limits": "/api/limits?order=wait",
-                "all limits, the fullest first": "/api/limits?order=use",
-                "one limit": f"/api/limit?id={id}",
-                "a page of its keys": f"/api/keys?id={id}&cursor={first['cursor']}",
-                "a request of a search that finds nothing": f"/api/keys?id={id}&search=nothing",
-                "why a job waits": "/api/job?id=job-11",
-                "rules and history": "/api/changes",
+                "Limits, sorted by longest waits": "/api/limits?order=wait",
+                "Limits, sorted by fullest": "/api/limits?order=use",
+                "One limit": f"/api/limit?id={id}",
+                "One limit: a page of all keys": f"/api/keys?id={id}&cursor={first['cursor']}",
+                "One limit: one request of a key search that finds nothing": f"/api/keys?id={id}&search=nothing",
+                "Job": "/api/job?id=job-11",
+                "Rules and history": "/api/changes",
             }
-            print(f"{keys:,} keys, {len(limits) + 2} limits.\n\n| view | commands | store's time, ms |\n|---|---|---|")
+            print(f"{keys:,} keys, {len(limits) + 2} limits.\n\n| view | commands | store's time (ms) |\n|---|---|---|")
             most = 0.0
             for name, path in views.items():
                 served(client, store, site, path)  # its scripts are loaded
