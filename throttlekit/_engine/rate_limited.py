@@ -74,7 +74,7 @@ class RateLimited(ThrottleError):
         """
         Read when to retry from a response of requests, httpx, aiohttp or urllib, or any object with `.headers`.
 
-        Retry-After counts first, then the resets of the other dialects that docs/how-to-headers.md lists, in their order.
+        Retry-After counts first, then the resets of the dialects that docs/how-to-headers.md lists, in their order.
         Dates are read relative to the response's own Date, so a wrong local clock does no harm. A value that cannot be
         read, is negative or is in the past is ignored. Without a response, such as None, *default* is used.
 

@@ -1,5 +1,5 @@
 """
-Read the limits of the service downstream from response headers: the table of dialects, which docs/how-to-headers.md shows.
+Read the limits of a partner from response headers, in the dialects that docs/how-to-headers.md lists.
 
 Pure: the time is an argument, and no header raises an error. A value that is unreadable, negative or in the past is
 ignored. If a header is sent twice, the stricter value counts.
