@@ -160,7 +160,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("units_out(list) + jobs * c.cost))", "units_out(list)))"),
         ("jobs * c.cost))", "jobs))"),
         ("ready_after(c, n, max(now, c.line.paused))", "ready_after(c, n, now)"),
-        ("  if not c.turn then\n    local jobs", "  if true then\n    local jobs"),
+        ("  if not c.turn then\n    jobs = c.entry", "  if true then\n    jobs = c.entry"),
         ("keep(c.line, position(c), owner,", "keep(c.line, position(c), position(c).owner,"),
         ("if reason == 0 and waited and attempt ~= '' then", "if reason == 0 and attempt ~= '' then"),
         ("if reason == 0 and waited and attempt ~= '' then", "if waited and attempt ~= '' then"),
