@@ -93,9 +93,6 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
             held; of a bucket for how many µs it had been full, and lost what came, before a job that waited took of
             it, else 0. None for a limit that was not decided. Empty if no request was sent to the store, or it
             gave no answer.
-        deferrals: How often the job has been denied by now, this time included.
-        waited: Seconds since its first denial, by the store's clock. 0.0 if there was none, and while the store does
-            not answer.
         waited_for: The name of the limit on whose waitlist the job waits, or waited last; "" if it never waited.
         due: Seconds until the job's turn: `decision.delay` is that, as far as the framework carries it.
         took: Seconds until the store answered or the request failed. None if no request was sent.
@@ -105,8 +102,6 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
     decision: Decision
     limits: tuple[Limit, ...]
     uses: tuple[Use | None, ...]
-    deferrals: int
-    waited: float
     waited_for: str
     due: float
     took: float | None
@@ -114,17 +109,15 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
 
 class Deferred(NamedTuple):
     """
-    A job was denied, and its framework delivers it again later.
+    A job was denied, and waits.
 
     Attributes:
-        deferrals: How often this job has been denied by now, this time included.
-        waited: Seconds since its first denial, by the store's clock.
+        job: The job.
+        decision: The denial, with the job's position, its deferrals, and the time that it has waited.
     """
 
     job: Job
     decision: Decision
-    deferrals: int
-    waited: float
 
 
 class Started(NamedTuple):

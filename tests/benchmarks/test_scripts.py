@@ -34,7 +34,9 @@ _ONE_DECISION = ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]
             ["backlog.py", "--only", "dramatiq"], ["dramatiq, 40", "dramatiq, 400"], marks=pytest.mark.workers
         ),
         pytest.param(["campaign.py"], ["1.25"], marks=pytest.mark.workers),
-        pytest.param(["waiting_jobs.py", "--workers", "Dramatiq, Redis"], ["Dramatiq, Redis"], marks=pytest.mark.workers),
+        pytest.param(
+            ["waiting_jobs.py", "--workers", "Dramatiq, Redis"], ["Dramatiq, Redis"], marks=pytest.mark.workers
+        ),
         pytest.param(["many_keys.py", "--network", "1"], ["10 keys + 1 ms"], marks=pytest.mark.workers),
     ],
     ids=lambda value: value[0].removesuffix(".py"),

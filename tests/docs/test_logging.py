@@ -31,7 +31,7 @@ def records(caplog: pytest.LogCaptureFixture) -> dict[str, list[logging.LogRecor
     denied = limiter.acquire(PARTNER, key="jane")
     found = dict[str, list[logging.LogRecord]]()
     with caplog.at_level(logging.DEBUG, "throttlekit"):
-        DeferralLog().throttlekit_deferred(Deferred(JOB, denied, 1, 0.5))
+        DeferralLog().throttlekit_deferred(Deferred(JOB, denied))
         found["deferral"] = caplog.records[:]
         caplog.clear()
         RateLimitLog().throttlekit_rate_limited(RateLimitReceived(JOB, PARTNER, 30.0, "jane"))

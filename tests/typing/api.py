@@ -117,9 +117,10 @@ class Plugin:
     def throttlekit_deferred(self, event: Deferred) -> None:
         job: Job = event.job
         decision: Decision = event.decision
-        deferrals: int = event.deferrals
-        waited: float = event.waited
-        print(job, decision, deferrals, waited)
+        position: int | None = decision.position
+        deferrals: int = decision.deferrals
+        waited: float = decision.waited
+        print(job, position, deferrals, waited)
 
 
 by_default = Limiter()

@@ -132,8 +132,6 @@ class EventDispatcher:
                     decision,
                     limits,
                     uses,
-                    waited.denials,
-                    waited.for_us / 1_000_000,
                     "" if held_by is None or not waited.denials else claims[held_by].limit.name,
                     (answer.retry_us - now_us) / 1_000_000,
                     ended - attempt.began if called else None,
@@ -141,26 +139,21 @@ class EventDispatcher:
             )
         )
 
-    def decided_without_store(
-        self, attempt: Attempt, decision: Decision, error: StoreUnavailable, waited: Waited
-    ) -> None:
+    def decided_without_store(self, attempt: Attempt, decision: Decision, error: StoreUnavailable) -> None:
         """Emit a *decision* that was made because the store gave no usable answer."""
         limits = tuple([claim.limit for claim in attempt.claims])
         took = time.perf_counter() - attempt.began if error.called else None
-        self._decided.emit(Decided(attempt.call.job, decision, limits, (), waited.denials, 0.0, "", 0.0, took))
+        self._decided.emit(Decided(attempt.call.job, decision, limits, (), "", 0.0, took))
 
-    def emit_decided_locally(
-        self, decision: Decision, limits: Sequence[Limit], job: Job | None, waited: Waited
-    ) -> None:
+    def emit_decided_locally(self, decision: Decision, limits: Sequence[Limit], job: Job | None) -> None:
         """Emit a *decision* on *limits* that was made without a request to a store."""
         if self.decisions:
             own = tuple([limit.for_job(job) for limit in limits])
-            seconds, due = waited.for_us / 1_000_000, round(decision.delay * 1_000_000) / 1_000_000
-            self._decided.emit(Decided(job, decision, own, (), waited.denials, seconds, "", due, None))
+            self._decided.emit(Decided(job, decision, own, (), "", round(decision.delay * 1_000_000) / 1_000_000, None))
 
-    def emit_deferred(self, job: Job, decision: Decision, deferrals: int, waited: float) -> None:
+    def emit_deferred(self, job: Job, decision: Decision) -> None:
         if self._deferred.functions:
-            self._deferred.emit(Deferred(job, decision, deferrals, waited))
+            self._deferred.emit(Deferred(job, decision))
 
     def emit_started(self, job: Job, decision: Decision) -> None:
         if self._started.functions:

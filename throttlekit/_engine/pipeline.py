@@ -167,7 +167,7 @@ class Pipeline:
             in_us = max(0, answer.retry_us - answer.now_us)
             waits.waker.hold(id, waits.item, in_us, waited, ends_in_us=ends_in_us)
         if is_deferral and job is not None:
-            self.events.emit_deferred(job, decision, waited.denials, waited.for_us / 1_000_000)
+            self.events.emit_deferred(job, decision)
         return decision
 
     def _conclude_coming_back(self, attempt: Attempt, job: Job, decision: Decision, waited: Waited) -> Decision:
@@ -210,7 +210,7 @@ class Pipeline:
         in_us, ends_in_us = round(decision.delay * 1_000_000), call.delivery.ends_in_us(waited.for_us)
         waits.waker.hold(call.id, waits.item, in_us, waited, ends_in_us=ends_in_us, claims=units, stops=stops)
         if call.job is not None:
-            self.events.emit_deferred(call.job, decision, waited.denials, seconds)
+            self.events.emit_deferred(call.job, decision)
         return decision
 
     def defer(self, call: Call, job: Job, decision: Decision, waited: Waited, claims: Sequence[StoreClaim]) -> Decision:
@@ -218,7 +218,7 @@ class Pipeline:
         seconds = waited.for_us / 1_000_000
         decision = call.delivery.deferred(decision, seconds, waited.denials)
         if not decision.final:
-            self.events.emit_deferred(job, decision, waited.denials, seconds)
+            self.events.emit_deferred(job, decision)
         elif job.id:
             with suppress(StoreUnavailable):  # otherwise it is removed when it would be woken
                 self._stores.forget(claims, [job.id], call.delivery.owner)
@@ -244,7 +244,7 @@ class Pipeline:
             decision = replace(decision, delay=delay)
         self.events.emit_store_failed(error, attempt.claims, outcome, decision, job)
         if waiting is not None and not decision.allowed:
-            self.events.emit_deferred(waiting, decision, waited.denials, 0.0)
+            self.events.emit_deferred(waiting, decision)
         if waits is not None and decision.allowed:
             waits.waker.leave_lists(id, units)
         elif waits is not None:
@@ -254,7 +254,7 @@ class Pipeline:
             ends_in_us = attempt.request.requester.max_wait_us
             waits.waker.hold(id, waits.item, in_us, known, ends_in_us=ends_in_us, claims=units)
         if self.events.decisions:
-            self.events.decided_without_store(attempt, decision, error, waited)
+            self.events.decided_without_store(attempt, decision, error)
         return decision
 
 

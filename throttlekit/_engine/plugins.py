@@ -219,7 +219,7 @@ class DeferralLog:
         if self._log.isEnabledFor(logging.DEBUG):
             self._log.debug(
                 "Job %s (%s) deferred for %.3f s by limit %r: %s, deferral %d.",
-                event.job.id, event.job.name, delay, limit, reason, event.deferrals, extra=_fields(event),
+                event.job.id, event.job.name, delay, limit, reason, decision.deferrals, extra=_fields(event),
             )  # fmt: skip
         if reason == "store unavailable":
             return  # the limit is not the cause: the breaker logs the outage
@@ -313,8 +313,8 @@ def _fields(event: Deferred) -> dict[str, object]:
     decision = event.decision
     return {
         "throttlekit_limit": decision.limit.name, "throttlekit_job": event.job.id, "throttlekit_wait": decision.delay,
-        "throttlekit_reason": decision.reason, "throttlekit_deferrals": event.deferrals,
-        "throttlekit_waited": event.waited,
+        "throttlekit_reason": decision.reason, "throttlekit_deferrals": decision.deferrals,
+        "throttlekit_waited": decision.waited,
     }  # fmt: skip
 
 

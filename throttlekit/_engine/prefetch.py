@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from throttlekit._core.algorithms.gcra import Bucket
 from throttlekit._core.algorithms.token_bucket import TokenBucket
-from throttlekit._core.answer import NOT_WAITED, Answer, Caller, Reason, Requester
+from throttlekit._core.answer import Answer, Caller, Reason, Requester
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
@@ -265,7 +265,7 @@ class PrefetchedCalls:
             return None
         decision = self.prefetcher.spend(call)
         if decision is not None and self._events.decisions:
-            self._events.emit_decided_locally(decision, [decision.limit], call.job, NOT_WAITED)
+            self._events.emit_decided_locally(decision, [decision.limit], call.job)
         return decision
 
 

@@ -63,7 +63,7 @@ class OverrideLayer:
         if call.waits is not None and decision.allowed:  # it may have waited for a limit that is in shadow mode now
             call.waits.waker.leave_lists(call.id, [each.claim for each in shadowed])
         if found is None:
-            self._pipeline.events.emit_decided_locally(decision, call.limits, call.job, NOT_WAITED)
+            self._pipeline.events.emit_decided_locally(decision, call.limits, call.job)
         return decision
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
@@ -149,7 +149,7 @@ class OverrideLayer:
             decision = self._pipeline.hold(call, waits, decision, waited, units=units, stops=stops)
         elif job is not None:
             decision = self._pipeline.defer(call, job, decision, waited, [claim.claim])
-        self._pipeline.events.emit_decided_locally(decision, [claim.limit], call.job, waited)
+        self._pipeline.events.emit_decided_locally(decision, [claim.limit], call.job)
         return decision
 
     def _in_force(self, call: Call, cost: int | None) -> list[Claim]:

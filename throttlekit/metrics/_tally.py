@@ -128,7 +128,7 @@ class Tally:
             return
         if reason == "paused":
             self.paused_until = max(self.paused_until if limit.key else 0.0, time.time() + decision.retry_after)
-        if event.deferrals and not decision.final and event.due > 0:
+        if decision.deferrals and not decision.final and event.due > 0:
             end = time.time() + event.due
             if decision.key == self.worst_key or end > self.line_end:
                 self.line_end, self.worst_key = end, decision.key
@@ -235,8 +235,8 @@ class CountingPlugin(ABC):
                 if active:
                     if not counter.decisions % DECISIONS_PER_SAMPLE and (took := event.took) is not None:
                         self.observe(None, took, 0)
-                    if event.waited:
-                        self.observe(counter.tally, event.waited, event.deferrals)
+                    if decision.waited:
+                        self.observe(counter.tally, decision.waited, decision.deferrals)
                     return
         self._count(event)
 
@@ -245,7 +245,7 @@ class CountingPlugin(ABC):
         with tallies.lock:
             if decision.allowed:
                 self._count_allowed(event)
-                if event.waited:
+                if decision.waited:
                     line = self._tally(_line_of(event))
             else:
                 if decision.reason == "paused":
@@ -254,7 +254,7 @@ class CountingPlugin(ABC):
             sampled = tallies.until_sample <= 0
             tallies.until_sample -= 1
         if line is not None:
-            self.observe(line, event.waited, event.deferrals)
+            self.observe(line, decision.waited, decision.deferrals)
         if sampled and (took := event.took) is not None:
             tallies.until_sample = DECISIONS_PER_SAMPLE - 1
             self.observe(None, took, 0)

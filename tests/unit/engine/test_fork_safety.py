@@ -69,7 +69,7 @@ def test_deferrals_are_logged_in_a_child() -> None:
     """A deferral is told in a child that was forked while another thread told one."""
     log, limiter = DeferralLog(), Limiter()
     limiter.acquire(LIMIT)
-    event = Deferred(Job(), limiter.peek(LIMIT), 1, 0.0)
+    event = Deferred(Job(), limiter.peek(LIMIT))
 
     def tell() -> bool:
         log.throttlekit_deferred(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import pluggy
@@ -140,10 +141,8 @@ def test_deferral_is_told_with_what_a_listener_needs() -> None:
     limiter.acquire(LIMIT)
     clock.advance(0.04)  # earlier than a job may come
     second = limiter.acquire(LIMIT, job=Job(id="a"))
-    assert [(e.job.id, e.decision, e.deferrals, e.waited) for e in listener.events] == [
-        ("a", first, 1, 0.0),
-        ("a", second, 2, 0.04),
-    ]
+    assert [(each.job.id, each.decision) for each in listener.events] == [("a", first), ("a", second)]
+    assert [(each.position, each.deferrals, each.waited) for each in (first, second)] == [(0, 1, 0.0), (0, 2, 0.04)]
 
 
 def test_grants_and_guests_are_no_deferrals() -> None:
@@ -179,7 +178,7 @@ def test_deferrals_are_told_quietly(caplog: pytest.LogCaptureFixture) -> None:
     log = DeferralLog(every=30, clock=lambda: now[0], wall=lambda: 1_000_000.0)
     limiter = Limiter()
     limiter.acquire(LIMIT)
-    event = Deferred(Job(id="a", name="send"), limiter.acquire(LIMIT, job=Job()), 1, 0.0)
+    event = Deferred(Job(id="a", name="send"), limiter.acquire(LIMIT, job=Job()))
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "throttlekit"):
         for now[0] in (0.0, 1.0, 29.9, 30.0, 31.0):
@@ -195,7 +194,7 @@ def test_a_line_about_a_deferral_has_its_facts_as_fields(caplog: pytest.LogCaptu
     """For structlog and JSON logs. The key is not among them."""
     log, limiter = DeferralLog(), Limiter()
     limiter.acquire(LIMIT)
-    event = Deferred(Job(id="j"), limiter.acquire(LIMIT, job=Job()), 2, 1.5)
+    event = Deferred(Job(id="j"), replace(limiter.acquire(LIMIT, job=Job()), deferrals=2, waited=1.5))
     with caplog.at_level(logging.DEBUG, "throttlekit"):
         log.throttlekit_deferred(event)
     assert len(caplog.records) == 2
@@ -216,7 +215,7 @@ def test_a_line_has_the_name_of_a_key_only_if_the_limit_shows_it(
     for _ in range(2):
         decision = limiter.acquire(limit, key="jane")
     with caplog.at_level(logging.INFO, "throttlekit"):
-        DeferralLog().throttlekit_deferred(Deferred(Job(id="j"), decision, 1, 0.0))
+        DeferralLog().throttlekit_deferred(Deferred(Job(id="j"), decision))
     assert f"job j of key {shown} waits" in caplog.text
 
 
@@ -225,7 +224,7 @@ def test_a_summary_is_logged_once_for_a_fleet(caplog: pytest.LogCaptureFixture, 
     """Within `once_in_fleet` its caller decides, limit by limit, and is called only for what would be logged."""
     limiter, first = Limiter(), list[str]()
     limiter.acquire(LIMIT)
-    event = Deferred(Job(), limiter.peek(LIMIT), 1, 0.0)
+    event = Deferred(Job(), limiter.peek(LIMIT))
     with caplog.at_level(level, "throttlekit"):
         with once_in_fleet(lambda limit: bool(first.append(limit))):
             DeferralLog().throttlekit_deferred(event)
