@@ -79,7 +79,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "        return None if rule is None else rule.varying_us",
             "        return None",
-            ["tests/unit/core/test_varying.py::test_rate_travels_by_value_and_counts_in_the_same_place"],
+            ["tests/unit/core/test_varying.py::test_rate_is_serialized_and_counts_in_the_same_bucket"],
         ),
     ],
     "throttlekit/_engine/apply_response.py": [
@@ -265,12 +265,12 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "        parts = [Part(self._stores.in_process, own)]",
             "        parts = [Part(self._stores.in_process, [])]",
-            ["tests/unit/core/test_scopes.py::test_process_limit_asks_nobody"],
+            ["tests/unit/core/test_scopes.py::test_process_limit_makes_no_request"],
         ),
         (
             '        return self.in_process if limit.scope == "process" else self.shared',
             "        return self.shared",
-            ["tests/unit/core/test_scopes.py::test_process_limit_asks_nobody"],
+            ["tests/unit/core/test_scopes.py::test_process_limit_makes_no_request"],
         ),
     ],
     "throttlekit/_engine/waker.py": [
