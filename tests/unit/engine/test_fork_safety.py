@@ -32,7 +32,7 @@ LIMIT = TokenBucket("partner", "10/s", burst=1)
 
 
 def in_a_child(work: Callable[[], object]) -> int:
-    """Run *work* in a forked child; its exit code, 0 if all went well, or minus the signal that ended it."""
+    """Run *work* in a forked child. Return its exit code, 0 for success, or minus the signal that ended it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that a fork among threads is risky is the point
         child = os.fork()
@@ -66,35 +66,35 @@ def held_elsewhere(lock: AbstractContextManager[object]) -> Iterator[None]:
 
 
 def test_deferrals_are_logged_in_a_child() -> None:
-    """A deferral is told in a child that was forked while another thread told one."""
+    """A deferral is logged in a child that was forked while another thread logged one."""
     log, limiter = DeferralLog(), Limiter()
     limiter.acquire(LIMIT)
     event = Deferred(Job(), limiter.peek(LIMIT), 1, 0.0)
 
-    def tell() -> bool:
+    def log_deferral() -> bool:
         log.throttlekit_deferred(event)
         return True
 
     with log._deferrals._lock:
-        assert in_a_child(tell) == 0
+        assert in_a_child(log_deferral) == 0
 
 
-def test_child_asks_a_shared_store() -> None:
-    """Redis-py's pool begins anew in a child, under a lock that another thread may have held at the fork."""
+def test_child_calls_a_shared_store() -> None:
+    """Redis-py resets its pool in a child, under a lock that another thread may have held at the fork."""
     store = RedisStore("redis://127.0.0.1:1")
     limiter = Limiter(store)
     with held_elsewhere(store._client.connection_pool._lock):
         assert in_a_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
 
 
-def test_child_asks_in_an_outage() -> None:
-    """A child that was forked in the middle of a question asks for itself when its time comes, at most a second on."""
+def test_child_calls_the_store_in_an_outage() -> None:
+    """A child that was forked during a call makes its own call after at most a second."""
     now = [0.0]
     limiter = Limiter("redis://127.0.0.1:1")
     wiring_of(limiter).stores.shared = guarded = CircuitBreaker(RedisStore("redis://127.0.0.1:1"), clock=lambda: now[0])
     assert limiter.acquire(LIMIT).reason == "store unavailable"
     now[0] += 1
-    guarded._turn_away(["x"])  # another thread asks
+    guarded._turn_away(["x"])  # another thread makes the call
 
     def work() -> bool:
         turned_away = limiter.acquire(LIMIT).reason == "store unavailable"
@@ -106,8 +106,8 @@ def test_child_asks_in_an_outage() -> None:
         assert in_a_child(work) == 0
 
 
-def test_child_asks_the_sentinels() -> None:
-    """The pools that lead to the Sentinels begin anew, too."""
+def test_child_calls_the_sentinels() -> None:
+    """The pools of connections to the Sentinels are reset, too."""
     store = RedisSentinelStore("redis+sentinel://127.0.0.1:1,127.0.0.1:2/service")
     limiter = Limiter(store)
     with contextlib.ExitStack() as stack:
@@ -117,8 +117,8 @@ def test_child_asks_the_sentinels() -> None:
         assert in_a_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
 
 
-def test_child_asks_a_cluster(cluster: Cluster) -> None:
-    """So does the pool of each node of a cluster."""
+def test_child_calls_a_cluster(cluster: Cluster) -> None:
+    """The pool of each node of a cluster is reset, too."""
     store = RedisClusterStore(cluster.url, timeout=5)
     limiter = Limiter(store)
     hourly = TokenBucket("hourly", "1/h")
@@ -131,7 +131,7 @@ def test_child_asks_a_cluster(cluster: Cluster) -> None:
     limiter.close()
 
 
-def test_scripts_are_not_read_when_first_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_are_read_at_import(monkeypatch: pytest.MonkeyPatch) -> None:
     """The import system has locks too: a child that was forked while another thread read a script would hang."""
     monkeypatch.delattr(throttlekit_lua, "files")
     throttlekit_lua.read.cache_clear()
@@ -140,7 +140,7 @@ def test_scripts_are_not_read_when_first_needed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_memory_store_answers_in_a_child() -> None:
-    """A store in memory answers in a child that was forked in the middle of a decision."""
+    """A store in memory works in a child that was forked in the middle of a decision."""
     store = MemoryStore()
     limiter = Limiter(store)
     with store._lock:
@@ -148,7 +148,7 @@ def test_memory_store_answers_in_a_child() -> None:
 
 
 def test_owner_is_not_kept_alive() -> None:
-    """An owner that is gone is forgotten."""
+    """An owner that was garbage-collected is forgotten."""
 
     class Owner:
         lock = threading.Lock()

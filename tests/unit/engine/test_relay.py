@@ -1,4 +1,4 @@
-"""A job asks in one process, and is woken by another: what it asks with, and the notes that it sends."""
+"""A job requests in one process, and is woken by another: its request, and the notes that it sends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOT = Concurrency("slot", 1, lease=60)
 
 
 class Two:
-    """A process that wakes, and jobs that ask elsewhere. Their notes go through JSON."""
+    """A process that wakes jobs, and jobs that request elsewhere. Their notes are sent as JSON."""
 
     def __init__(self, url: str) -> None:
         self.here, self.there = Limiter(url), Limiter(url)
@@ -37,7 +37,7 @@ class Two:
         return self.there.acquire(*limits, job=Job(id=id), delivery=wait)
 
     def keep(self, id: str) -> None:
-        """The job's framework has it, and the waker may start it."""
+        """The job's framework has the job, and the waker may start it."""
         note = self.relays[id].kept
         assert note is not None
         read_note(self.waker, json.loads(json.dumps(note)), id)
@@ -79,8 +79,8 @@ def test_a_released_slot_wakes_the_jobs_in_their_order(two: Two, limits: list[An
     assert two.started == ["a", "b"]
 
 
-def test_a_job_that_is_woken_before_its_note_comes_keeps_its_position(two: Two) -> None:
-    """The waker does not know it yet, and lets others pass. With the note, the job is before those that came later."""
+def test_a_job_that_is_woken_before_its_note_arrives_keeps_its_position(two: Two) -> None:
+    """The waker does not know it yet, and lets others go first. With the note, the job is ahead of later ones."""
     held = two.there.acquire(SLOT)
     for id in "ab":
         assert not two.decide(id, SLOT).allowed
@@ -102,7 +102,7 @@ def test_a_job_that_is_woken_before_its_note_comes_keeps_its_position(two: Two) 
 
 
 def test_a_job_whose_wait_ends_leaves_its_lists(two: Two) -> None:
-    """So that nobody waits for it."""
+    """Otherwise other jobs would wait for it."""
     two.there.acquire(HOURLY)
     assert not two.decide("a", HOURLY, max_wait=0.0).allowed
     assert two.relays["a"].kept is None
@@ -111,7 +111,7 @@ def test_a_job_whose_wait_ends_leaves_its_lists(two: Two) -> None:
 
 
 def test_a_job_that_is_held_elsewhere_is_in_no_note(two: Two) -> None:
-    """What is not on a list of the store is brought back by its framework."""
+    """A job that is on no list of the store is redelivered by its framework."""
     two.there.acquire(HOURLY)
     assert not two.decide("a", HOURLY).allowed
     assert two.relays["a"].kept is not None
@@ -119,7 +119,7 @@ def test_a_job_that_is_held_elsewhere_is_in_no_note(two: Two) -> None:
     assert two.relays["a"].kept is None
 
 
-def test_it_asks_as_the_job_of_the_waker(two: Two) -> None:
+def test_relay_requests_with_the_owner_of_the_waker(two: Two) -> None:
     relay = two.there.make_relay("owner", 3, two.notes.append)
     requester, attempt = relay.begin_request("a", ["bucket"], Caller.JOB, lambda _: 5)
     assert (requester.job, requester.owner, requester.free, requester.max_wait_us) == ("a", "owner", 3, 5)
