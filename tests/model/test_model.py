@@ -32,7 +32,7 @@ WORLDS = {
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_every_state_keeps_the_rules(name: str) -> None:
-    """In each of up to 2 000 states, the nearest first, and for a continuation from each of them."""
+    """The rules hold in each of up to 2 000 states, the nearest first, and in a continuation from each of them."""
     rules, kinds = WORLDS[name]
     found = explore(rules, MOST)
     assert found.broken is None

@@ -47,7 +47,7 @@ def _used(limit: Limit, seed: int) -> tuple[Any, int]:
 
 @every_limit
 @pytest.mark.parametrize("seed", range(20))
-def test_there_is_the_number_of_units_admitted_now(limit: Limit, seed: int) -> None:
+def test_there_counts_the_units_that_are_admitted_now(limit: Limit, seed: int) -> None:
     """`there` is exactly the number of one-unit jobs that are admitted at once."""
     state, now_us = _used(limit, seed)
     there, admitted = _bound(limit, 1, now_us).there(state, now_us), 0

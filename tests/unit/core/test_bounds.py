@@ -223,7 +223,7 @@ class Job:
     ends_us: int
 
 
-def _work(limit: Limit, seed: int, length: int) -> tuple[list[Job], list[tuple[int, Job]]]:
+def _simulate_jobs(limit: Limit, seed: int, length: int) -> tuple[list[Job], list[tuple[int, Job]]]:
     """Jobs that cost less than they were charged: the admitted ones, and the settled ones with the time."""
     rnd, key, now_us = random.Random(seed), Key(limit), START_US
     jobs: list[Job] = []
@@ -250,7 +250,7 @@ def _work(limit: Limit, seed: int, length: int) -> tuple[list[Job], list[tuple[i
 @given(seed=seeds, length=lengths)
 def test_returned_units_do_not_break_the_bound(limit: Limit, seed: int, length: int) -> None:
     """The actual costs stay within the bound of every window, however late they are settled."""
-    jobs, _ = _work(limit, seed, length)
+    jobs, _ = _simulate_jobs(limit, seed, length)
     assert_bound(limit, [(job.granted_us, job.actual) for job in jobs])
 
 
@@ -261,7 +261,7 @@ def test_returned_units_do_not_break_the_bound(limit: Limit, seed: int, length: 
 @given(seed=seeds, length=lengths)
 def test_bucket_admits_no_more_than_was_returned_to_it(limit: Limit, seed: int, length: int) -> None:
     """The actual costs of a bucket stay within the bound plus what earlier jobs returned within the window."""
-    jobs, returned = _work(limit, seed, length)
+    jobs, returned = _simulate_jobs(limit, seed, length)
 
     def extra(first_us: int, last_us: int) -> int:
         return sum(job.cost - job.actual for at_us, job in returned if job.granted_us < first_us <= at_us <= last_us)

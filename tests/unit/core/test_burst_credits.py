@@ -44,7 +44,7 @@ class Pair:
             self.clock.advance(wait_us / 1_000_000)
 
 
-def most(length_us: int) -> int:
+def max_units(length_us: int) -> int:
     """The most units that a window of *length_us* may admit: `min` of both bounds."""
     return min(50 + length_us // CREDIT_US, 5 + length_us // STEP_US)
 
@@ -61,14 +61,14 @@ def test_no_window_admits_more_than_the_lesser_of_both_bounds(seed: int, length:
         units = 0
         for last_us, cost in pair.granted[first:]:
             units += cost
-            assert units <= most(last_us - first_us), (first_us, last_us)
+            assert units <= max_units(last_us - first_us), (first_us, last_us)
 
 
 @settings(max_examples=30, deadline=None)
 @given(for_us=st.integers(0, 2 * EMPTIES_US))
 def test_a_peak_after_an_idle_time_reaches_the_bound(for_us: int) -> None:
     """From a full ceiling, a peak gets the whole bound, however long it lasts: first at the fast rate, then slowly."""
-    assert Pair().peak(for_us) == most(for_us)
+    assert Pair().peak(for_us) == max_units(for_us)
 
 
 @settings(max_examples=30, deadline=None)
@@ -80,4 +80,4 @@ def test_saved_credits_are_available_at_a_peak(idle_us: int) -> None:
     (spent_us, _), peak_us = pair.granted[-1], 60_000_000
     pair.clock.advance((spent_us + idle_us - pair.clock()) / 1_000_000)
     saved = min(50 * CREDIT_US, idle_us)
-    assert pair.peak(peak_us) == min((saved + peak_us) // CREDIT_US, most(peak_us))
+    assert pair.peak(peak_us) == min((saved + peak_us) // CREDIT_US, max_units(peak_us))

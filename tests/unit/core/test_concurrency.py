@@ -44,7 +44,7 @@ def _not_listening(owner: str, number: int, wake: object) -> bool:
     return False
 
 
-def living(state: Holders | None, now_us: int) -> list[str]:
+def live_holders(state: Holders | None, now_us: int) -> list[str]:
     return [holder for holder, until_us in (state.leases if state else ()) if until_us > now_us]
 
 
@@ -73,7 +73,7 @@ def test_only_its_holder_releases_a_slot() -> None:
     state = taken("a", "b")
     assert slot("c").release(state, NOW_US, NOW_US) is state
     freed = slot("a").release(state, NOW_US, NOW_US)
-    assert living(freed, NOW_US) == ["b"]
+    assert live_holders(freed, NOW_US) == ["b"]
     assert slot("a").release(freed, NOW_US, NOW_US) is freed
     assert slot("a").release(None, NOW_US, NOW_US) is None
 
@@ -91,9 +91,9 @@ def test_renewed_lease_lasts_from_now_on() -> None:
     """A holder that renews in time keeps its slot for another lease."""
     state, kept = slot("a").renew(taken("a", "b"), NOW_US + LEASE_US - 1)
     assert kept
-    assert living(state, NOW_US + LEASE_US) == ["a"]
-    assert living(state, NOW_US + 2 * LEASE_US - 2) == ["a"]
-    assert living(state, NOW_US + 2 * LEASE_US - 1) == []
+    assert live_holders(state, NOW_US + LEASE_US) == ["a"]
+    assert live_holders(state, NOW_US + 2 * LEASE_US - 2) == ["a"]
+    assert live_holders(state, NOW_US + 2 * LEASE_US - 1) == []
 
 
 def test_renewal_after_the_loss_takes_only_a_free_slot() -> None:
@@ -101,7 +101,7 @@ def test_renewal_after_the_loss_takes_only_a_free_slot() -> None:
     late_us = NOW_US + LEASE_US
     state, kept = slot("a").renew(taken("a", "b"), late_us)
     assert kept
-    assert living(state, late_us) == ["a"]
+    assert live_holders(state, late_us) == ["a"]
     state = slot("c").admit(state, late_us)
     after, kept = slot("b").renew(state, late_us)
     assert (after, kept) == (state, False)
@@ -113,7 +113,7 @@ def test_slot_returned_at_once_is_not_measured() -> None:
     state = taken("a", "b")
     after = slot("a").settle(state, NOW_US + 5, NOW_US, -1)
     assert after is not None
-    assert (living(after, NOW_US), after.mean_us) == (["b"], 0)
+    assert (live_holders(after, NOW_US), after.mean_us) == (["b"], 0)
     assert slot("c").settle(state, NOW_US, NOW_US, -1) is state
     assert slot("a").settle(state, NOW_US, NOW_US, 1) is state
     assert slot("a").settle(None, NOW_US, NOW_US, -1) is None
@@ -180,7 +180,7 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
                 assert kept == (name in model or held + costs[name] <= amount)
                 if kept:
                     model[name] = now_us + lease_us
-        assert sorted(living(state.taken, now_us)) == sorted(model)
+        assert sorted(live_holders(state.taken, now_us)) == sorted(model)
         assert slot("x").use(state.taken, now_us).units == sum(costs[holder] for holder in model) <= amount
 
 
@@ -223,7 +223,7 @@ def test_no_slot_leaks_when_another_limit_denies() -> None:
                 denied_by[verdict.claim] += 1
                 assert [state.taken for state in after] == [state.taken for state in before]
             states |= zip(names, (Stored(state.taken) for state in after), strict=True)
-            assert sorted(living(states["slots"].taken, now_us)) == sorted(holders)
+            assert sorted(live_holders(states["slots"].taken, now_us)) == sorted(holders)
     assert min(denied_by) > 100, denied_by
 
 
@@ -243,8 +243,8 @@ def test_clock_that_was_far_ahead_blocks_for_one_lease_at_most() -> None:
     state = taken("a", "b")
     back_us = NOW_US - STALE_US - 1
     trusted = slot("c").sanitize(state, back_us)
-    assert living(trusted, back_us + LEASE_US - 1) == ["a", "b"]
-    assert living(trusted, back_us + LEASE_US) == []
+    assert live_holders(trusted, back_us + LEASE_US - 1) == ["a", "b"]
+    assert live_holders(trusted, back_us + LEASE_US) == []
 
 
 def test_clock_that_jumps_forward_ends_leases_and_renewal_takes_them_back() -> None:
@@ -255,7 +255,7 @@ def test_clock_that_jumps_forward_ends_leases_and_renewal_takes_them_back() -> N
     state, first = slot("a").renew(state, ahead_us)
     state, second = slot("b").renew(state, ahead_us)
     assert (first, second) == (True, False)
-    assert living(state, ahead_us) == ["a", "c"]
+    assert live_holders(state, ahead_us) == ["a", "c"]
 
 
 def test_longer_leases_of_an_older_definition_are_honoured() -> None:
@@ -263,7 +263,7 @@ def test_longer_leases_of_an_older_definition_are_honoured() -> None:
     old = slot("old", lease_us=600_000_000)
     state = slot("new", lease_us=1_000_000).admit(old.admit(None, NOW_US), NOW_US)
     assert slot("x", lease_us=1_000_000).sanitize(state, NOW_US) is state
-    assert living(state, NOW_US + 599_999_999) == ["old"]
+    assert live_holders(state, NOW_US + 599_999_999) == ["old"]
 
 
 def test_empty_state_is_never_stale() -> None:
@@ -502,7 +502,7 @@ def test_cost_of_more_than_the_amount_is_refused_at_once() -> None:
 
 
 def test_concurrency_limit_has_no_rate(limiter: Limiter) -> None:
-    """It has no period and no RateLimit headers, and a denial says when to retry."""
+    """Slots have no period and no RateLimit headers, and a denial says when to retry."""
     assert (SLOTS.period_us, SLOTS.capacity) == (0, 2)
     decision: Decision | None = None
     for _ in range(3):

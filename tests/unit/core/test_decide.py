@@ -90,7 +90,7 @@ def test_a_job_is_granted_while_units_are_free_and_waits_otherwise(lists: Lists)
 
 
 def test_the_first_job_is_woken_shortly_before_its_unit_is_free(lists: Lists) -> None:
-    """Its owner is notified if another process looks, and gets the wake as an answer if it looks itself."""
+    """The job's owner is notified if another process looks, and gets the wake as an answer if it looks itself."""
     for job, owner in (("one", "a"), ("two", "a"), ("three", "b")):
         lists.decide(job, owner=owner)
     lists.now += SECOND - LEAD_US - 1
@@ -120,7 +120,7 @@ def test_a_woken_job_is_granted_early_for_the_time_of_its_unit(lists: Lists) -> 
 
 
 def test_a_job_of_a_window_or_a_log_is_not_granted_early(lists: Lists) -> None:
-    """They would charge it now, and so stop counting it less than a period after its body began."""
+    """A window would charge the job now, and so stop counting it less than a period after its body began."""
     log = SlidingLog("log", "100/s")
     lists.decide("one", LIMIT, log)
     lists.decide("two", LIMIT, log)
@@ -215,7 +215,7 @@ def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
 
 
 def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> None:
-    """It gets no wakes, so a look checks once a second whether it listens. If not, its jobs fill no queue."""
+    """The owner gets no wakes, so a look checks once a second whether it listens. If not, its jobs fill no queue."""
     limit = TokenBucket("short", "1/minute", burst=1, queue=2)
     lists.decide("one", limit)
     for number in range(2):
@@ -254,7 +254,7 @@ def test_a_job_that_begins_to_wait_checks_no_owner_while_no_unit_is_near(lists: 
 
 
 def test_a_job_keeps_its_position_on_the_waitlist_of_each_limit(lists: Lists) -> None:
-    """It waits on the list of the limit that delays it longest. A job that is granted, or leaves, is on no list."""
+    """A job waits on the list of the limit that delays it longest. A job that is granted, or leaves, is on no list."""
     slow, fast = TokenBucket("slow", "1/minute", burst=1), TokenBucket("fast", "1/s", burst=1)
     lists.decide("one", slow, fast)
     denied = lists.decide("two", slow, fast)
@@ -295,7 +295,7 @@ def test_a_full_queue_refuses_new_jobs_only(lists: Lists) -> None:
     assert lists.decide("four", limit).reason is Reason.FULL
     assert lists.decide("three", limit).reason is Reason.EXHAUSTED
     assert lists.decide("four", limit, denials=1).reason is Reason.EXHAUSTED, (
-        "it waited before the store lost its state"
+        "the job waited before the store lost its state"
     )
     lists.forget("four", limit=limit)
     lists.now += SECOND
@@ -378,7 +378,7 @@ def test_jobs_that_leave_do_not_use_up_the_share_of_their_tenant(lists: Lists, e
 
 
 def test_a_higher_priority_class_is_woken_first(lists: Lists) -> None:
-    """This holds whatever its jobs were granted before."""
+    """The class counts first, whatever its jobs were granted before."""
     lists.decide("one", step=1, tenant="1")
     lists.decide("low", step=1, tenant="0")
     lists.decide("high", step=1, tenant="1", lead=CLASS)
@@ -387,7 +387,7 @@ def test_a_higher_priority_class_is_woken_first(lists: Lists) -> None:
 
 
 def test_a_job_past_its_max_wait_blocks_no_other(lists: Lists) -> None:
-    """It is removed once its `max_wait` is over."""
+    """The job is removed once its `max_wait` is over."""
     lists.decide("one")
     lists.decide("two", max_wait_us=500 * MS)
     lists.decide("three")
@@ -396,7 +396,7 @@ def test_a_job_past_its_max_wait_blocks_no_other(lists: Lists) -> None:
 
 
 def test_a_job_that_leaves_makes_room_for_the_next(lists: Lists) -> None:
-    """This includes a job that was woken: its unit goes to the next job at once."""
+    """If the job was woken, its unit goes to the next job at once."""
     lists.decide("one")
     lists.decide("two", owner="b")
     lists.decide("three", owner="c")
@@ -425,7 +425,7 @@ def test_an_owner_removes_no_job_of_another_owner(lists: Lists) -> None:
 
 
 def test_a_look_returns_jobs_that_must_request_again(lists: Lists) -> None:
-    """These are jobs that the store lost, and jobs that another process has now."""
+    """A look names the jobs that the store lost, and the jobs that another process has now."""
     lists.decide("one")
     lists.decide("mine")
     lists.decide("moved")
@@ -457,14 +457,14 @@ def test_entries_record_the_wait_and_the_denials_of_a_job(lists: Lists) -> None:
     other = TokenBucket("other", "1/s", burst=1)
     limits = (LIMIT, other)
     first_us = lists.now
-    assert lists.decide("one", *limits).waited is None, "it was never denied"
+    assert lists.decide("one", *limits).waited is None, "the job was never denied"
     assert lists.decide("two", *limits).waited == Waited(0, 1, 0)
     lists.now += 300 * MS
     assert lists.decide("two", *limits).waited == Waited(300 * MS, 2, 0)
     lists.store.pause([lists.claim(other)], 3 * SECOND)
     lists.now += 100 * MS
     assert lists.decide("two", *limits).waited == Waited(400 * MS, 3, 1), (
-        "it waits for the end of the pause from now on"
+        "the job waits for the end of the pause from now on"
     )
     assert [(e.since_us, e.denials) for e in lists.entries("two", *limits)] == [(first_us, 3)] * 2
     assert lists.decide("two", *limits, caller=Caller.PEEK).waited is None, "a peek is no denial"
@@ -513,7 +513,7 @@ def test_an_owner_woken_before_the_clock_was_set_back_blocks_no_other(lists: Lis
 
 
 def test_a_job_woken_before_the_clock_was_set_back_is_woken_at_the_next_look(lists: Lists) -> None:
-    """Its notification was lost, and its wake is for a time in an hour."""
+    """The job's notification was lost, and its wake is for a time in an hour."""
     for job in ("one", "two"):
         lists.decide(job)
     lists.now += 3_600 * SECOND
@@ -531,7 +531,7 @@ def test_a_wait_longer_than_the_clock_began_at_zero(lists: Lists) -> None:
 
 
 def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
-    """It is granted if no job waits, and otherwise gets a retry time. A peek changes nothing."""
+    """The caller is granted if no job waits, and otherwise gets a retry time. A peek changes nothing."""
     assert lists.decide("", caller=Caller.PEEK).reason is Reason.ALLOWED
     assert lists.decide("", caller=Caller.WITHOUT_JOB).reason is Reason.ALLOWED
     denied = lists.decide("", caller=Caller.WITHOUT_JOB)
@@ -570,7 +570,7 @@ def test_windows_are_used_from_their_start(lists: Lists) -> None:
 
 
 def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) -> None:
-    """They take no slot, and none of them waits for jobs of other workflows."""
+    """Such jobs take no slot, and none of them waits for jobs of other workflows."""
     limit = Concurrency("flows", 1, lease=60, held_by="{workflow}")
     a, b = workflow_name("a"), workflow_name("b")
     lists.decide("a1", limit, workflow=b)
@@ -585,7 +585,7 @@ def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) 
 
 
 def test_a_job_whose_workflow_has_the_slot_is_first_after_a_pause(lists: Lists) -> None:
-    """It waited only for the pause. If the workflow is done in the meantime, it waits for a slot like any other job."""
+    """The job waited only for the pause. If the workflow is done by then, the job waits for a slot like any other."""
     limit = Concurrency("flows", 1, lease=60, held_by="{workflow}", share=Share("{tenant}"))
     a, b = workflow_name("a"), workflow_name("b")
     claim = lists.claim(limit, workflow=a, tenant="x", step=10)
@@ -650,7 +650,7 @@ def test_the_estimated_wait_counts_the_units_of_the_jobs_ahead(lists: Lists) -> 
 
 
 def test_a_job_delayed_for_another_reason_keeps_its_position_and_blocks_no_other(lists: Lists) -> None:
-    """It is not woken any more, but the next job is; when it requests again it is first."""
+    """The job is not woken any more, but the next job is; when it requests again it is first."""
     for job in ("zero", "one", "two", "three"):
         lists.decide(job)
     lists.store.forget([lists.claim(LIMIT)], ["one"], "a", keep=True)
@@ -664,7 +664,7 @@ def test_a_job_delayed_for_another_reason_keeps_its_position_and_blocks_no_other
 
 
 def test_lost_jobs_block_others_only_for_a_short_time(lists: Lists) -> None:
-    """At burst 1 no unit can be reserved for them: they are skipped at the limit's pace, several with each request."""
+    """At burst 1 no unit can be reserved for lost jobs: they are skipped at the limit's pace, several per request."""
     for number in range(100):
         lists.decide(f"lost{number}", owner=PLAIN_OWNER)
     lists.now += 200 * SECOND
@@ -678,7 +678,7 @@ def test_lost_jobs_block_others_only_for_a_short_time(lists: Lists) -> None:
 
 
 def test_overdue_jobs_fill_no_queue(lists: Lists) -> None:
-    """They count until they are overdue: then new jobs are no longer refused."""
+    """Jobs count until they are overdue: then new jobs are no longer refused."""
     short = LeakyBucket("even", "1/s", queue=2)
     for job in ("one", "two", "three"):
         lists.decide(job, short, owner=PLAIN_OWNER)

@@ -385,7 +385,7 @@ def test_months_begin_on_the_given_day(instant_us: int, tz: str | None, starts: 
 
 
 def test_months_of_another_day_are_another_limit() -> None:
-    """They are counted separately; those from the first are calendar months, with or without the option."""
+    """The two are counted separately; months from the first are calendar months, with or without the option."""
     plain, first, other = (FixedWindow("quota", "5/month", starts=starts) for starts in (None, 1, 15))
     assert (plain, plain.fingerprint) == (first, first.fingerprint)
     assert other.fingerprint != plain.fingerprint
@@ -394,7 +394,7 @@ def test_months_of_another_day_are_another_limit() -> None:
 
 
 def test_starts_is_kept_in_derived_limits() -> None:
-    """This includes another rate in months, a process's own share, a tier, and a message."""
+    """The option is kept at another rate in months, in a process's own share, in a tier, and in a message."""
     limit = FixedWindow("quota", "100/month", starts=15, on_store_failure="local", processes=4)
     assert limit.local_part is not None
     tiered = FixedWindow("quota", {"a": "9/month", "b": "9/month"}, starts=15, tier="{plan}")

@@ -33,7 +33,7 @@ parts = st.none() | texts
 triples = st.tuples(texts, texts, parts)
 
 
-def stored(triple: tuple[str, str, str | None], fingerprint: str = "0a1b2c3d4e") -> str:
+def stored_name(triple: tuple[str, str, str | None], fingerprint: str = "0a1b2c3d4e") -> str:
     name, key, part = triple
     return bucket_name(name, key, fingerprint, part)
 
@@ -49,21 +49,21 @@ def stored(triple: tuple[str, str, str | None], fingerprint: str = "0a1b2c3d4e")
 @example(("a", "b" * 10_000, "c"), ("a", "b" * 10_001, "c"))
 def test_no_two_keys_share_a_name(one: tuple[str, str, str | None], other: tuple[str, str, str | None]) -> None:
     """Two stored names are equal only if limit, key and the scope's part are equal."""
-    assert (stored(one) == stored(other)) == (one == other)
-    assert (wait_names(stored(one))[0] == wait_names(stored(other))[0]) == (one == other)
+    assert (stored_name(one) == stored_name(other)) == (one == other)
+    assert (wait_names(stored_name(one))[0] == wait_names(stored_name(other))[0]) == (one == other)
 
 
 def test_tricky_keys_have_distinct_names() -> None:
     """Every combination of the tricky texts has a name of its own."""
     few = [None, *_TRICKY[::4]]
     triples = [(name, key, part) for name in _TRICKY for key in _TRICKY for part in few]
-    assert len({stored(triple) for triple in triples}) == len(triples)
+    assert len({stored_name(triple) for triple in triples}) == len(triples)
 
 
 @given(triple=triples)
 def test_each_name_has_one_hash_tag(triple: tuple[str, str, str | None]) -> None:
     """The bucket and the waitlist of a key have the same hash tag, which is never empty, whatever the texts contain."""
-    names = stored(triple), wait_names(stored(triple))[0]
+    names = stored_name(triple), wait_names(stored_name(triple))[0]
     tags = [re.fullmatch(r"tk1:(\{[^{}]+\}):[a-z0-9:]+", name) for name in names]
     assert None not in tags
     assert len({tag.group(1) for tag in tags if tag}) == 1
@@ -72,7 +72,7 @@ def test_each_name_has_one_hash_tag(triple: tuple[str, str, str | None]) -> None
 @given(triple=triples)
 def test_names_are_short_and_plain(triple: tuple[str, str, str | None]) -> None:
     """A stored name is printable ASCII without spaces, and short even for long texts."""
-    name = wait_names(stored(triple))[0]
+    name = wait_names(stored_name(triple))[0]
     assert name.isascii()
     assert name.isprintable()
     assert " " not in name
@@ -82,7 +82,7 @@ def test_names_are_short_and_plain(triple: tuple[str, str, str | None]) -> None:
 @given(triple=triples)
 def test_two_definitions_share_no_name(triple: tuple[str, str, str | None]) -> None:
     """Two definitions of one limit share neither a bucket nor a waitlist."""
-    names = {stored(triple, fingerprint) for fingerprint in ("aaa", "bbb")}
+    names = {stored_name(triple, fingerprint) for fingerprint in ("aaa", "bbb")}
     assert len(names | {each for name in names for each in wait_names(name)}) == 10
 
 

@@ -128,7 +128,9 @@ def test_clock_that_steps_back_is_harmless() -> None:
     earlier_us = NOW_US - HOUR_US
     again = apply_drop(lower, Drop(earlier_us - 5), 2, 40, earlier_us)
     assert again is not None
-    assert (again.slots, again.fell_us) == (12, earlier_us), "a drop counts, and the next is of the same overload"
+    assert (again.slots, again.fell_us) == (12, earlier_us), (
+        "the drop counts, and the next one belongs to the same overload"
+    )
     assert apply_drop(again, Drop(earlier_us - 5), 2, 40, earlier_us + 1) is again
     slots = AdaptiveConcurrencyAlgorithm(1, 9, 30_000_000, "a", 2)
     held = slots.admit(None, NOW_US)
@@ -149,7 +151,7 @@ _ENDS = st.tuples(
 def test_slots_stay_between_floor_and_amount(
     ends: list[tuple[str, int, int, int]], floor: int, above: int, rnd: random.Random
 ) -> None:
-    """This holds for every input and every clock, and if the amount changes in between."""
+    """The bounds hold for every input and every clock, and if the amount changes in between."""
     gauge: Gauge | None = None
     for what, at_us, used, times in ends:
         most = floor + rnd.choice([above, above, above // 2, 0])
@@ -296,7 +298,7 @@ def test_cancelled_decision_is_not_measured(limiter: Limiter, store: MemoryStore
 
 @pytest.mark.parametrize("way", ["body", "receipt", "hold", "async hold"])
 def test_every_way_to_hold_a_slot_is_measured(limiter: Limiter, store: MemoryStore, clock: FakeClock, way: str) -> None:
-    """This includes the process that admitted the job, another that reads its receipt, and callers without a job."""
+    """Holds are measured in the process that admitted the job, in another that reads its receipt, and without a job."""
 
     async def hold_async() -> None:
         async with AsyncLimiter(limiter).hold(LLM):
@@ -348,7 +350,7 @@ def test_renewal_takes_no_slot_beyond_those_in_use() -> None:
     third = AdaptiveConcurrencyAlgorithm(1, 9, 1_000_000, "third", 2)
     state = third.admit(other.admit(None, NOW_US), NOW_US)
     assert slots.renew(state, NOW_US) == (state, False)
-    assert ConcurrencyAlgorithm(1, 9, 1_000_000, "late").renew(state, NOW_US)[1], "one without adapt has all nine"
+    assert ConcurrencyAlgorithm(1, 9, 1_000_000, "late").renew(state, NOW_US)[1], "a limit without adapt has all nine"
 
 
 def test_waiting_jobs_are_paced_by_the_slots_in_use() -> None:

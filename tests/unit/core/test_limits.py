@@ -230,7 +230,7 @@ def test_cost_error_can_be_pickled_and_copied(copied: Any) -> None:
     error = copied(CostExceedsLimit(cost=6, limit="partner", most=5, remedy="wait for nothing"))
     assert (error.cost, error.limit, error.most, error.remedy) == (6, "partner", 5, "wait for nothing")
     assert str(error).endswith("a cost of 6: at most 5 can pass at once. Lower the cost, or wait for nothing.")
-    rebuilt = copied(CostExceedsLimit(*error.args))  # as Celery's result backend does with what it reads
+    rebuilt = copied(CostExceedsLimit(*error.args))  # as Celery's result backend does
     assert (str(rebuilt), rebuilt.cost) == (str(error), 0)
 
 

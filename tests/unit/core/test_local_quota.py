@@ -150,8 +150,8 @@ def test_the_bound_is_reached() -> None:
         assert (histories.check(rule, [(now_us - 1, 3), *spent[1:]]) is None) is holds
 
 
-def filled(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
-    """A quota that was just filled with *units*, of which the first job used *cost*."""
+def filled_quota(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
+    """A quota that was just filled_quota with *units*, of which the first job used *cost*."""
     quota = LocalQuota(LEASE)
     quota.record_lease(units, cost, at_us, at_us, PLENTY)
     return quota
@@ -159,7 +159,7 @@ def filled(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
 
 def test_units_can_be_spent_until_the_lease_ends() -> None:
     """The lease is counted from the time of the request, to the microsecond."""
-    quota = filled(10)
+    quota = filled_quota(10)
     assert quota.spend(1, START_US + LEASE.for_us - 1)
     assert not quota.spend(1, START_US + LEASE.for_us)
     assert quota.left == 8
@@ -167,7 +167,7 @@ def test_units_can_be_spent_until_the_lease_ends() -> None:
 
 def test_units_are_spent_all_or_none() -> None:
     """A cost that exceeds the remaining units takes nothing."""
-    quota = filled(10, cost=7)
+    quota = filled_quota(10, cost=7)
     assert not quota.spend(4, START_US)
     assert quota.spend(3, START_US)
     assert not quota.spend(1, START_US)
@@ -195,7 +195,7 @@ def test_prefetched_amount_doubles_up_to_the_maximum() -> None:
     assert sizes == [2, 4, 8, 16, 32, 50, 50, 50]
 
 
-def steady(gap_us: int) -> Callable[[], int]:
+def steady_process(gap_us: int) -> Callable[[], int]:
     """A process that requests every *gap_us*; each call of the result returns how many units the next prefetch took."""
     quota, now_us = LocalQuota(LEASE), START_US
 
@@ -214,7 +214,7 @@ def steady(gap_us: int) -> Callable[[], int]:
 
 def test_a_process_takes_what_it_spends_in_half_a_lease() -> None:
     """At 80 jobs a second and a lease of 0.25 s it takes 10 at a time, so that none goes unused."""
-    next_take = steady(12_500)
+    next_take = steady_process(12_500)
     assert [next_take() for _ in range(12)][4:] == [10] * 8
 
 
@@ -260,7 +260,7 @@ def test_small_processes_get_what_they_need(large: int) -> None:
 
 def test_denial_is_followed_by_plain_requests() -> None:
     """While other jobs wait, or no unit is left, each job needs one request: nothing is prefetched for one lease."""
-    quota = filled(1)
+    quota = filled_quota(1)
     quota.record_request(1, False, START_US, PLENTY)
     quota.record_request(1, True, START_US + 100, PLENTY)
     assert quota.worth_taking(1, START_US + 200) == 0
@@ -270,8 +270,8 @@ def test_denial_is_followed_by_plain_requests() -> None:
 
 
 def test_no_thread_prefetches_while_another_does() -> None:
-    """So a quota never holds more than one lease, with any number of threads."""
-    quota = filled(20)
+    """A quota holds at most one lease, with any number of threads."""
+    quota = filled_quota(20)
     while quota.spend(1, START_US):
         pass
     assert quota.worth_taking(1, START_US + 100) == 40
@@ -285,15 +285,15 @@ def test_no_thread_prefetches_while_another_does() -> None:
 
 
 def test_nothing_is_prefetched_while_there_is_enough() -> None:
-    """Another thread may have filled the quota since: its units would be lost."""
-    quota = filled(20)
+    """Another thread may have filled_quota the quota since: its units would be lost."""
+    quota = filled_quota(20)
     assert quota.worth_taking(19, START_US + 100) == 0
     assert quota.worth_taking(20, START_US + 100) == 40
 
 
 def test_a_cost_as_large_as_the_lease_is_requested_by_itself() -> None:
     """If nothing would be left for other jobs, nothing is prefetched."""
-    quota = filled(50)
+    quota = filled_quota(50)
     while quota.spend(1, START_US):
         pass
     assert quota.worth_taking(49, START_US + 100) == 50
@@ -303,21 +303,21 @@ def test_a_cost_as_large_as_the_lease_is_requested_by_itself() -> None:
 
 def test_remaining_units_are_spent_with_the_next_lease() -> None:
     """Costs that do not fit evenly lose nothing: the rest of the last lease is used with the next one."""
-    quota = filled(50, cost=30)
+    quota = filled_quota(50, cost=30)
     quota.record_lease(50, 30, START_US + 100, START_US + 200, PLENTY)
     assert quota.left == 40
 
 
 def test_remaining_units_of_an_ended_lease_are_lost() -> None:
-    """This is so even if it ended while the next lease was requested."""
-    quota = filled(50, cost=30)
+    """The units are lost even if the lease ended while the next one was requested."""
+    quota = filled_quota(50, cost=30)
     quota.record_lease(50, 30, START_US + 100, START_US + LEASE.for_us, PLENTY)
     assert quota.left == 20
 
 
 def test_units_are_put_back_into_their_own_lease() -> None:
     """Units that were not needed can be spent again while their lease lasts, and not as part of a later one."""
-    quota = filled(10)
+    quota = filled_quota(10)
     until_us = quota.until_us
     assert quota.spend(4, START_US)
     quota.put_back(4, until_us)
@@ -330,7 +330,7 @@ def test_units_are_put_back_into_their_own_lease() -> None:
 
 def test_an_emptied_quota_stays_empty() -> None:
     """Units cannot be put back into it either."""
-    quota = filled(10)
+    quota = filled_quota(10)
     until_us = quota.until_us
     quota.empty()
     quota.put_back(1, until_us)

@@ -370,7 +370,7 @@ def test_a_429_and_a_pause_end_independently(order: str) -> None:
     ends = NOW_US + paused * SECOND_US, NOW_US + begun * SECOND_US
     expected = Pause(*ends, 0 if emptied is None else NOW_US + emptied * SECOND_US)
     assert pause_of(state) == expected
-    assert pause_of(wait_control.clear(state)) == expected, "removing all jobs leaves both"
+    assert pause_of(wait_control.clear(state)) == expected, "removing all jobs keeps both"
 
 
 def test_limit_refills_from_the_end_of_a_429_within_a_longer_pause() -> None:
@@ -439,7 +439,7 @@ def test_jobs_keep_their_order_during_a_pause(limit: Limit, begin: Any) -> None:
 @every_limit
 @each_kind
 def test_jobs_that_wait_for_the_end_stay_ahead_of_new_ones(limit: Limit, begin: Any) -> None:
-    """This holds however long the pause lasts."""
+    """A job that waits for the end is first, however long the pause lasts."""
     state = begin(limit, Stored(), NOW_US, 3600 * SECOND_US)
     first, state = request(limit, state, NOW_US, job="first")
     for seconds in (1000, 2000, 3500):

@@ -72,7 +72,7 @@ def test_part_of_a_rate(limit: Limit, thousandths: int, rate: tuple[int, int], c
     make=st.sampled_from([TokenBucket, LeakyBucket, SlidingWindow]),
 )
 def test_part_is_never_above_the_rate(amount: int, period_us: int, thousandths: int, make: Any) -> None:
-    """Nor above the requested part, if a unit takes less than a year; a bucket's is at most 1/30 000 less."""
+    """A bucket's part is exact to 1/30 000, but at least a unit a year; a window's is in whole units, at least 1."""
     rate = make.rate_from(amount, period_us)
     try:
         limit: Limit = make("x", rate)
@@ -90,7 +90,7 @@ def test_part_is_never_above_the_rate(amount: int, period_us: int, thousandths: 
 
 @pytest.mark.parametrize("limit", [TokenBucket("x", "100/s", adapt=Adapt("10/s")), VARYING.at("20/s")])
 def test_adaptive_limit_slows_down_to_the_same_parts(limit: Limit) -> None:
-    """This includes parts below its floor, which is scaled like the rate, and the duration of the slow-down."""
+    """Parts below the floor, which is scaled like the rate, and the duration of the slow-down are the same too."""
     part = scaled(limit, 20)
     assert limit.adapt is not None
     assert part.adapt is not None

@@ -160,8 +160,8 @@ def test_process_limit_makes_no_request(limiter: Limiter, store: Shared, algorit
 def test_each_process_has_its_own_share(store: Shared, clock: FakeClock) -> None:
     """What one process has used does not change another's share; a shared limit applies to both."""
     one, other = Clocked(store, clock), Clocked(store, clock)
-    passed = [bool(limiter.acquire(SHARE, FLEET)) for limiter in (one, one, one, other, other)]
-    assert passed == [True, True, False, True, False]
+    granted = [bool(limiter.acquire(SHARE, FLEET)) for limiter in (one, one, one, other, other)]
+    assert granted == [True, True, False, True, False]
     assert one.peek(SHARE).reason == "exhausted"
     assert other.peek(SHARE).remaining == 1
     assert other.peek(FLEET).reason == "exhausted"

@@ -52,7 +52,7 @@ def sent(limit: Limit, job: Job = JOB) -> dict[str, Any]:
     return arrived
 
 
-def same(loaded: Limit, limit: Limit, job: Job) -> bool:
+def is_same_limit(loaded: Limit, limit: Limit, job: Job) -> bool:
     """Whether *loaded* limits *job* exactly as *limit* does."""
     own = limit.for_job(job)
     assert type(loaded) is type(own)
@@ -73,7 +73,7 @@ def same(loaded: Limit, limit: Limit, job: Job) -> bool:
 def test_limit_is_the_same_on_arrival(limit: Limit) -> None:
     """Definition, key and cost arrive, for every algorithm, option, scope and tier."""
     loaded = load(sent(limit))
-    assert same(loaded, limit, JOB)
+    assert is_same_limit(loaded, limit, JOB)
     assert loaded.by_value
     assert not limit.by_value
     assert sent(loaded) == sent(limit)
@@ -98,7 +98,7 @@ def test_any_limit_survives_a_trip_through_a_message(
     """Whatever its name, rate, key and scope, a limit arrives as it was sent."""
     limit = kind(name, rate, key="{key}", cost=cost, scope=scope)
     job = Job(name="send", queue="mail", kwargs={"key": key})
-    assert same(load(sent(limit, job)), limit, job)
+    assert is_same_limit(load(sent(limit, job)), limit, job)
 
 
 def test_message_format_does_not_change() -> None:

@@ -244,7 +244,7 @@ def test_peek_changes_no_rate(limiter: Limiter, clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("known", [DECLARED, BUCKETS[1]])
 def test_state_of_a_wrong_clock_counts_as_used_up(known: Limit) -> None:
-    """This holds for every rate that wrote the state, also for a peek, and the rate does not change."""
+    """The state counts as used up at every rate that wrote it, also for a peek, and the rate does not change."""
     charge, other = known.bind(1), BUCKETS[2].bind(1)
     assert isinstance(other, GcraAlgorithm)
     written = other.admit(Tat(START_US + 10**9, 0, other.admit(None, START_US).measure), START_US)  # type: ignore[union-attr]

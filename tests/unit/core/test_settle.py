@@ -330,7 +330,7 @@ def test_process_limits_are_settled_in_the_process(limiter: Limiter, store: Reco
 
 
 def test_unavailable_store_raises(clock: FakeClock) -> None:
-    """It is unknown whether the cost was corrected: the caller gets the error, and may try again."""
+    """The caller cannot know whether the cost was corrected: the error is raised, and the caller may try again."""
 
     class Unavailable(Recorder):
         def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:

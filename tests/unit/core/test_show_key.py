@@ -32,7 +32,7 @@ ACME = Job(kwargs={"tenant": "acme"})
     ids=lambda limit: f"{type(limit).__name__}-{limit.rate}",
 )
 def test_derived_limits_keep_show_key(limit: Limit) -> None:
-    """This includes another rate, a tier, a message, and every algorithm."""
+    """The option is kept at another rate, for a tier, in a message, and by every algorithm."""
     assert limit.show_key is True
 
 

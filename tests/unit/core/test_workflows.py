@@ -127,7 +127,7 @@ def test_job_that_runs_uncharged_can_free_the_slot(limiter: Limiter) -> None:
 
 
 def test_cancelled_grant_returns_what_it_took(limiter: Limiter) -> None:
-    """It frees the slot if it took it and no other job of the workflow has joined; otherwise nothing."""
+    """The cancellation frees the slot if the grant took it and no other job of the workflow has joined since."""
     limiter.cancel(limiter.acquire(GPU, job=job_of("a")))
     assert free(limiter) == 2
     first, second = limiter.acquire(GPU, job=job_of("a")), limiter.acquire(GPU, job=job_of("a"))
@@ -173,7 +173,7 @@ def test_each_key_has_slots_of_its_own(limiter: Limiter) -> None:
 
 
 def test_job_of_a_workflow_with_a_slot_overtakes_waiting_jobs(limiter: Limiter) -> None:
-    """It does not use a turn: the job that waited first gets the next free slot."""
+    """The job uses no turn: the job that waited first gets the next free slot."""
     limiter.acquire(GPU, job=job_of("a"))
     limiter.acquire(GPU, job=job_of("b"))
     assert not limiter.acquire(GPU, job=job_of("c", "first")).allowed
@@ -218,7 +218,7 @@ def test_tenant_is_not_charged_for_jobs_that_overtake(limiter: Limiter) -> None:
 
 
 def test_pause_applies_to_a_workflow_with_a_slot(limiter: Limiter, clock: FakeClock) -> None:
-    """Its job waits until the pause is over, even if the queue is full, and is then granted; the slot stays taken."""
+    """A job of the workflow waits until the pause is over, even if the queue is full; the slot stays taken."""
     short = Concurrency("gpu", 2, held_by="{workflow}", queue=0)
     limiter.acquire(short, job=job_of("a"))
     limiter.pause(short, 30)
@@ -264,7 +264,7 @@ def test_hold_outside_a_job(limiter: Limiter) -> None:
 
 
 def test_caller_without_a_job_has_no_workflow(limiter: Limiter) -> None:
-    """It is an error if a slot would be taken; peek, pause and reset need no workflow."""
+    """To take a slot without a workflow is an error; peek, pause and reset need no workflow."""
     with pytest.raises(ConfigurationError, match=r"takes its held_by from the job \('{workflow}'\): pass job="):
         limiter.acquire(GPU)
     limiter.acquire(GPU, job=job_of("a"))
@@ -366,7 +366,7 @@ def test_template_that_names_no_argument_of_the_function() -> None:
 
 
 def test_limits_with_workflows_are_values() -> None:
-    """They are equal if `held_by` is; the repr shows it; the definition is that of a limit without it."""
+    """Two limits are equal if `held_by` is; the repr shows it; the definition is that of a limit without it."""
     again = Concurrency("gpu", 2, held_by="{workflow}")
     plain = Concurrency("gpu", 2, lease=HOUR)
     assert again == GPU

@@ -134,7 +134,7 @@ def test_units_for_waiting_jobs_are_not_granted(limiter: Limiter, clock: FakeClo
     limiter.acquire(BUCKET, cost=50)
     waiting = [limiter.acquire(BUCKET, job=job(number), cost=2) for number in range(3)]
     clock.advance(1)
-    assert 1 <= limiter.acquire_many(BUCKET, 30, job=job(9)).cost <= 4  # what the jobs cost is not known
+    assert 1 <= limiter.acquire_many(BUCKET, 30, job=job(9)).cost <= 4  # the cost of the waiting jobs is not known
     for number in range(len(waiting)):
         assert limiter.acquire(BUCKET, job=job(number), cost=2)
 

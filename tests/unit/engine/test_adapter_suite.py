@@ -12,7 +12,7 @@ from throttlekit.testing import AdapterConformance
 
 
 def test_an_unsupported_promise_is_skipped_with_its_reason() -> None:
-    """It never passes silently."""
+    """An unsupported promise never passes silently."""
 
     class Suite(AdapterConformance):
         unsupported = {"settle": "there is no body"}  # noqa: RUF012

@@ -67,7 +67,7 @@ def _bucket(limiter: Limiter, limit: Limit) -> str:
     [
         (SPENT, 200, (5, 30)),
         ({"RateLimit": '"a";r=1;t=7, "day";r=50;t=3000'}, 200, (50, 3000)),  # the fewest per second
-        ({"RateLimit": '"a";r=0;t=7, "day";r=0;t=3000'}, 200, (0, 3000)),  # of equals, the longest
+        ({"RateLimit": '"a";r=0;t=7, "day";r=0;t=3000'}, 200, (0, 3000)),  # if equal, the longest
         ({"RateLimit": '"a";r=3;t=86400'}, 200, (3, 3600)),  # at most an hour
         ({"RateLimit": '"a";r=0;t=0'}, 200, None),
         ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1e-300"}, 200, None),
@@ -87,7 +87,7 @@ def _bucket(limiter: Limiter, limit: Limit) -> str:
         ({"Retry-After": "9", **SPENT}, 429, (0, 9)),
         ({"Retry-After": "0"}, 429, None),
         ({}, 429, None),
-        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "60s"}, 200, None),  # no requests
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "60s"}, 200, None),  # tokens only
     ],
 )  # fmt: skip
 def test_the_strictest_header_is_used(headers: dict[str, str], status: int, pace: tuple[int, float] | None) -> None:
@@ -163,7 +163,7 @@ def test_headers_are_ignored_outside_a_job() -> None:
 
 
 def test_a_response_without_information_makes_no_request(limiter: Recording) -> None:
-    """Neither does a response that allows more than the limit."""
+    """A response that allows more than the limit makes no request either."""
     limiter.slow_down = _refuse  # type: ignore[method-assign]
     for headers in ({}, {"RateLimit": '"a";r=1000;t=30'}, {"X-RateLimit-Remaining": "many"}):
         limiter.apply_response(Response(headers), PARTNER)
@@ -174,7 +174,7 @@ def _refuse(events: object) -> None:
 
 
 def test_other_code_names_the_limit_and_the_key(limiter: Recording) -> None:
-    """As for a pause. The headers may concern several limits, for requests and tokens."""
+    """Other code names both, as for a pause. The headers may concern several limits, for requests and tokens."""
     limiter.apply_response(Response(SPENT), ACCOUNT, key=7)
     limiter.apply_response(Response(LLM), PARTNER, tokens=OUT)
     assert limiter.slowed == [
@@ -187,7 +187,7 @@ def test_other_code_names_the_limit_and_the_key(limiter: Recording) -> None:
 
 
 def test_all_tiers_of_a_limit_slow_down(limiter: Recording) -> None:
-    """With a job, only its tier slows down."""
+    """If a job is given, only its tier slows down."""
     tiered = TokenBucket("tiered", {"free": "1/s", "pro": "100/s"}, burst={"free": 1, "pro": 9}, tier="{plan}")
     spent = Response({"RateLimit": '"a";r=0;t=30'})
     limiter.apply_response(spent, tiered)
@@ -231,7 +231,7 @@ def test_unreadable_headers_are_logged_at_most_every_30_seconds(
 
 
 def test_a_calendar_window_is_identified_by_the_stores_clock(limiter: Recording) -> None:
-    """As for settle: the headers apply to the bucket that was charged."""
+    """The headers apply to the bucket that was charged, as for settle."""
     daily = FixedWindow("daily", "100/day", tz="Asia/Kolkata")
     running = _job(limiter, daily)
     running.apply_response(Response(SPENT))

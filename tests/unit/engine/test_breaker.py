@@ -39,7 +39,7 @@ SHARE = TokenBucket("share", "1/s", burst=1, scope="process")
 JOB = Job(id="1", name="call")
 
 
-class Seconds:
+class ManualClock:
     """A clock for the circuit breaker, which the test moves."""
 
     def __init__(self) -> None:
@@ -90,8 +90,8 @@ class Listener:
 
 
 @pytest.fixture
-def clock() -> Seconds:
-    return Seconds()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def listener() -> Listener:
 
 
 @pytest.fixture
-def limiter(store: Failing, clock: Seconds, listener: Listener) -> Limiter:
+def limiter(store: Failing, clock: ManualClock, listener: Listener) -> Limiter:
     limiter = Limiter(store, plugins=[listener])
     wiring_of(limiter).stores.shared = CircuitBreaker(store, clock=clock)
     wiring_of(limiter).stores.in_process = MemoryStore(clock_us=FakeClock())
@@ -115,7 +115,7 @@ def limiter(store: Failing, clock: Seconds, listener: Listener) -> Limiter:
 # How often it is called
 
 
-def test_an_outage_costs_one_request_a_second(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+def test_an_outage_costs_one_request_a_second(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
     """Whatever the jobs and the verbs, about one call a second waits for the time-out."""
     store.down = True
     granted = Limiter().acquire(CLOSED)
@@ -128,7 +128,7 @@ def test_an_outage_costs_one_request_a_second(limiter: Limiter, store: Failing, 
     assert 25 <= store.calls <= 34
 
 
-def test_the_first_answer_ends_the_outage(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+def test_the_first_answer_ends_the_outage(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
     """Less than a second after the store is back, one call succeeds, and then all calls are sent."""
     store.down = True
     limiter.acquire(CLOSED)
@@ -138,7 +138,7 @@ def test_the_first_answer_ends_the_outage(limiter: Limiter, store: Failing, cloc
     assert [limiter.acquire(CLOSED).allowed for _ in range(5)] == [True] * 5
 
 
-def test_one_call_is_sent_while_the_others_are_deferred(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+def test_one_call_is_sent_while_the_others_are_deferred(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
     """While one call waits for the answer, the others are deferred at once: there is no herd."""
     store.down = True
     limiter.acquire(CLOSED)
@@ -166,7 +166,7 @@ def test_one_call_is_sent_while_the_others_are_deferred(limiter: Limiter, store:
     assert limiter.acquire(CLOSED)
 
 
-def test_slow_calls_are_still_sent_one_at_a_time(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+def test_slow_calls_are_still_sent_one_at_a_time(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
     """With three hanging Sentinels, for example: no second call is sent meanwhile, and no delay is in the past."""
 
     class Slow(Failing):
@@ -191,7 +191,7 @@ def test_slow_calls_are_still_sent_one_at_a_time(limiter: Limiter, store: Failin
     assert all(0 < decision.delay <= 1.25 for decision in (own, during[0][0]))
 
 
-def test_delays_are_below_a_second_and_differ(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+def test_delays_are_below_a_second_and_differ(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
     """A delay ends when the store is called next, or up to 0.25 s later: no two are the same."""
     store.down = True
     first = [limiter.acquire(CLOSED, job=JOB).delay for _ in range(50)]
@@ -202,7 +202,7 @@ def test_delays_are_below_a_second_and_differ(limiter: Limiter, store: Failing, 
     assert len({*first, *second}) == 100
 
 
-def test_many_jobs_return_less_often(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+def test_many_jobs_return_less_often(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
     """In each second 100 jobs get a delay of about a second, and all others one of up to 3 s."""
     store.down = True
     wiring_of(limiter).pipeline._outage_delays = OutageDelays(clock)
@@ -214,7 +214,7 @@ def test_many_jobs_return_less_often(limiter: Limiter, store: Failing, clock: Se
         clock.now += 1.0
 
 
-def test_a_job_keeps_its_position(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+def test_a_job_keeps_its_position(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
     """A job that waited before the outage is ahead of later ones, even if it requests again during the outage."""
     limiter.acquire(CLOSED, cost=5)
     denied = [limiter.acquire(CLOSED, job=JOB), limiter.acquire(CLOSED, job=Job(id="2"))]
@@ -230,7 +230,7 @@ def test_a_job_keeps_its_position(limiter: Limiter, store: Failing, clock: Secon
 def test_a_call_that_fails_by_itself_blocks_no_other(
     limiter: Limiter, store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For example a key of another type. Its jobs are deferred, the log says so once, other calls continue."""
+    """A key of another type, for example, defers only its own jobs, and is logged once; other calls continue."""
     store.down, store.part = True, None
     assert [limiter.acquire(CLOSED).reason for _ in range(3)] == ["store unavailable"] * 3
     assert store.calls == 3
@@ -241,7 +241,7 @@ def test_a_call_that_fails_by_itself_blocks_no_other(
     ]
 
 
-def test_a_rejected_call_ends_an_outage(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+def test_a_rejected_call_ends_an_outage(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
     """The server has answered. A job with an invalid key must not use up the one call of each second."""
     store.down = True
     limiter.acquire(CLOSED)
@@ -252,8 +252,8 @@ def test_a_rejected_call_ends_an_outage(limiter: Limiter, store: Failing, clock:
     assert limiter.acquire(CLOSED).reason == "allowed"
 
 
-def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
-    """In a batch: such an error says nothing about the server."""
+def test_a_request_that_was_not_sent_ends_no_outage(clock: ManualClock) -> None:
+    """The error of such a request in a batch says nothing about the server."""
 
     class Batched(Failing):
         def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
@@ -271,8 +271,8 @@ def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
     assert isinstance(guard.decide_all([request])[0], StoreUnavailable)
 
 
-def test_parts_of_a_store_fail_separately(clock: Seconds) -> None:
-    """For example one node of a cluster: limits on the other nodes are decided as usual."""
+def test_parts_of_a_store_fail_separately(clock: ManualClock) -> None:
+    """If one node of a cluster fails, limits on the other nodes are decided as usual."""
 
     class Parts(Failing):
         def part_of(self, name: str) -> str:
@@ -319,7 +319,7 @@ class Nodes(Failing):
             raise StoreUnavailable("the store gave no usable answer: TimeoutError", part=node)
 
 
-def test_a_node_that_was_replaced_is_forgotten(clock: Seconds, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_was_replaced_is_forgotten(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     """After a fail-over the dead node gets no calls any more: the outage is over, and the log says so."""
     caplog.set_level(logging.INFO, "throttlekit")
     store = Nodes()
@@ -337,7 +337,7 @@ def test_a_node_that_was_replaced_is_forgotten(clock: Seconds, caplog: pytest.Lo
     assert limiter.acquire(CLOSED)
 
 
-def test_an_unavailable_node_does_not_block_the_others(clock: Seconds) -> None:
+def test_an_unavailable_node_does_not_block_the_others(clock: ManualClock) -> None:
     """A call for several nodes is carried out on those that answer; then the failure is raised."""
     store = Nodes()
     guard = CircuitBreaker(store, clock=clock)
@@ -351,8 +351,8 @@ def test_an_unavailable_node_does_not_block_the_others(clock: Seconds) -> None:
 # What happens to jobs
 
 
-def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """They all run, nothing is charged, and settling them does nothing, now or later."""
+def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """The jobs all run, nothing is charged, and settling them does nothing, now or later."""
     store.down = True
     decisions = [limiter.acquire(OPEN, job=JOB) for _ in range(50)]
     assert {(each.allowed, each.reason, each.charged) for each in decisions} == {(True, "store unavailable", ())}
@@ -383,7 +383,7 @@ def test_local_jobs_are_limited_to_the_share(limiter: Limiter, store: Failing, l
     assert denied.charged == ()
 
 
-def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: Seconds) -> None:
+def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: ManualClock) -> None:
     """A quarter of 10/s: one unit every 400 ms, whatever the clock of the store shows."""
     limiter, time_us = Limiter(store), FakeClock()
     wiring_of(limiter).stores.shared, wiring_of(limiter).stores.in_process = (
@@ -397,8 +397,8 @@ def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: Seconds) -> Non
     assert [limiter.acquire(LOCAL).allowed for _ in range(2)] == [True, False]
 
 
-def test_units_of_a_share_can_be_settled(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """They return to the share, and the store is not called."""
+def test_units_of_a_share_can_be_settled(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """The units return to the share, and the store is not called."""
     store.down = True
     decision = limiter.acquire(LOCAL, cost=2)
     assert limiter.settle(decision, actual=1).cost == 1
@@ -410,7 +410,7 @@ def test_units_of_a_share_can_be_settled(limiter: Limiter, store: Failing, clock
 
 
 def test_keys_queues_and_tiers_are_counted_separately_in_the_share(limiter: Limiter, store: Failing) -> None:
-    """As they are in the store."""
+    """The share counts them separately, as the store does."""
     store.down = True
     common: dict[str, Any] = {"on_store_failure": "local", "processes": 4}
     keyed = TokenBucket("keyed", "4/h", burst=4, key="{account}", **common)
@@ -493,7 +493,7 @@ def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_an_outage_logs_one_line_and_its_end_another(
-    limiter: Limiter, store: Failing, clock: Seconds, caplog: pytest.LogCaptureFixture
+    limiter: Limiter, store: Failing, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However many jobs there are, and however long it lasts: one WARNING, and one INFO."""
     caplog.set_level(logging.INFO)
@@ -511,9 +511,9 @@ def test_an_outage_logs_one_line_and_its_end_another(
 
 
 def test_a_flapping_store_does_not_fill_the_log(
-    limiter: Limiter, store: Failing, clock: Seconds, caplog: pytest.LogCaptureFixture
+    limiter: Limiter, store: Failing, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There are at most two lines in 30 s; a lasting outage is logged, whatever was logged before."""
+    """The log has at most two lines in 30 s; a lasting outage is logged, whatever was logged before."""
     caplog.set_level(logging.INFO)
     for _ in range(10):
         store.down = True
@@ -532,7 +532,7 @@ def test_a_flapping_store_does_not_fill_the_log(
 def test_running_uncharged_is_a_warning_for_each_limit(
     limiter: Limiter, store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There is at most one every 30 seconds."""
+    """The warning is logged at most every 30 seconds."""
     store.down = True
     for _ in range(20):
         limiter.acquire(OPEN)
@@ -543,7 +543,7 @@ def test_running_uncharged_is_a_warning_for_each_limit(
     ]
 
 
-def test_commands_resume_after_an_outage(clock: Seconds) -> None:
+def test_commands_resume_after_an_outage(clock: ManualClock) -> None:
     """Commands beside decisions are sent once a second in an outage, and as usual after it; they use no turn."""
 
     class Sharing(Failing):

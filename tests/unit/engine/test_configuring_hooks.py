@@ -99,7 +99,7 @@ def test_invalid_cost_is_ignored(cost: Any, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_key_of_a_plugin_replaces_the_limits_key() -> None:
-    """This holds for all verbs; a key in the call overrides it."""
+    """A plugin's key is used by all verbs; a key in the call overrides it."""
     made = limiter(KeyFor({"keyed": "{tenant}"}))
     assert made.acquire(KEYED, job=JOB).key == "t"
     assert not made.acquire(KEYED, key="t").allowed

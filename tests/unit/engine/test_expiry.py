@@ -47,7 +47,7 @@ def test_a_wait_ends_right_after_the_expiry(delivery: Delivery, ends_in_us: int 
 
 
 def test_time_before_the_expiry_is_counted_from_now() -> None:
-    """This is unlike max_wait, which counts from the first denial."""
+    """An expiry counts from now, unlike max_wait, which counts from the first denial."""
     assert Delivery(expires_in=3, max_wait=10).ends_in_us(4_000_000) == 3_010_000
     assert Delivery(expires_in=3, max_wait=5).ends_in_us(4_000_000) == 1_010_000
 
@@ -61,7 +61,7 @@ def test_job_that_expires_before_its_slot_takes_none(limiter: Limiter) -> None:
 
 
 def test_job_that_may_be_redelivered_after_its_expiry_takes_no_slot(limiter: Limiter) -> None:
-    """Its retry time is before its expiry, but the framework may deliver it later."""
+    """The job's retry time is before its expiry, but the framework may deliver the job later."""
     limiter.acquire(SLOW)
     assert limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=60, lateness=0.5)).delay == 60.01
     assert limiter.acquire(SLOW, job=OTHER).delay == IN_TIME
@@ -117,7 +117,7 @@ class Traffic:
             clock.advance((began - clock()) / 1_000_000 + now)
             left = self.expires_in - (now - born) if expires else math.inf
             if left <= 0:
-                continue  # the framework ends it
+                continue  # the framework ends the job
             delivery = replace(self.delivery, expires_in=left)
             decision = limiter.acquire(self.limit, job=Job(id=id), delivery=delivery)
             if decision.allowed:

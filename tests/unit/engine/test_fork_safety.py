@@ -31,10 +31,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 LIMIT = TokenBucket("partner", "10/s", burst=1)
 
 
-def in_a_child(work: Callable[[], object]) -> int:
+def run_in_child(work: Callable[[], object]) -> int:
     """Run *work* in a forked child. Return its exit code, 0 for success, or minus the signal that ended it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that a fork among threads is risky is the point
+        warnings.simplefilter("ignore", DeprecationWarning)  # the test needs a fork among threads, which is risky
         child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -46,7 +46,7 @@ def in_a_child(work: Callable[[], object]) -> int:
 
 
 @contextlib.contextmanager
-def held_elsewhere(lock: AbstractContextManager[object]) -> Iterator[None]:
+def held_by_another_thread(lock: AbstractContextManager[object]) -> Iterator[None]:
     """Another thread holds *lock*."""
     held, over = threading.Event(), threading.Event()
 
@@ -76,15 +76,15 @@ def test_deferrals_are_logged_in_a_child() -> None:
         return True
 
     with log._deferrals._lock:
-        assert in_a_child(log_deferral) == 0
+        assert run_in_child(log_deferral) == 0
 
 
 def test_child_calls_a_shared_store() -> None:
     """Redis-py resets its pool in a child, under a lock that another thread may have held at the fork."""
     store = RedisStore("redis://127.0.0.1:1")
     limiter = Limiter(store)
-    with held_elsewhere(store._client.connection_pool._lock):
-        assert in_a_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
+    with held_by_another_thread(store._client.connection_pool._lock):
+        assert run_in_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
 
 
 def test_child_calls_the_store_in_an_outage() -> None:
@@ -103,7 +103,7 @@ def test_child_calls_the_store_in_an_outage() -> None:
         return turned_away and limiter.acquire(LIMIT).allowed
 
     with guarded._lock:
-        assert in_a_child(work) == 0
+        assert run_in_child(work) == 0
 
 
 def test_child_calls_the_sentinels() -> None:
@@ -113,8 +113,8 @@ def test_child_calls_the_sentinels() -> None:
     with contextlib.ExitStack() as stack:
         pool = store._client.connection_pool
         for each in (pool, *(sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels)):
-            stack.enter_context(held_elsewhere(each._lock))
-        assert in_a_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
+            stack.enter_context(held_by_another_thread(each._lock))
+        assert run_in_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
 
 
 def test_child_calls_a_cluster(cluster: Cluster) -> None:
@@ -126,8 +126,8 @@ def test_child_calls_a_cluster(cluster: Cluster) -> None:
     with contextlib.ExitStack() as stack:
         for node in store._cluster.get_nodes():
             if node.redis_connection is not None:
-                stack.enter_context(held_elsewhere(node.redis_connection.connection_pool._lock))
-        assert in_a_child(lambda: limiter.acquire(hourly).reason == "exhausted") == 0
+                stack.enter_context(held_by_another_thread(node.redis_connection.connection_pool._lock))
+        assert run_in_child(lambda: limiter.acquire(hourly).reason == "exhausted") == 0
     limiter.close()
 
 
@@ -144,7 +144,7 @@ def test_memory_store_answers_in_a_child() -> None:
     store = MemoryStore()
     limiter = Limiter(store)
     with store._lock:
-        assert in_a_child(lambda: limiter.acquire(LIMIT).allowed) == 0
+        assert run_in_child(lambda: limiter.acquire(LIMIT).allowed) == 0
 
 
 def test_owner_is_not_kept_alive() -> None:

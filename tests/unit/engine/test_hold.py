@@ -116,7 +116,7 @@ def test_hold_raises_after_its_timeout(limiter: Limiter) -> None:
 
 
 def test_an_interrupt_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example a job's time limit: an interrupted caller stops waiting, and blocks nobody behind it."""
+    """An interrupted caller, for example at a job's time limit, stops waiting, and blocks nobody behind it."""
 
     class Interrupt(BaseException):
         pass
@@ -146,7 +146,7 @@ def test_full_queue_refuses_at_once(limiter: Limiter) -> None:
 
 
 def test_hold_waits_for_an_unavailable_store() -> None:
-    """It waits as long as necessary, or until its timeout."""
+    """`hold` waits as long as necessary, or until its timeout."""
 
     class Away(Passing):
         def __init__(self) -> None:
@@ -191,7 +191,7 @@ def test_hold_is_entered_once_at_a_time(limiter: Limiter) -> None:
 
 
 def test_mistakes_raise_at_the_call(limiter: Limiter) -> None:
-    """They raise before any block is entered."""
+    """Mistakes raise before any block is entered."""
     with pytest.raises(ConfigurationError, match="no limit was given"):
         limiter.hold()
     with pytest.raises(ConfigurationError, match="timeout must be a number of seconds"):
@@ -276,7 +276,7 @@ def test_task_that_is_cancelled_while_it_waits_holds_nothing(limiter: Limiter) -
 def test_task_that_is_cancelled_before_its_thread_begins_leaves_no_trace(
     caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
-    """It makes no request; and an error after the cancellation is not logged as never retrieved."""
+    """Such a task makes no request, and an error after the cancellation is not logged as never retrieved."""
     store = Slow()
     limiter = Limiter(store)
 
@@ -326,7 +326,7 @@ def test_a_full_default_executor_does_not_block_the_release(limiter: Limiter) ->
 
 
 def test_plain_with_in_a_running_loop_is_an_error(limiter: Limiter) -> None:
-    """It would block the loop, even forever if a task of that loop has the slot. The message names the async verb."""
+    """A plain `with` would block the loop, perhaps forever. The message names the async verb."""
 
     @limiter.limited(ONE)
     def call() -> None:
@@ -379,7 +379,7 @@ def test_wait_returns_when_the_limits_grant_it(limiter: Limiter) -> None:
 
 
 def test_wait_refuses_slots(limiter: Limiter) -> None:
-    """They would never be released."""
+    """Slots that `wait` took would never be released."""
     with pytest.raises(ConfigurationError, match="'one' grants slots, which must be released: use `hold`"):
         limiter.wait(TokenBucket("rate", "1/s"), ONE)
 
@@ -424,7 +424,7 @@ def test_decorated_function_uses_its_own_arguments(limiter: Limiter) -> None:
 
 
 def test_decorated_coroutine_holds_its_limits_while_it_runs(limiter: Limiter) -> None:
-    """They are held during the run, not only during the call."""
+    """The limits are held during the run, not only during the call."""
 
     @limiter.limited(ONE)
     async def call(number: int) -> tuple[int, int]:
@@ -437,7 +437,7 @@ def test_decorated_coroutine_holds_its_limits_while_it_runs(limiter: Limiter) ->
 
 @pytest.mark.parametrize("what", [None, "call", 7])
 def test_decorating_a_non_function_is_refused(limiter: Limiter, what: Any) -> None:
-    """For example a value that was passed instead of a function."""
+    """The decorator takes a function: not None, a text or a number."""
     with pytest.raises(ConfigurationError, match="decorates a function, not"):
         limiter.limited(ONE)(what)
 
@@ -462,7 +462,7 @@ def test_child_of_a_fork_within_a_hold_releases_nothing(limiter: Limiter) -> Non
     slots = Concurrency("of the parent", 1)
     with limiter.hold(slots) as held:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of the heartbeat's thread, which is not in the child
+            warnings.simplefilter("ignore", DeprecationWarning)  # about the heartbeat's thread, which the child lacks
             child = os.fork()
         if child == 0:
             held.release()

@@ -20,7 +20,7 @@ class _Stream(HoldingStream[str, str]):
 
     Attributes:
         broken: How many streams were cancelled while they opened.
-        failures: How many first calls of `send_back` fail.
+        failures: How many calls of `send_back` fail at first.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ def test_held_messages_are_yielded_when_woken_if_still_owned() -> None:
 
 
 def test_held_messages_are_returned_at_the_end() -> None:
-    """This includes messages that arrived but were not fetched; and none is fetched while the maximum is held."""
+    """Messages that arrived but were not fetched are returned too; and none is fetched while the maximum is held."""
 
     async def run() -> _Stream:
         stream = _Stream("a", "b", "c", most=2)
@@ -105,7 +105,7 @@ def test_held_messages_are_returned_at_the_end() -> None:
 
 
 class _Failing(_Stream):
-    """Its pending read, and that of a second stream, fail when they are cancelled. `pending` counts them."""
+    """A stream whose pending read, and that of a second stream, fail when cancelled. `pending` counts these reads."""
 
     def __init__(self, *sent: str) -> None:
         super().__init__(*sent, opens_within=0.0)

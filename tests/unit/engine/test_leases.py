@@ -66,9 +66,9 @@ def test_idle_thread_ends(monkeypatch: pytest.MonkeyPatch, lost: list[str]) -> N
     heartbeat = Heartbeat(renewals)
     for name in ("first", "second"):
         heartbeat.keep(lease(name), SHORT, lambda: lost.append("lost"))
-        wait_until(lambda name=name: {name} in renewals.rounds, description="it is renewed")  # type: ignore[misc]
+        wait_until(lambda name=name: {name} in renewals.rounds, description="the lease is renewed")  # type: ignore[misc]
         heartbeat.drop(lease(name))
-        wait_until(lambda: heartbeat_threads() <= before, description="its thread has ended")
+        wait_until(lambda: heartbeat_threads() <= before, description="the heartbeat's thread has ended")
     assert lost == []
 
 
@@ -88,7 +88,7 @@ def test_one_thread_and_one_round_trip_for_all(lost: list[str]) -> None:
     assert len(renewals.rounds) == rounds, "nothing is renewed when nothing is kept"
     assert lost == []
     heartbeat.keep(lease("again"), SHORT, lambda: None)
-    wait_until(lambda: {"again"} in renewals.rounds, description="the thread goes on with the next lease")
+    wait_until(lambda: {"again"} in renewals.rounds, description="the thread continues with the next lease")
     assert len(heartbeat_threads() - before) == 1
     heartbeat.drop(lease("again"))
 
@@ -102,7 +102,7 @@ def test_lost_lease_is_reported_once_and_retried(lost: list[str]) -> None:
     wait_until(lambda: len(renewals.rounds) >= 4, description="the lease is retried")
     have["mine"] = True
     rounds = len(renewals.rounds)
-    wait_until(lambda: len(renewals.rounds) >= rounds + 3, description="and kept again")
+    wait_until(lambda: len(renewals.rounds) >= rounds + 3, description="the lease is kept again")
     heartbeat.drop(lease("mine"))
     assert lost == ["mine"]
 
@@ -129,13 +129,13 @@ def test_lease_that_ends_during_an_outage_is_lost(lost: list[str], error: Except
     failing.clear()
     renewals = Renewals()
     heartbeat._renew = renewals  # type: ignore[method-assign]
-    wait_until(lambda: len(renewals.rounds) >= 2, description="it is renewed again")
+    wait_until(lambda: len(renewals.rounds) >= 2, description="the lease is renewed again")
     heartbeat.drop(lease("mine"))
     assert len(reported_at) == 1
 
 
 def test_an_unavailable_bucket_does_not_affect_other_leases(lost: list[str]) -> None:
-    """For example an unavailable node of a cluster, or a key of another type: all others are renewed without it."""
+    """If a node of a cluster is unavailable, or a key has another type, all other leases are renewed."""
     renewals = Renewals()
 
     def renew(leases: Sequence[Lease]) -> Sequence[bool]:
@@ -149,7 +149,7 @@ def test_an_unavailable_bucket_does_not_affect_other_leases(lost: list[str]) -> 
     for name in ("mine", "another"):
         heartbeat.keep(lease(name), 0.3, lambda: lost.append("mine"))
     wait_until(
-        lambda: renewals.rounds.count({"mine", "another"}) >= 10, description="the others are renewed, in one go"
+        lambda: renewals.rounds.count({"mine", "another"}) >= 10, description="the others are renewed in one call"
     )
     for each in (away, lease("mine"), lease("another")):
         heartbeat.drop(each)
@@ -259,7 +259,7 @@ def test_forked_child_keeps_its_own_leases_only() -> None:
 # With the limiter
 
 
-class Watched(Passing):
+class CountingStore(Passing):
     """A memory store that counts renewals, and can be unavailable."""
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ class Watched(Passing):
 
 def test_body_longer_than_its_lease_keeps_its_slot() -> None:
     """While it runs, nobody else gets its slot; after its end the slot is free at once, and nothing is renewed."""
-    store, slots = Watched(), Concurrency("slots", 1, lease=2)
+    store, slots = CountingStore(), Concurrency("slots", 1, lease=2)
     limiter = Limiter(store)
     with limiter.hold(slots) as held:
         until = time.monotonic() + 4.5
@@ -311,7 +311,7 @@ def test_lost_slot_is_reported_to_the_body_and_to_plugins() -> None:
             events.append(event)
             limiter.release(event.decision)
 
-    store, slots = Watched(), Concurrency("slots", 1, lease=5)
+    store, slots = CountingStore(), Concurrency("slots", 1, lease=5)
     limiter = Limiter(store, plugins=[Listener()])
     with limiter.hold(slots) as held:
         held.check()
@@ -327,7 +327,7 @@ def test_lost_slot_is_reported_to_the_body_and_to_plugins() -> None:
 
 def test_a_slot_of_this_process_is_released_while_the_store_is_unavailable() -> None:
     """The store's slot is freed with its lease; the other one is renewed here, and nothing else would free it."""
-    store = Watched()
+    store = CountingStore()
     limiter = Limiter(store)
     shared, own = Concurrency("shared", 1), Concurrency("own", 1, scope="process")
     running = Running(limiter, limiter.acquire(shared, own))

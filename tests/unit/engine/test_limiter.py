@@ -519,13 +519,13 @@ def test_too_high_cost_of_a_call_names_the_limit(limiter: Limiter, store: Record
 @pytest.mark.parametrize("make", [Limiter, AsyncLimiter])
 @pytest.mark.parametrize("do", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda do: str(do.__name__))
 def test_a_limiter_cannot_be_pickled(make: Callable[[], object], do: Callable[[object], object]) -> None:
-    """It has connections, threads and locks: the error says what to do."""
+    """A limiter has connections, threads and locks: the error says what to do."""
     with pytest.raises(TypeError, match="cannot be pickled or copied: make one in each process"):
         do(make())
 
 
 def test_limiter_as_a_context_manager_is_closed_at_the_end() -> None:
-    """It is closed like an `AsyncLimiter`, also when the block fails."""
+    """A limiter is closed like an `AsyncLimiter`, also when the block fails."""
     closed: list[bool] = []
 
     class Closing(Passing):
@@ -542,7 +542,7 @@ def test_limiter_as_a_context_manager_is_closed_at_the_end() -> None:
 
 
 def test_a_call_without_a_job_is_one_tenant_of_a_shared_limit() -> None:
-    """It gets its turn among the tenants, and is not behind all of them. So does a job whose tenant has no name."""
+    """The call gets its turn among the tenants, and is not behind all of them; so does a job of a nameless tenant."""
     shared = TokenBucket("shared", "10/s", burst=1, share="{tenant}")
     with Limiter("memory://") as limiter:
         for job in (None, Job(id="1", kwargs={"tenant": ""}), None):

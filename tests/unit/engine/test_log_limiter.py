@@ -6,7 +6,7 @@ from throttlekit._util.log_limiter import Every
 
 
 def test_due_once_in_each_period() -> None:
-    """It is due at once, and then not again until its period has passed."""
+    """A message is due at once, and then not again until the period has passed."""
     now = [0.0]
     every_30_s = Every(30, clock=lambda: now[0])
     due = []

@@ -62,7 +62,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_job_that_is_woken_on_its_way_back_keeps_its_position_and_nothing_else(process: Process) -> None:
-    """Its message may be behind thousands of others in its queue: its units go to other jobs."""
+    """The job's message may be behind thousands of others in its queue: its units go to other jobs."""
     process.deny("other")
     process.deny("one")
     assert process.waker.pass_on("one") == "one"
@@ -84,7 +84,7 @@ def test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute(proces
 
 
 def test_a_job_redelivered_to_the_same_process_is_not_forgotten(process: Process) -> None:
-    """Its minute starts again, and its denials add up."""
+    """The job's minute starts again, and its denials add up."""
     process.deny("one")
     process.waker.pass_on("one")
     process.deny("one")

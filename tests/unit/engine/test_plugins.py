@@ -211,7 +211,7 @@ def test_a_line_about_a_deferral_has_its_facts_as_fields(caplog: pytest.LogCaptu
 def test_a_line_has_the_name_of_a_key_only_if_the_limit_shows_it(
     caplog: pytest.LogCaptureFixture, show_key: bool, shown: str
 ) -> None:
-    """With show_key=True it has the name, otherwise a digest."""
+    """With show_key=True the line has the name, otherwise a digest."""
     limiter, limit = Limiter(), TokenBucket("api", "10/s", burst=1, key="{who}", show_key=show_key)
     for _ in range(2):
         decision = limiter.acquire(limit, key="jane")

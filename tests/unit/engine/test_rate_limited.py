@@ -135,13 +135,13 @@ def test_invalid_retry_after_is_refused(retry_after: Any) -> None:
 
 @pytest.mark.parametrize("limit", [7, ["partner"], object()])
 def test_invalid_limit_is_refused(limit: Any) -> None:
-    """It must be a limit or its name."""
+    """The limit of the error must be a limit or its name."""
     with pytest.raises(ConfigurationError, match="limit must be a limit of the job, or its name, not"):
         RateLimited(limit=limit)
 
 
 def test_rate_limited_is_an_error_that_can_be_pickled() -> None:
-    """It states the retry time, accepts a timedelta, and does not change when it is pickled."""
+    """The error states the retry time, accepts a timedelta, and does not change when it is pickled."""
     error = RateLimited(timedelta(minutes=1), limit="partner")
     assert isinstance(error, ThrottleError)
     assert str(error) == "rate limited by downstream; retry in 60 s"

@@ -39,7 +39,7 @@ JOB = Job(id="7", kwargs={"account": 42})
 PLAIN = Delivery()
 
 
-class Fickle(Passing):
+class UnreliableStore(Passing):
     """A memory store that is unavailable for the verbs in `away`."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -72,12 +72,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def store(clock: FakeClock) -> Fickle:
-    return Fickle(clock)
+def store(clock: FakeClock) -> UnreliableStore:
+    return UnreliableStore(clock)
 
 
 @pytest.fixture
-def limiter(store: Fickle, clock: FakeClock) -> Limiter:
+def limiter(store: UnreliableStore, clock: FakeClock) -> Limiter:
     limiter = Limiter(store)
     wiring_of(limiter).pipeline.history = History(clock_us=clock)
     return limiter
@@ -88,11 +88,11 @@ def paused(limiter: Limiter) -> set[str]:
     return {decision.limit.name for decision in peeked if decision.reason == "paused"}
 
 
-def nothing() -> None:
-    """The release of a job whose slots `ran` has released."""
+def release_nothing() -> None:
+    """The release of a job whose slots `run_body` has released."""
 
 
-def ran(limiter: Limiter, *limits: Any) -> None:
+def run_body(limiter: Limiter, *limits: Any) -> None:
     """The job's body ran, and its slots were released."""
     decision = limiter.acquire(*limits, job=JOB)
     assert decision.allowed
@@ -116,16 +116,16 @@ def ran(limiter: Limiter, *limits: Any) -> None:
 def test_named_limit_or_all_rates_are_paused(limiter: Limiter, named: Any, on_429: Any, expected: set[str]) -> None:
     """The limit that the error names, otherwise the job's setting, otherwise all of its rate limits."""
     limits = (SLOTS, PARTNER, ACCOUNT)
-    ran(limiter, *limits)
+    run_body(limiter, *limits)
     decision = limited(
-        limiter, RateLimited(30, limit=named), limits, job=JOB, delivery=PLAIN, release=nothing, on_429=on_429
+        limiter, RateLimited(30, limit=named), limits, job=JOB, delivery=PLAIN, release=release_nothing, on_429=on_429
     )
     assert not decision.allowed
     assert paused(limiter) == expected
 
 
 def test_adaptive_rate_slows_down_once_for_all_earlier_grants(
-    limiter: Limiter, clock: FakeClock, store: Fickle
+    limiter: Limiter, clock: FakeClock, store: UnreliableStore
 ) -> None:
     """Four bodies receive a 429 in one overload: the first slows the rate down, and the others only pause."""
     adapts = TokenBucket("adapts", "100/s", burst=5, adapt=Adapt("10/s", span=10))
@@ -134,19 +134,19 @@ def test_adaptive_rate_slows_down_once_for_all_earlier_grants(
         clock.advance(0.001)
         with running(limiter, decision):
             job = replace(JOB, id=str(number))
-            limited(limiter, RateLimited(0.5), [adapts, PARTNER], job=job, delivery=PLAIN, release=nothing)
+            limited(limiter, RateLimited(0.5), [adapts, PARTNER], job=job, delivery=PLAIN, release=release_nothing)
     waitlist = store.inner._get(wait_names(decisions[0].charged[0].bucket)[0], clock())
     assert isinstance(waitlist, Waitlist)
     assert waitlist.slow is not None
     assert (waitlist.slow.top, waitlist.slow.part(clock())) == (950_000, 760_000)
     partner = store.inner._get(wait_names(decisions[0].charged[1].bucket)[0], clock())
     assert isinstance(partner, Waitlist)
-    assert partner.slow is None, "it has no adapt="
+    assert partner.slow is None, "the limit has no adapt="
 
 
 @pytest.mark.parametrize(("named", "slots"), [(None, 3), (PARTNER, 4), ("llm", 3)])
 def test_adaptive_slots_decrease_besides_the_pause(
-    limiter: Limiter, clock: FakeClock, store: Fickle, named: Any, slots: int
+    limiter: Limiter, clock: FakeClock, store: UnreliableStore, named: Any, slots: int
 ) -> None:
     """A 429 is a drop, once per overload, unless it names another limit; slots are paused only by name."""
     llm = Concurrency("llm", 9, adapt=ByLatency(2))
@@ -159,7 +159,9 @@ def test_adaptive_slots_decrease_besides_the_pause(
     for decision in decisions:
         clock.advance(0.001)
         with running(limiter, decision):
-            limited(limiter, RateLimited(0, limit=named), [llm, PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+            limited(
+                limiter, RateLimited(0, limit=named), [llm, PARTNER], job=JOB, delivery=PLAIN, release=release_nothing
+            )
     held_now = store.inner._get(decisions[0].charged[0].bucket, clock())
     assert isinstance(held_now, Holders)
     assert held_now.gauge is not None
@@ -167,9 +169,9 @@ def test_adaptive_slots_decrease_besides_the_pause(
 
 
 def test_job_waits_behind_the_pause_ahead_of_new_ones(limiter: Limiter, clock: FakeClock) -> None:
-    """It has a position on the waitlist, and the time that it has waited still counts."""
-    ran(limiter, PARTNER)
-    decision = limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+    """The job has a position on the waitlist, and the time that it has waited still counts."""
+    run_body(limiter, PARTNER)
+    decision = limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
     newcomer = limiter.acquire(PARTNER, job=Job(id="8"))
     assert (decision.reason, decision.delay) == ("paused", 31.0)
     assert newcomer.delay > decision.delay
@@ -179,7 +181,7 @@ def test_job_waits_behind_the_pause_ahead_of_new_ones(limiter: Limiter, clock: F
 
 def test_rate_resumes_without_a_burst(limiter: Limiter, clock: FakeClock) -> None:
     """A minute later at most a minute's worth was granted, and no burst."""
-    limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+    limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
     granted = 0
     for _ in range(600):
         clock.advance(0.1)
@@ -199,7 +201,7 @@ def test_endless_429s_end_by_max_wait(
         if decision.allowed:
             limiter.release(decision)
             error = RateLimited(retry_after)
-            decision = limited(limiter, error, limits, job=job, delivery=Delivery(max_wait=60), release=nothing)
+            decision = limited(limiter, error, limits, job=job, delivery=Delivery(max_wait=60), release=release_nothing)
         if decision.final:
             break
         assert decision.delay > 0
@@ -217,7 +219,7 @@ def test_endless_429s_end_by_max_deferrals(limiter: Limiter, clock: FakeClock, l
         decision = limiter.acquire(*limits, job=job, delivery=delivery)
         if decision.allowed:
             limiter.release(decision)
-            decision = limited(limiter, RateLimited(0), limits, job=job, delivery=delivery, release=nothing)
+            decision = limited(limiter, RateLimited(0), limits, job=job, delivery=delivery, release=release_nothing)
         if decision.final:
             break
         count += 1
@@ -229,38 +231,42 @@ def test_zero_pause_defers_the_job_and_returns_what_it_took(limiter: Limiter) ->
     """If the pause is over at once, the job is still deferred for a moment, and holds and takes nothing."""
     both = [SLOTS, PARTNER]
     before = limiter.peek(PARTNER).remaining
-    decision = limited(limiter, RateLimited(0, limit=SLOTS), both, job=JOB, delivery=PLAIN, release=nothing)
+    decision = limited(limiter, RateLimited(0, limit=SLOTS), both, job=JOB, delivery=PLAIN, release=release_nothing)
     assert (decision.allowed, decision.reason, decision.delay, decision.charged) == (False, "paused", 0.1, ())
     assert limiter.peek(PARTNER).remaining == before
     assert limiter.peek(SLOTS).remaining == 2
 
 
 @pytest.mark.parametrize("away", [{"pause"}, {"pause", "acquire"}])
-def test_unavailable_store_defers_the_job_by_its_retry_after(limiter: Limiter, store: Fickle, away: set[str]) -> None:
+def test_unavailable_store_defers_the_job_by_its_retry_after(
+    limiter: Limiter, store: UnreliableStore, away: set[str]
+) -> None:
     """Other jobs are not paused, but this job waits, as long as its framework supports, and is charged nothing."""
     store.away = away
-    decision = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=nothing)
+    decision = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing)
     assert (decision.allowed, decision.delay) == (False, 30.0)
-    capped = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=Delivery(longest=7), release=nothing)
+    capped = limited(
+        limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=Delivery(longest=7), release=release_nothing
+    )
     assert capped.delay == 7.0
     store.away = set()
     assert (limiter.peek(PARTNER).remaining, limiter.peek(SLOTS).remaining) == (5, 2)
 
 
-def test_unavailable_store_does_not_redeliver_forever(limiter: Limiter, store: Fickle) -> None:
+def test_unavailable_store_does_not_redeliver_forever(limiter: Limiter, store: UnreliableStore) -> None:
     """A pause that never reaches the store does not redeliver a job forever."""
     store.away, job = {"pause"}, JOB
     reasons: list[str] = []
     three = Delivery(max_deferrals=3)
     for _ in range(4):
-        decision = limited(limiter, RateLimited(1), [SLOTS], job=job, delivery=three, release=nothing)
+        decision = limited(limiter, RateLimited(1), [SLOTS], job=job, delivery=three, release=release_nothing)
         reasons.append(decision.reason)
     assert reasons == ["paused"] * 3 + ["waited too long"]
 
 
-def test_pause_and_decision_are_one_round_trip_each(limiter: Limiter, store: Fickle) -> None:
-    """There are two for each job that receives a 429, whatever its limits."""
-    limited(limiter, RateLimited(30), [PARTNER, ACCOUNT, SLOTS], job=JOB, delivery=PLAIN, release=nothing)
+def test_pause_and_decision_are_one_round_trip_each(limiter: Limiter, store: UnreliableStore) -> None:
+    """Each job that receives a 429 makes two round trips, whatever its limits."""
+    limited(limiter, RateLimited(30), [PARTNER, ACCOUNT, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing)
     assert store.calls == ["pause", "acquire"]
 
 
@@ -277,18 +283,18 @@ def test_setting_must_be_one_of_the_jobs_limits() -> None:
         check_on_429(PARTNER, [])
 
 
-def test_claims_of_a_pause_are_of_the_store_that_counts_them(store: Fickle, limiter: Limiter) -> None:
+def test_claims_of_a_pause_are_of_the_store_that_counts_them(store: UnreliableStore, limiter: Limiter) -> None:
     """A limit of scope "process" is paused in the process, the shared ones in the store."""
     own, seen = TokenBucket("own", "1/s", scope="process"), list[StoreClaim]()
     inner = store.inner.pause
     store.inner.pause = lambda claims, *rest, **how: (seen.extend(claims), inner(claims, *rest, **how))[1]  # type: ignore[method-assign]
-    limited(limiter, RateLimited(30), [own, PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+    limited(limiter, RateLimited(30), [own, PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
     assert len(seen) == 1
     assert limiter.peek(own).reason == "paused"
 
 
 @pytest.mark.parametrize("away", [set[str](), {"pause"}])
-def test_slots_are_released_after_the_key_is_paused(limiter: Limiter, store: Fickle, away: set[str]) -> None:
+def test_slots_are_released_after_the_key_is_paused(limiter: Limiter, store: UnreliableStore, away: set[str]) -> None:
     """Otherwise a waiting job would start at once, and call downstream as well."""
     running = limiter.acquire(PARTNER, SLOTS, job=JOB)
     store.calls, store.away = [], away

@@ -354,7 +354,7 @@ def test_a_secondary_limit_of_github_is_a_minute(status: int | None) -> None:
     ],
 )
 def test_a_buckets_refill_counts_until_its_reset(reading: Reading, units: int | None) -> None:
-    """Its reset is the time when it is full again: until then it admits its whole capacity."""
+    """The reset of a bucket is the time when it is full again: until then it admits its whole capacity."""
     assert reading.until_reset == units
 
 
@@ -394,5 +394,5 @@ def test_no_header_raises(headers: list[tuple[str, Any]]) -> None:
     "response", [None, 7, "429", b"x", object(), Response(None), Response(7), Response([9]), [], [(1,)]]
 )
 def test_other_objects_have_no_readings(response: Any) -> None:
-    """They do not raise either."""
+    """Objects that are no responses do not raise either."""
     assert said_by(response, NOW)[:2] == ((), None)

@@ -49,7 +49,7 @@ def test_no_more_are_granted_than_the_partner_has_left(limit: Limit) -> None:
     {"X-RateLimit-Remaining": "-9", "X-RateLimit-Reset": "never"},
 ])  # fmt: skip
 def test_no_response_makes_a_limit_faster(response: dict[str, Any]) -> None:
-    """Neither an older response nor a more generous one does."""
+    """Neither an older response nor a more generous one makes a limit faster."""
     clock = FakeClock(1_800_000_000_000_000)
     limiter = Limiter(MemoryStore(clock_us=clock))
     limit = LIMITS[0]

@@ -109,7 +109,7 @@ def test_a_grant_to_an_interrupted_caller_is_returned(store: Stalled, limiter: L
 def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
     store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch, scope: Any
 ) -> None:
-    """It was woken, and granted a little before its unit is free: a time limit expires while it waits for that time."""
+    """The job was woken, and granted shortly before its unit is free: a time limit expires while it waits for that."""
     slots, rate = Concurrency("scoped", 2, lease=600, scope=scope), TokenBucket("rate", "4/s", burst=1)
     job, late = Job(id="1"), Delivery(lateness=0.25)
     assert limiter.acquire(rate)
@@ -132,7 +132,7 @@ def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
 
 
 def test_a_job_that_waited_does_not_run_on_a_slot_that_was_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its next request is a new attempt: the store does not repeat a grant whose slot another job may have."""
+    """The job's next request is a new attempt: the store does not repeat a grant whose slot another job may have."""
     store, one, job = MemoryStore(), Concurrency("one", 1, lease=600), Job(id="second")
 
     def lost(*args: Any, **options: Any) -> Answer:
@@ -153,7 +153,7 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_returned(monkeypatch:
 
 
 def test_a_job_that_runs_without_the_store_leaves_the_waitlist(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its body may take hours. When the store is back and wakes it, another job is woken in its place."""
+    """The body may take hours. When the store is back and wakes the job, another job is woken in its place."""
     store, limit = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open")
 
     def away(*args: Any, **options: Any) -> Any:
@@ -239,7 +239,7 @@ def test_a_slot_is_returned_again_after_the_first_answer(
 
 
 def test_requests_without_slots_return_nothing(store: Stalled, limiter: Limiter) -> None:
-    """These are a peek, a cost of 0, a rate, and a request that the circuit breaker did not send."""
+    """Nothing is returned for a peek, a cost of 0, a rate, and a request that the circuit breaker did not send."""
     store.error = StoreUnavailable("no answer in time")
     store.is_stalled = True
     with pytest.raises(StoreUnavailable):

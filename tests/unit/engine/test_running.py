@@ -53,7 +53,7 @@ def test_outside_a_job_there_is_no_decision_and_settle_does_nothing() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, True, 1.5, "5", None])
 def test_invalid_cost_is_refused_everywhere(wrong: object) -> None:
-    """This includes code outside a job: a test of the body shows the mistake."""
+    """Code outside a job is checked too: a test of the body shows the mistake."""
     with pytest.raises(ConfigurationError, match="whole number"):
         current().settle(wrong)  # type: ignore[arg-type]
 
@@ -206,7 +206,7 @@ def test_an_unreadable_receipt_raises_on_use(limiter: Limiter) -> None:
 
 
 def test_a_receipt_of_a_slot_is_read_at_once(limiter: Limiter) -> None:
-    """Its lease is renewed from the start of the body, and released at its end, whether or not the body uses it."""
+    """The lease is renewed from the start of the body, and released at its end, whether or not the body uses it."""
     slots = Concurrency("slots", 1, lease=30)
     begin_from_receipt(limiter, receipt(limiter.acquire(slots, job=JOB)))
     assert not limiter.peek(slots)
@@ -310,7 +310,7 @@ def test_a_plugin_is_notified_of_a_body_of_another_process() -> None:
     watched, plain = Limiter(plugins=[plugin]), Limiter()
     written = receipt(plain.acquire(CALLS, job=JOB))
     begin_from_receipt(plain, written, JOB)
-    assert current()._decision is None, "no plugin listens: it is not read"
+    assert current()._decision is None, "no plugin listens: the receipt is not read"
     end()
     begin_from_receipt(watched, written, JOB)
     end()

@@ -48,7 +48,7 @@ def clock(at_ns: int) -> Iterator[None]:
         yield
 
 
-def right(at: dt.datetime) -> int:
+def clock_ns(at: dt.datetime) -> int:
     return int(at.timestamp() * 1e9)
 
 
@@ -60,7 +60,7 @@ def grants(limiter: Limiter, limit: FixedWindow, times: int = 150) -> int:
 def test_worker_with_a_wrong_clock_counts_the_same_day(wrong_ns: int) -> None:
     """100 a day in London are 100, even if one worker has a wrong clock, for which the day began an hour early."""
     server = Server()
-    with clock(right(NOON)):
+    with clock(clock_ns(NOON)):
         assert grants(Limiter(server), DAILY) == 100
     server.at = LATE
     with clock(wrong_ns):
@@ -73,7 +73,7 @@ def test_worker_with_a_wrong_clock_counts_the_same_day(wrong_ns: int) -> None:
 def test_event_loop_with_a_wrong_clock_counts_the_same_day() -> None:
     """The same holds for the tasks of an event loop, in one batch or several."""
     server = Server()
-    with clock(right(NOON)):
+    with clock(clock_ns(NOON)):
         assert grants(Limiter(server), DAILY) == 100
     server.at = LATE
 
@@ -89,11 +89,11 @@ def test_event_loop_with_a_wrong_clock_counts_the_same_day() -> None:
 def test_settling_with_a_wrong_clock_keeps_the_day() -> None:
     """A cost that is settled by a worker with a wrong clock does not begin a new day."""
     server = Server(LATE)
-    with clock(right(LATE)):
+    with clock(clock_ns(LATE)):
         decision = Limiter(server).acquire(DAILY, cost=100)
     with clock(EPOCH_NS):
         Limiter(server).settle(decision, actual=101)
-    with clock(right(LATE)):
+    with clock(clock_ns(LATE)):
         assert not Limiter(server).acquire(DAILY)
 
 

@@ -92,7 +92,7 @@ def test_rejected_call_concerns_no_other(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", IMPOSSIBLE, ids=_id)
 def test_impossible_call_is_a_configuration_error(error: Exception) -> None:
-    """Such a job fails at once; it is not deferred every second."""
+    """A job with such a call fails at once; it is not deferred every second."""
     assert isinstance(mapped(error), ConfigurationError)
 
 

@@ -24,7 +24,7 @@ def _start(*throttles: Any) -> None:
     [
         (False, (PARTNER,), 1),
         (False, (None, [PARTNER]), 1),
-        (False, ("5/s", None, []), 0),  # of another package, and none
+        (False, ("5/s", None, []), 0),  # the option of another package, and no option
         (True, (PARTNER,), 0),
     ],
 )

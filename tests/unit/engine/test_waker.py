@@ -120,7 +120,7 @@ def test_all_jobs_request_again_after_their_waitlist_was_lost(epoch: str) -> Non
     [(UNIT, 2_000, 8_000), (UNIT, 5_000, 5_000), (OF_A_WINDOW, 2_000, 10_000), (OF_A_WINDOW, 5_000, 7_000)],
 )
 def test_a_job_is_started_early(unit: StoreClaim, ahead_us: int, at_us: int) -> None:
-    """It is started earlier by the time that its request takes; less so for a window, which grants nothing early."""
+    """A job is started earlier by the time that its request takes; less so for a window, which grants nothing early."""
     room = Room[str](ahead_us)
     room.hold("one", "one", unit, "e", 0)
     room.apply_wakes([Wake("one", 10_000)], 0)
@@ -129,7 +129,7 @@ def test_a_job_is_started_early(unit: StoreClaim, ahead_us: int, at_us: int) -> 
 
 
 def test_a_job_that_no_longer_exists_leaves_its_waitlist(bench: Bench) -> None:
-    """It leaves even if it was the only one of this process."""
+    """The job leaves even if it was the only one of this process."""
     bench.start = lambda *_: False
     bench.wait("one")
     bench.wake("one")
@@ -149,7 +149,7 @@ def test_a_job_that_any_process_may_take_is_kept_whoever_owns_it(roams: bool, mo
 
 
 def test_a_woken_job_is_started(bench: Bench) -> None:
-    """It is started once a thread is free. An unknown id that is woken leaves the waitlist."""
+    """A woken job is started once a thread is free. An unknown id that is woken leaves the waitlist."""
     bench.free = 0
     bench.wait("one")
     bench.wake("one", "unknown")
@@ -157,7 +157,7 @@ def test_a_woken_job_is_started(bench: Bench) -> None:
     assert bench.started == []
     bench.free = 1
     bench.waker.report_free()
-    wait_until(lambda: bench.started == ["one"], description="it is started")
+    wait_until(lambda: bench.started == ["one"], description="the job is started")
 
 
 def test_an_error_stops_neither_the_thread_nor_the_job(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -173,7 +173,7 @@ def test_an_error_stops_neither_the_thread_nor_the_job(bench: Bench, caplog: pyt
     with caplog.at_level(logging.ERROR, "throttlekit"):
         bench.wait("one")
         bench.wake("one")
-        wait_until(lambda: tries == ["one", "one"], description="it is retried")
+        wait_until(lambda: tries == ["one", "one"], description="the start is retried")
     assert "Job one could not be started" in caplog.text
 
     def fail() -> Look:
@@ -201,9 +201,9 @@ def test_a_second_copy_on_no_waitlist_returns_the_first_one(bench: Bench) -> Non
     bench.wait("other")
     bench.waker.hold("one", "second copy", 1_000)
     assert bench.returned == ["first copy"]
-    wait_until(lambda: bench.started == ["second copy"], description="it is started")
+    wait_until(lambda: bench.started == ["second copy"], description="the job is started")
     bench.waker.on_missed()
-    wait_until(lambda: bench.store.looks[-1:] == [(1, ("other",))], description="it waits on no list")
+    wait_until(lambda: bench.store.looks[-1:] == [(1, ("other",))], description="the job is on no waitlist")
 
     def start(id: str, item: str) -> None:
         bench.wait("two", "fourth copy")
@@ -239,14 +239,14 @@ def test_listening_is_retried_if_the_store_is_unavailable_at_first(bench: Bench)
 
     bench.store.listen = fail  # type: ignore[method-assign]
     bench.waker.hold("one", "one", 1_000)
-    wait_until(lambda: bench.started == ["one"], description="it is started")
-    wait_until(lambda: bench.store.listens, description="it listens")
+    wait_until(lambda: bench.started == ["one"], description="the job is started")
+    wait_until(lambda: bench.store.listens, description="the waker listens")
 
 
 def test_a_job_on_no_waitlist_is_started_after_its_delay(bench: Bench) -> None:
     """Something other than a limit delays it: an operator's pause, or an unavailable store."""
     bench.waker.hold("one", "one", 1_000, Waited(2_000_000, 3, 0))
-    wait_until(lambda: bench.started == ["one"], description="it is started")
+    wait_until(lambda: bench.started == ["one"], description="the job is started")
     requester, _ = bench.decide("one")
     assert (requester.waited_us >= 2_000_000, requester.denials) == (True, 3)
 
@@ -254,7 +254,7 @@ def test_a_job_on_no_waitlist_is_started_after_its_delay(bench: Bench) -> None:
 def test_a_job_past_its_max_wait_is_started_without_a_wake(bench: Bench) -> None:
     """The answer to its request then says that its time is over."""
     bench.wait("one", ends_in_us=1_000)
-    wait_until(lambda: bench.started == ["one"], description="it is started")
+    wait_until(lambda: bench.started == ["one"], description="the job is started")
 
 
 def test_a_request_without_an_answer_is_repeated_as_the_same_attempt(bench: Bench) -> None:
@@ -262,9 +262,9 @@ def test_a_request_without_an_answer_is_repeated_as_the_same_attempt(bench: Benc
     bench.wait("other")
     _, attempt = bench.decide("one")
     bench.waker.record_no_answer("one", [UNIT], attempt)
-    wait_until(lambda: bench.store.looks == [(1, ("other",))], description="it looks")
+    wait_until(lambda: bench.store.looks == [(1, ("other",))], description="the waker looks")
     assert bench.decide("one")[1] == attempt
-    assert bench.decide("one")[1] != attempt, "it was answered"
+    assert bench.decide("one")[1] != attempt, "the first one was answered"
 
 
 def test_a_job_that_no_longer_waits_leaves_the_store(bench: Bench) -> None:
@@ -284,4 +284,4 @@ def test_the_process_reports_again_that_a_thread_is_free(bench: Bench) -> None:
     bench.wait("one")
     bench.free = 1
     bench.waker.done("other")
-    wait_until(lambda: bench.store.looks == [(1, ("one",))], description="it looks")
+    wait_until(lambda: bench.store.looks == [(1, ("one",))], description="the waker looks")

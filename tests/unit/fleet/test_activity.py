@@ -83,7 +83,7 @@ def test_each_decision_is_counted_by_limit_and_reason(fleet: _Fleet, limiter: Li
 
 
 def test_429s_are_reported_for_limits_of_the_fleet(fleet: _Fleet, limiter: Limiter) -> None:
-    """They are reported once, beside the report; not for a limit of this process, and for at most 100 limits."""
+    """429s are reported once, beside the report; not for a limit of this process, and for at most 100 limits."""
     assert limiter.fleet is not None
     limiter.acquire(API)
     limiter.fleet.count_429(TokenBucket("own", "1/s", scope="process"))
@@ -166,7 +166,7 @@ def test_report_without_an_answer_is_dropped(fleet: _Fleet, limiter: Limiter) ->
 
 
 def test_a_definition_is_reported_again_until_there_is_an_answer(fleet: _Fleet, limiter: Limiter) -> None:
-    """This makes a limit known that no later job uses: the counts of its only report are lost, but not its row."""
+    """A limit that no later job uses is known too: the counts of its only report are lost, but not its row."""
     counter = limiter.fleet.activity
     assert counter is not None
     counter._store = fleet

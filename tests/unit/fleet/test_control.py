@@ -133,7 +133,7 @@ def test_set_rate_applies_until_the_rule_ends(fleet: Fleet) -> None:
     ],
 )
 def test_set_rate_keeps_all_other_options(limit: Limit, rate: Any, burst: int | None, becomes: Limit) -> None:
-    """This includes the burst, unless it was the default of the rate; earlier changes have no effect."""
+    """The burst is kept too, unless it was the default of the rate; earlier changes have no effect."""
     new = altered(limit, rate, burst)
     assert repr(new) == repr(becomes)
     assert new.definition != limit.definition
@@ -165,7 +165,7 @@ def test_holders_keep_counting(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("rule", [Rule(what="set", name="gpu", rate=4), Rule(what="scale", name="g*", factor=0.5)])
 def test_job_that_needs_more_slots_than_a_rule_allows_waits(fleet: Fleet, rule: Rule) -> None:
-    """It waits until the rule ends; running jobs keep their slots, and smaller jobs are granted after them."""
+    """The job waits until the rule ends; running jobs keep their slots, and smaller jobs are granted after them."""
     gpu = Concurrency("gpu", 8, cost=lambda job: job.kwargs["gb"])
     held = fleet.decide(gpu, gb=6)
     fleet.set_rules(replace(rule, until_us=fleet.clock() + 20_000_000))
@@ -231,7 +231,7 @@ def test_cost_above_a_set_rate_waits(fleet: Fleet, caplog: pytest.LogCaptureFixt
     fleet.set_rules()
     fleet.advance(1)
     denied = fleet.decide(dear, cost=5)
-    assert (denied.reason, denied.delay) == ("exhausted", 0.3), "it had filled up to the burst that was set"
+    assert (denied.reason, denied.delay) == ("exhausted", 0.3), "the limit had filled up to the burst that was set"
     fleet.advance(0.3)
     assert fleet.decide(dear, cost=5)
 
@@ -366,7 +366,7 @@ def test_pause_without_an_end_causes_few_requests(fleet: Fleet) -> None:
     ("delivery", "refused_after"), [(Delivery(max_wait=30), 30), (Delivery(max_deferrals=0), 0), (Delivery(), None)]
 )
 def test_job_past_its_max_wait_ends_in_a_pause(fleet: Fleet, delivery: Delivery, refused_after: int | None) -> None:
-    """Its `max_wait` and `max_deferrals` apply in a pause as usual."""
+    """A job's `max_wait` and `max_deferrals` apply in a pause as usual."""
     fleet.set_rules(Rule(what="pause", name="partner"))
     decision = fleet.decide(PARTNER, delivery=delivery)
     assert decision.final is (refused_after == 0)
@@ -445,7 +445,7 @@ def test_factor_applies_to_a_set_rate(fleet: Fleet) -> None:
 
 
 def test_limit_that_cannot_be_scaled_is_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    """There is one line per limit; it keeps its rate, or the one that was set."""
+    """One line is logged per limit; the limit keeps its rate, or the one that was set."""
     logs = [SlidingLog("x", "8/s"), SlidingLog("y", "8/s")]
     fleet.set_rules(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="y", rate="4/s"))
     assert [fleet.grants(log) for log in logs] == [8, 4]
@@ -479,7 +479,7 @@ def test_limit_in_shadow_mode_denies_no_job_and_counts(fleet: Fleet) -> None:
 
 
 def test_cost_above_a_shadow_rate_is_granted(fleet: Fleet) -> None:
-    """It would have been delayed while that rate is set: this is reported, and the job runs."""
+    """The job would have been delayed while that rate is set: this is reported, and the job runs."""
     dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
     fleet.set_rules(Rule(what="set", name="dear", rate="2/s"), Rule(what="shadow", name="dear"))
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5}))
@@ -523,7 +523,7 @@ def test_settle_corrects_only_what_shadow_mode_granted(fleet: Fleet, limits: lis
 
 @pytest.mark.parametrize("limits", [[PARTNER], [OTHER, PARTNER]])
 def test_limit_in_shadow_mode_denies_no_job_in_an_outage(fleet: Fleet, limits: list[Limit]) -> None:
-    """Its policy is closed, but it is in shadow mode."""
+    """The limit's policy is closed, but it is in shadow mode."""
     fleet.set_rules(Rule(what="shadow", name="partner"))
 
     class Away(Passing):
@@ -542,7 +542,7 @@ def test_limit_in_shadow_mode_denies_no_job_in_an_outage(fleet: Fleet, limits: l
 
 
 def test_would_be_denials_are_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    """There is one line in 30 seconds."""
+    """One line is logged in 30 seconds."""
     fleet.set_rules(Rule(what="shadow", name="partner"))
     with caplog.at_level(logging.INFO, "throttlekit"):
         for _ in range(9):
@@ -564,7 +564,7 @@ def test_without_rules_no_extra_request_is_made(fleet: Fleet) -> None:
 
 
 def test_last_known_rules_apply_during_an_outage(fleet: Fleet) -> None:
-    """Only rules that end in the meantime stop applying, by the time that has granted."""
+    """Only rules that end in the meantime stop applying, according to the time that has elapsed."""
     fleet.set_rules(Rule(what="pause", name="partner"))
     fleet.store.fault = StoreUnavailable("away")
     with pytest.raises(StoreUnavailable):
@@ -590,7 +590,7 @@ def test_last_known_rules_apply_during_an_outage(fleet: Fleet) -> None:
 def test_unreadable_rule_is_ignored_with_one_line(
     fleet: Fleet, caplog: pytest.LogCaptureFixture, entry: tuple[str, str]
 ) -> None:
-    """It is of a later version, truncated, or foreign: the other rules still apply."""
+    """Such a rule is of a later version, truncated, or foreign: the other rules still apply."""
     fleet.set_rules(Rule(what="pause", name="other"))
     fleet.store.told.append(entry)
     for _ in range(3):

@@ -82,7 +82,7 @@ def test_a_limit_with_room_is_not_the_bottleneck() -> None:
 
 
 def test_the_text_is_only_about_problems() -> None:
-    """It says that the limit has room, or that more jobs arrive than are granted; nothing else."""
+    """The text says that the limit has room, or that more jobs arrive than are granted; nothing else."""
     texts = list[str]()
     for arrived, used in ((10, 5), (100, 5), (10, 0)):
         found = outlook_of(_known(Minute(allowed=60, units=60, arrived=arrived)), [_key(used=used)])

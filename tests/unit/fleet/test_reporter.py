@@ -96,7 +96,7 @@ def test_failing_task_stops_no_other(error: Exception, task: _Task) -> None:
 
     reporter = Reporter([fails, task], every=0.01)
     reporter.ensure_started()
-    wait_until(lambda: len(called) >= 2, description="it is called again")
+    wait_until(lambda: len(called) >= 2, description="the failing task is called again")
     reporter.stop()
     assert len(task.threads) >= 2
 
