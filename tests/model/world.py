@@ -1,4 +1,4 @@
-"""A small world of jobs, processes and limits around the shipped decision: what can happen, and what must hold."""
+"""A small world of jobs, processes and limits around the shipped decision: possible events, and the rules that hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FREE = 2
 
 
 class Rules(NamedTuple):
-    """What a world may do. Each number is how often it may happen in one history."""
+    """What may happen in a world. Each number is how often it may happen in one history."""
 
     limits: tuple[Limit, ...]
     jobs: int = 3
@@ -34,11 +34,11 @@ class Rules(NamedTuple):
     deaths: int = 0
     """A process dies with the jobs that it holds, and another process gets their messages."""
     purges: int = 0
-    """A waiting job's message is deleted, and nobody tells the store."""
+    """A waiting job's message is deleted, and the store is not notified."""
     losses: int = 0
     """The store loses its state."""
     leaves: int = 0
-    """A waiting job expires, and its process tells the store."""
+    """A waiting job expires, and its process notifies the store."""
     back_us: int = 0
     """How far the server's clock steps back, once."""
 
@@ -54,12 +54,12 @@ class World:
     One state.
 
     Attributes:
-        waits: The jobs that were denied and have not been granted since: the process that holds each, in their order.
-        on: The limit on whose list each of them waits.
-        told: The jobs that were woken and have not asked, and when that was.
-        missed: The jobs that did not ask in time, so that others may pass before them.
-        hung: The processes of these jobs: they were passed over, and so were their other jobs.
-        passed: The instants at which jobs began, since the store lost its state.
+        waits: The jobs that were denied and have not been granted since, in order, with the process that holds each.
+        on: The limit on whose waitlist each of them is.
+        woken_at: The jobs that were woken and have not requested since, with the time of the wake.
+        missed: The jobs that did not request in time, so that others may be granted ahead of them.
+        hung: The processes of these jobs: they were skipped, and so were their other jobs.
+        began_at: The times at which jobs began, since the store lost its state.
         running: The jobs that hold slots, and since when.
     """
 
@@ -70,10 +70,10 @@ class World:
     new: int = 0
     waits: dict[str, str] = field(default_factory=dict)
     on: dict[str, str] = field(default_factory=dict)
-    told: dict[str, int] = field(default_factory=dict)
+    woken_at: dict[str, int] = field(default_factory=dict)
     missed: set[str] = field(default_factory=set)
     hung: set[str] = field(default_factory=set)
-    passed: list[int] = field(default_factory=list)
+    began_at: list[int] = field(default_factory=list)
     running: dict[str, int] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     broken: list[str] = field(default_factory=list)
@@ -106,21 +106,21 @@ class World:
 
     @property
     def key(self) -> str:
-        """What makes two states the same."""
+        """Equal for equal states."""
         return repr((
-            self.now_us, self.new, self.waits, self.told, sorted(self.missed), sorted(self.passed), self.running,
+            self.now_us, self.new, self.waits, self.woken_at, sorted(self.missed), sorted(self.began_at), self.running,
             self.left, sorted(self.dead), sorted(self.store._values.items()),  # pyright: ignore[reportPrivateUsage]
         ))  # fmt: skip
 
-    # What can happen
+    # Events
 
     def steps(self) -> Iterator[tuple[str, Any]]:
-        """What can happen now, by the name of a method and its arguments."""
+        """The events that are possible now: the name of a method and its argument."""
         if self.new < self.rules.jobs:
-            yield from (("ask_new", owner) for owner in ("p", "q") if owner not in self.dead)
-        for job, at_us in self.told.items():
+            yield from (("request_new", owner) for owner in ("p", "q") if owner not in self.dead)
+        for job, at_us in self.woken_at.items():
             if at_us <= self.now_us:
-                yield "ask", job
+                yield "request", job
         yield from (("end", job) for job in self.running)
         for what, verb in (("tick", "tick"), ("loss", "lose"), ("back", "step_back")):
             if self.left[what]:
@@ -130,12 +130,12 @@ class World:
         yield from (("purge", job) for job in self.waits if self.left["purge"])
         yield from (("leave", job) for job in self.waits if self.left["leave"])
 
-    def ask_new(self, owner: str) -> None:
+    def request_new(self, owner: str) -> None:
         self.new += 1
-        self._ask(f"job{self.new}", owner)
+        self._request(f"job{self.new}", owner)
 
-    def ask(self, job: str) -> None:
-        self._ask(job, self.waits[job])
+    def request(self, job: str) -> None:
+        self._request(job, self.waits[job])
 
     def end(self, job: str) -> None:
         since_us = self.running.pop(job)
@@ -144,13 +144,13 @@ class World:
         self.look_all()
 
     def tick(self, _: None = None) -> None:
-        """Time goes on, and who was asked to look does."""
+        """Time passes, and the processes that are due to look do so."""
         self.left["tick"] -= 1
         self.pass_time()
 
     def pass_time(self) -> None:
         self.now_us += TICK_US
-        missed = {job for job, at_us in self.told.items() if self.now_us >= at_us + PATIENCE_US}
+        missed = {job for job, at_us in self.woken_at.items() if self.now_us >= at_us + PATIENCE_US}
         self.missed |= missed
         self.hung |= {self.waits[job] for job in missed}
         self.look_all()
@@ -158,7 +158,7 @@ class World:
     def lose(self, _: None = None) -> None:
         self.left["loss"] -= 1
         self.store._values.clear()  # pyright: ignore[reportPrivateUsage]
-        self.passed, self.running = [], {}
+        self.began_at, self.running = [], {}
         self.missed |= {*self.waits}
 
     def step_back(self, _: None = None) -> None:
@@ -172,24 +172,24 @@ class World:
         own = [job for job, of in self.waits.items() if of == owner]
         self.missed |= {*own}
         for job in own:
-            self.told.pop(job, None)
-            self._ask(job, "q")
+            self.woken_at.pop(job, None)
+            self._request(job, "q")
 
     def purge(self, job: str) -> None:
         self.left["purge"] -= 1
-        self.told.pop(job, None)
+        self.woken_at.pop(job, None)
         del self.waits[job]
 
     def leave(self, job: str) -> None:
         self.left["leave"] -= 1
         owner = self.waits.pop(job)
-        self.told.pop(job, None)
+        self.woken_at.pop(job, None)
         self.store.forget(self._claims(job), [job], owner, self.now_us)
 
-    # How it goes on
+    # Continuation
 
     def look_all(self) -> None:
-        """Each process looks at each list, as its net does, and lets ask what the store does not know."""
+        """Each process looks at each waitlist, as it does periodically; jobs unknown to the store request again."""
         for owner in ("p", "q"):
             if owner in self.dead:
                 continue
@@ -198,21 +198,21 @@ class World:
                 found = self.store.look(claim, owner, FREE, own, self.now_us)
                 self.on_wakes(found.wakes)
                 for job in found.again if not found.epoch else ():
-                    self.told.setdefault(job, self.now_us)
+                    self.woken_at.setdefault(job, self.now_us)
 
     def on_wakes(self, wakes: Sequence[Wake]) -> None:
         for wake in wakes:
             if wake.id in self.waits:
-                self.told.setdefault(wake.id, self.now_us + wake.in_us)
+                self.woken_at.setdefault(wake.id, self.now_us + wake.in_us)
 
     def settle(self) -> None:
-        """From now on nothing else happens: each job that waits must begin."""
+        """From now on no other event happens: each waiting job must begin."""
         for _ in range(2 * (WOKEN_US // SECOND) // 100 + 8 * self.rules.jobs):
             if not self.waits:
                 return
-            for job in sorted(self.told, key=lambda job: self.told[job]):
-                if job in self.told and self.told[job] <= self.now_us:
-                    self._ask(job, self.waits[job])
+            for job in sorted(self.woken_at, key=lambda job: self.woken_at[job]):
+                if job in self.woken_at and self.woken_at[job] <= self.now_us:
+                    self._request(job, self.waits[job])
             for job in [*self.running]:
                 self.end(job)
             self.pass_time()
@@ -220,8 +220,8 @@ class World:
 
     # Rules
 
-    def _ask(self, job: str, owner: str) -> None:
-        self.told.pop(job, None)
+    def _request(self, job: str, owner: str) -> None:
+        self.woken_at.pop(job, None)
         requester = Requester(Caller.JOB, job, owner, FREE, denials=int(job in self.waits))
         claims = self._claims(job)
         answer = self.store.decide(claims, requester, self.now_us)
@@ -235,16 +235,16 @@ class World:
             return
         before = [each for each, of in self.waits.items() if int(each[3:]) < int(job[3:]) and of not in self.hung]
         if any(each not in self.missed for each in before) and job not in self.missed:
-            self.broken.append(f"{job} passes {before}")
+            self.broken.append(f"{job} is granted before {before}")
         self.waits.pop(job, None)
         self._begin(job, answer.retry_us)
 
     def _begin(self, job: str, at_us: int) -> None:
-        self.passed.append(at_us)
+        self.began_at.append(at_us)
         for limit in self.rules.limits:
             if isinstance(limit, TokenBucket):
-                for from_us in self.passed:
-                    within = [each for each in self.passed if from_us <= each <= at_us]
+                for from_us in self.began_at:
+                    within = [each for each in self.began_at if from_us <= each <= at_us]
                     most = limit.burst + (at_us - from_us) * limit.amount // limit.period_us
                     if len(within) > most:
                         self.broken.append(f"{len(within)} of {most} within {at_us - from_us} us")
@@ -264,7 +264,7 @@ class World:
 
 
 class Explored(NamedTuple):
-    """What a search has found: how many states, and the first history that breaks a rule."""
+    """The result of a search: the number of states, and the first history that breaks a rule."""
 
     states: int
     broken: tuple[str, list[tuple[str, Any]]] | None

@@ -79,31 +79,31 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "        return None if rule is None else rule.varying_us",
             "        return None",
-            ["tests/unit/core/test_varying.py::test_rate_travels_by_value_and_counts_in_the_same_place"],
+            ["tests/unit/core/test_varying.py::test_rate_is_serialized_and_counts_in_the_same_bucket"],
         ),
     ],
     "throttlekit/_engine/apply_response.py": [
         (
             "    if said.retry_after is not None and said.status in _DENIED:",
             "    if said.retry_after is not None:",
-            ["tests/unit/engine/test_apply_response.py::test_the_strictest_that_is_said_counts"],
+            ["tests/unit/engine/test_apply_response.py::test_the_strictest_header_is_used"],
         ),
         (
             '    if decision.reason == "store unavailable":\n        return {}',
             "    if False:\n        return {}",
-            ["tests/unit/engine/test_apply_response.py::test_outside_a_job_nothing_is_heard"],
+            ["tests/unit/engine/test_apply_response.py::test_headers_are_ignored_outside_a_job"],
         ),
     ],
     "throttlekit/_engine/call.py": [
         (
             "        return waited >= self.max_wait or denials > self.max_deferrals",
             "        return waited >= self.max_wait or denials >= self.max_deferrals",
-            ["tests/unit/engine/test_limiter.py::test_max_deferrals_ends_the_waiting"],
+            ["tests/unit/engine/test_limiter.py::test_max_deferrals_ends_the_wait"],
         ),
         (
             "        delay = min(delay, self.longest, self.max_wait - waited)",
             "        delay = min(delay, self.max_wait - waited)",
-            ["tests/unit/engine/test_limiter.py::test_longest_delay_caps_and_keeps_the_place"],
+            ["tests/unit/engine/test_limiter.py::test_longest_delay_caps_and_keeps_the_position"],
         ),
         (
             "        if self.expires_in != math.inf and not self.in_time(delay):",
@@ -130,21 +130,23 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             '        if policy == "open":',
             "        if False:",
-            ["tests/unit/engine/test_breaker.py::test_what_ran_uncharged_is_not_settled_on_another_limit"],
+            ["tests/unit/engine/test_breaker.py::test_an_uncharged_cost_is_not_settled_on_another_limit"],
         ),
     ],
     "throttlekit/_engine/header_values.py": [
         (
             "whole(min(numbers) if least else numbers[0])",
             "whole(max(numbers) if least else numbers[0])",
-            ["tests/unit/engine/test_response_headers.py::test_the_stricter_counts_and_what_cannot_be_read_does_not"],
+            [
+                "tests/unit/engine/test_response_headers.py::test_the_stricter_value_is_used_and_unreadable_ones_are_ignored"
+            ],
         ),
     ],
     "throttlekit/_engine/hold.py": [
         (
             "            self._limiter.cancel(decision)\n        elif left:",
             "            pass\n        elif left:",
-            ["tests/unit/engine/test_hold.py::test_task_that_is_cancelled_while_it_asks_takes_nothing"],
+            ["tests/unit/engine/test_hold.py::test_task_that_is_cancelled_while_it_requests_takes_nothing"],
         ),
         (
             "        except BaseException:  # also an interrupt, such as a job's time limit\n            self._leave()",
@@ -161,14 +163,12 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "            if gone and not kept.lost:",
             "            if gone:",
-            ["tests/unit/engine/test_leases.py::test_lost_lease_is_told_once_and_tried_on"],
+            ["tests/unit/engine/test_leases.py::test_lost_lease_is_reported_once_and_retried"],
         ),
         (
             "                owed = [_reversal(each) for each in leases if done or not is_workflow(each.algorithm.holder)]",
             "                owed = [_reversal(each) for each in leases]",
-            [
-                "tests/unit/engine/test_returns.py::test_slot_of_a_workflow_is_not_given_back_for_an_answer_that_was_lost"
-            ],
+            ["tests/unit/engine/test_returns.py::test_slot_of_a_workflow_is_not_returned_for_a_lost_answer"],
         ),
         (
             "                self._heartbeats[in_process].drop(_lease(each))\n            if those",
@@ -183,7 +183,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "        with known.renewing:\n            return kept",
             "        if known.renewing:\n            return kept",
-            ["tests/unit/engine/test_leases.py::test_dropped_lease_is_not_renewed_by_a_round_that_is_under_way"],
+            ["tests/unit/engine/test_leases.py::test_dropped_lease_is_not_renewed_by_a_running_round"],
         ),
     ],
     "throttlekit/_engine/pipeline.py": [
@@ -195,26 +195,26 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             '            again = "" if slots_of(attempt.request) else attempt.request.attempt',
             "            again = attempt.request.attempt",
-            ["tests/unit/engine/test_returns.py::test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back"],
+            ["tests/unit/engine/test_returns.py::test_a_job_that_waited_does_not_run_on_a_slot_that_was_returned"],
         ),
     ],
     "throttlekit/_engine/prefetch.py": [
         (
             "            self._entry.quota.put_back(self._cost, self._until_us)",
             "            pass",
-            ["tests/unit/engine/test_prefetch.py::test_several_limits_are_all_or_none"],
+            ["tests/unit/engine/test_prefetch.py::test_several_limits_are_all_or_nothing"],
         ),
         (
             "                if held.entries.get(entry.name) is not entry:",
             "                if False:",
-            ["tests/unit/engine/test_prefetch.py::test_what_is_on_its_way_meanwhile_is_not_spent"],
+            ["tests/unit/engine/test_prefetch.py::test_units_that_arrive_after_a_pause_or_reset_are_not_spent"],
         ),
     ],
     "throttlekit/_engine/response_headers.py": [
         (
             "        return max(self.remaining, self.limit)",
             "        return self.remaining",
-            ["tests/unit/engine/test_response_headers.py::test_a_bucket_lets_pass_what_comes_back_as_well"],
+            ["tests/unit/engine/test_response_headers.py::test_a_buckets_refill_counts_until_its_reset"],
         ),
         (
             "        if self.retry_after is not None:\n            return self.retry_after\n",
@@ -246,14 +246,14 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "            known.periodic_us = now_us + known.period_us() if known.ids else _NEVER_US",
             "            known.periodic_us = _NEVER_US",
-            ["tests/unit/engine/test_waker.py::test_a_process_looks_where_its_jobs_wait"],
+            ["tests/unit/engine/test_waker.py::test_a_process_looks_at_the_waitlists_of_its_jobs"],
         ),
     ],
     "throttlekit/_engine/running.py": [
         (
             "        if self.lost:\n            raise LeaseLost",
             "        if False:\n            raise LeaseLost",
-            ["tests/unit/engine/test_leases.py::test_slot_that_is_lost_is_told_to_the_body_and_to_plugins"],
+            ["tests/unit/engine/test_leases.py::test_lost_slot_is_reported_to_the_body_and_to_plugins"],
         ),
         (
             "                each._replace(cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged",
@@ -265,24 +265,24 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "        parts = [Part(self._stores.in_process, own)]",
             "        parts = [Part(self._stores.in_process, [])]",
-            ["tests/unit/core/test_scopes.py::test_process_limit_asks_nobody"],
+            ["tests/unit/core/test_scopes.py::test_process_limit_makes_no_request"],
         ),
         (
             '        return self.in_process if limit.scope == "process" else self.shared',
             "        return self.shared",
-            ["tests/unit/core/test_scopes.py::test_process_limit_asks_nobody"],
+            ["tests/unit/core/test_scopes.py::test_process_limit_makes_no_request"],
         ),
     ],
     "throttlekit/_engine/waker.py": [
         (
             "            here.attempts[id] = attempt\n",
             "",
-            ["tests/unit/engine/test_waker.py::test_a_question_that_was_not_answered_is_repeated_as_the_same_attempt"],
+            ["tests/unit/engine/test_waker.py::test_a_request_without_an_answer_is_repeated_as_the_same_attempt"],
         ),
         (
             "                    back += [before] if before is not None and before is not item else []\n",
             "",
-            ["tests/unit/engine/test_waker.py::test_a_second_copy_of_a_message_gives_the_first_one_back"],
+            ["tests/unit/engine/test_waker.py::test_a_second_copy_of_a_message_returns_the_first_one"],
         ),
         (
             "            if until_us <= now_us:\n                self.forget(other)",
@@ -296,12 +296,12 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             '        if decision.allowed or self.rules.on_waited_too_long == "run":',
             "        if decision.allowed:",
-            ["tests/unit/engine/test_adapter_floor.py::test_a_job_that_may_not_wait_ends_as_the_rules_say"],
+            ["tests/unit/engine/test_adapter_floor.py::test_a_job_past_its_max_wait_ends_as_configured"],
         ),
         (
             '        if self.rules.on_waited_too_long == "drop":\n            return Dropped',
             "        if False:\n            return Dropped",
-            ["tests/unit/engine/test_adapter_floor.py::test_a_job_that_may_not_wait_ends_as_the_rules_say"],
+            ["tests/unit/engine/test_adapter_floor.py::test_a_job_past_its_max_wait_ends_as_configured"],
         ),
         (
             "        if isinstance(error, ConfigurationError):\n            return Failed(error)\n",
@@ -311,14 +311,14 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "        if not run.limits:\n            return run\n",
             "        if False:\n            return run\n",
-            ["tests/unit/engine/test_adapter_floor.py::test_a_job_without_limits_runs_unasked"],
+            ["tests/unit/engine/test_adapter_floor.py::test_a_job_without_limits_runs_without_a_request"],
         ),
     ],
     "throttlekit/adapter/body.py": [
         (
             "    if not isinstance(bucket, str) or (bucket and not is_bucket_of(bucket, limit.fingerprint)):",
             "    if not isinstance(bucket, str):",
-            ["tests/unit/engine/test_running.py::test_a_receipt_names_no_key_but_its_limits_own"],
+            ["tests/unit/engine/test_running.py::test_a_receipt_reaches_only_the_keys_of_its_limits"],
         ),
         (
             '    if any(each.get("holder") for each in receipt["charged"]):',
@@ -330,51 +330,51 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "        held[:0] = self._woken  #",
             "        held[:0] = []  #",
-            ["tests/unit/engine/test_holding_stream.py::test_what_is_woken_as_the_worker_ends_goes_back"],
+            ["tests/unit/engine/test_holding_stream.py::test_a_message_woken_at_shutdown_is_returned"],
         ),
         (
             "        if held >= self._most:",
             "        if held > self._most:",
-            ["tests/unit/engine/test_holding_stream.py::test_what_waits_at_the_end_goes_back"],
+            ["tests/unit/engine/test_holding_stream.py::test_held_messages_are_returned_at_the_end"],
         ),
     ],
     "throttlekit/adapter/rate_limited.py": [
         (
             "    meant = named or _claims_named(claims, on_429) or _rates(claims)",
             "    meant = named or _rates(claims)",
-            ["tests/unit/engine/test_rate_limited_jobs.py::test_what_is_paused"],
+            ["tests/unit/engine/test_rate_limited_jobs.py::test_named_limit_or_all_rates_are_paused"],
         ),
         (
             "    return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))",
             "    return replace(denied, delay=max(error.retry_after, decision.delay))",
-            ["tests/unit/engine/test_rate_limited_jobs.py::test_store_that_is_away_lets_the_job_wait_as_it_was_told"],
+            ["tests/unit/engine/test_rate_limited_jobs.py::test_unavailable_store_defers_the_job_by_its_retry_after"],
         ),
     ],
     "throttlekit/stores/breaker.py": [
         (
             "            if last is None or last.probe_at <= now:",
             "            if True:",
-            ["tests/unit/engine/test_breaker.py::test_an_outage_is_one_question_a_second"],
+            ["tests/unit/engine/test_breaker.py::test_an_outage_costs_one_request_a_second"],
         ),
         (
             "        if self._outages:\n            self._record_answer([claim.bucket for claim in claims])\n        return answer",
             "        return answer",
-            ["tests/unit/engine/test_breaker.py::test_the_first_answer_ends_it"],
+            ["tests/unit/engine/test_breaker.py::test_the_first_answer_ends_the_outage"],
         ),
         (
             "                outage.probe_at = min(outage.probe_at, next_at) if outage.probe_at > now else next_at",
             "                outage.probe_at = next_at + 5",
-            ["tests/unit/engine/test_breaker.py::test_an_outage_is_one_question_a_second"],
+            ["tests/unit/engine/test_breaker.py::test_an_outage_costs_one_request_a_second"],
         ),
         (
             "            moved = [part for part, outage in self._outages.items() if self._part(outage.name) != part]",
             "            moved: list[str] = []",
-            ["tests/unit/engine/test_breaker.py::test_a_node_that_another_has_taken_over_from_is_forgotten"],
+            ["tests/unit/engine/test_breaker.py::test_a_node_that_was_replaced_is_forgotten"],
         ),
         (
             "            if outage is not None and outage.probe_at > began:",
             "            if outage is not None:",
-            ["tests/unit/engine/test_breaker.py::test_process_that_decides_nothing_hears_of_the_fleet_again"],
+            ["tests/unit/engine/test_breaker.py::test_commands_resume_after_an_outage"],
         ),
         (
             "            if self._outages:\n                self._record_answer(names)  # the store",
@@ -386,7 +386,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "            self._values = {name: entry for name, entry in self._values.items() if now_us < entry[1]}\n",
             "",
-            ["tests/unit/engine/test_memory_store.py::test_keys_that_say_nothing_any_more_are_swept"],
+            ["tests/unit/engine/test_memory_store.py::test_unused_keys_are_swept"],
         ),
     ],
     "throttlekit/stores/parts.py": [
@@ -400,12 +400,12 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "            if each.answered:\n",
             "            if True:\n",
-            ["tests/unit/engine/test_returns.py::test_it_is_given_back_once_more_after_the_first_answer"],
+            ["tests/unit/engine/test_returns.py::test_a_slot_is_returned_again_after_the_first_answer"],
         ),
         (
             "            if len(buckets) > 1:",
             "            if False:",
-            ["tests/unit/engine/test_returns.py::test_a_bucket_that_cannot_be_asked_keeps_no_other"],
+            ["tests/unit/engine/test_returns.py::test_an_unavailable_bucket_does_not_block_other_returns"],
         ),
     ],
 }

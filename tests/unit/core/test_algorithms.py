@@ -1,4 +1,4 @@
-"""What the waitlist needs of every algorithm: how many units are there, and when a job passes behind others."""
+"""What the waitlist needs from every algorithm: how many units are free, and when a job behind others is granted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _bound(limit: Limit, cost: int, now_us: int, holder: object = "") -> Any:
 
 
 def _used(limit: Limit, seed: int) -> tuple[Any, int]:
-    """A limit that was used at random, and the instant."""
+    """The state of a limit after random use, and the time."""
     rnd, now_us, state = random.Random(seed), NOW_US + seed * 123_457, None
     for number in range(rnd.randrange(60)):
         now_us += rnd.randrange(3 * max(1, limit.period_us // limit.amount))
@@ -47,32 +47,32 @@ def _used(limit: Limit, seed: int) -> tuple[Any, int]:
 
 @every_limit
 @pytest.mark.parametrize("seed", range(20))
-def test_units_that_are_there_pass_now_and_not_one_more(limit: Limit, seed: int) -> None:
-    """`there` is the number of jobs of one unit that pass at once."""
+def test_there_counts_the_units_that_are_admitted_now(limit: Limit, seed: int) -> None:
+    """`there` is exactly the number of one-unit jobs that are admitted at once."""
     state, now_us = _used(limit, seed)
-    there, passed = _bound(limit, 1, now_us).there(state, now_us), 0
-    while (unit := _bound(limit, 1, now_us, f"more{passed}")).ready_us(state, now_us) <= now_us:
-        state, passed = unit.admit(state, now_us), passed + 1
-    assert there == passed
+    there, admitted = _bound(limit, 1, now_us).there(state, now_us), 0
+    while (unit := _bound(limit, 1, now_us, f"more{admitted}")).ready_us(state, now_us) <= now_us:
+        state, admitted = unit.admit(state, now_us), admitted + 1
+    assert there == admitted
 
 
 @every_rate
 @pytest.mark.parametrize("seed", range(20))
-def test_units_ahead_count_as_the_own(limit: Limit, seed: int) -> None:
-    """Up to all that pass at once, a job behind *n* units passes when one job of all those units would, or sooner."""
+def test_units_ahead_count_like_own_units(limit: Limit, seed: int) -> None:
+    """Within the capacity, a job behind *n* units is granted when one job of all those units would be, or sooner."""
     state, now_us = _used(limit, seed)
     for ahead in range(limit.capacity):
         together = _bound(limit, ahead + 1, now_us).ready_us(state, now_us)
         behind = _bound(limit, 1, now_us).ready_us(state, now_us, ahead)
         assert behind <= together + 1
-        # The units of a sliding window that pass meanwhile fade later. A charge is rounded up.
+        # In a sliding window, units that are admitted in the meantime fade later. A charge is rounded up.
         assert behind >= together - 1 or isinstance(limit, SlidingWindow)
 
 
 @every_limit
 @pytest.mark.parametrize("seed", range(5))
-def test_more_ahead_is_never_sooner(limit: Limit, seed: int) -> None:
-    """However many stand before a job, and at the limit's rate in the long run."""
+def test_more_units_ahead_never_mean_an_earlier_grant(limit: Limit, seed: int) -> None:
+    """The more units are ahead of a job, the later it is granted: in the long run, at the limit's rate."""
     state, now_us = _used(limit, seed)
     unit = _bound(limit, 1, now_us)
     ready_us = [unit.ready_us(state, now_us, ahead) for ahead in range(10 * limit.capacity)]
@@ -85,16 +85,16 @@ def test_more_ahead_is_never_sooner(limit: Limit, seed: int) -> None:
 
 
 @every_rate
-def test_pace_is_that_of_the_rate(limit: Limit) -> None:
-    """The retry times of callers without a job are spread by the time that the limit takes for their units."""
+def test_pace_equals_the_rate(limit: Limit) -> None:
+    """The retry times of callers without a job are spread by the time that the limit needs for their units."""
     for cost in (1, min(3, limit.capacity)):
         expected_us = cost * limit.period_us / limit.amount
         assert expected_us <= _bound(limit, cost, NOW_US).pace_us(None, NOW_US) <= expected_us * 1.01 + 1
 
 
 @pytest.mark.parametrize("algorithm", [TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog])
-def test_mark_stands_for_the_rate(algorithm: Any) -> None:
-    """It changes with the rate, and with nothing else."""
+def test_mark_identifies_the_rate(algorithm: Any) -> None:
+    """The mark changes with the rate, and with nothing else."""
     marks = [_bound(algorithm("x", rate), 1, NOW_US).mark for rate in ("10/s", "600/m", "11/s", "100/s", "10/h")]
     assert marks[0] == marks[1]
     assert len(set(marks)) == 4
@@ -116,8 +116,8 @@ def test_mark_stands_for_the_rate(algorithm: Any) -> None:
     ],
     ids=str,
 )
-def test_units_that_do_not_wait(limit: Limit, cost: int, grace_us: int, tight: bool) -> None:
-    """A unit is lost where the bucket is full before the grace time is over, and while a slot lies free."""
+def test_units_that_are_lost_within_the_grace_time(limit: Limit, cost: int, grace_us: int, tight: bool) -> None:
+    """A unit is lost if the bucket is full before the grace time is over, or while a slot is unused."""
     assert (_bound(limit, cost, NOW_US).keeps_us < grace_us) is tight
 
 
@@ -134,6 +134,6 @@ def test_units_that_do_not_wait(limit: Limit, cost: int, grace_us: int, tight: b
     ],
     ids=str,
 )
-def test_script_is_told_the_limit_by_its_numbers(charge: Any, code: str, params: tuple[Any, ...]) -> None:
-    """A letter, and what the script needs besides the size."""
+def test_script_receives_the_limit_as_numbers(charge: Any, code: str, params: tuple[Any, ...]) -> None:
+    """The script receives a letter, and the parameters that it needs besides the size."""
     assert (charge.code, charge.params) == (code, params)

@@ -1,4 +1,4 @@
-"""What each algorithm promises of any window: over random traffic, in every length; and that it is reached."""
+"""The bound of each algorithm: no window of any length admits more, over random traffic, and it can be reached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUR_US = 3_600_000 * MS
 DAY_US = 24 * HOUR_US
 START_US = 1_800_000_000_000_000 // DAY_US * DAY_US
 
-# A day whose clocks go forward, a day whose clocks go back, half-hours, and midnights that are skipped or come twice.
+# A day when clocks go forward, one when they go back, half-hour offsets, midnights that are skipped or repeated.
 ZONES = [
     Zone(HOUR_US, ((START_US + HOUR_US, 2 * HOUR_US),)),
     Zone(2 * HOUR_US, ((START_US + HOUR_US, HOUR_US),)),
@@ -55,15 +55,15 @@ random_runs = settings(max_examples=40, deadline=None)
 
 @dataclass
 class Key:
-    """One key of *limit*, and what has passed under it."""
+    """One key of *limit*, and what was admitted under it."""
 
     limit: Limit
     zone: Zone = UTC
     state: Any = None
-    passed: list[tuple[int, int]] = field(default_factory=list)
-    """What passed when: (true time, units)."""
+    admitted: list[tuple[int, int]] = field(default_factory=list)
+    """(true time, units) of each admission."""
     resets_us: list[int] = field(default_factory=list)
-    """When a state was not believed."""
+    """When a stored state was rejected as implausible."""
 
     def bind(self, cost: int) -> Algorithm:
         charge = self.limit.bind(cost)
@@ -83,7 +83,7 @@ class Key:
             return False
         self.state = charge.admit(state, now_us)
         if cost:
-            self.passed.append((now_us if true_us is None else true_us, cost))
+            self.admitted.append((now_us if true_us is None else true_us, cost))
         return True
 
     def settle(self, now_us: int, granted_us: int, cost: int, actual: int) -> None:
@@ -92,7 +92,7 @@ class Key:
         self.state = charge.settle(charge.sanitize(self.state, now_us), now_us, granted_us, by)
 
     def drain(self, now_us: int) -> int:
-        """Ask for single units until none is left."""
+        """Request single units until a request is denied."""
         count = 0
         while self.decide(now_us):
             count += 1
@@ -103,18 +103,28 @@ class Key:
         return rnd.choice([1, 1, 1, most, rnd.randint(1, most), 0])
 
     def next_us(self, rnd: random.Random, now_us: int, cost: int) -> int:
-        """A later instant at which something may have changed."""
+        """A later time at which something may have changed."""
         period_us = self.limit.period_us
         edge_us = (now_us // period_us + 1) * period_us
         few_us = rnd.randint(0, min(10 * MS, period_us))
         ready_us = self.ready_us(now_us, cost)
-        there = [now_us, now_us, now_us + few_us, ready_us, ready_us, ready_us - 1, edge_us - 1, edge_us, edge_us + 1]
-        there += [now_us + rnd.randint(0, 3 * period_us), *(at_us for at_us, _ in self.zone.changes)]
-        return max(now_us, rnd.choice(there))
+        candidates = [
+            now_us,
+            now_us,
+            now_us + few_us,
+            ready_us,
+            ready_us,
+            ready_us - 1,
+            edge_us - 1,
+            edge_us,
+            edge_us + 1,
+        ]
+        candidates += [now_us + rnd.randint(0, 3 * period_us), *(at_us for at_us, _ in self.zone.changes)]
+        return max(now_us, rnd.choice(candidates))
 
 
-def most(limit: Limit, first_us: int, last_us: int) -> int:
-    """The bound that the limit's docstring states, of a window that begins and ends with an admission."""
+def max_units(limit: Limit, first_us: int, last_us: int) -> int:
+    """The bound in the limit's docstring, for a window that begins and ends with an admission."""
     amount, period_us, length_us = limit.amount, limit.period_us, last_us - first_us
     if isinstance(limit, BUCKETS):
         return limit.capacity + length_us * amount // period_us
@@ -126,34 +136,34 @@ def most(limit: Limit, first_us: int, last_us: int) -> int:
     return amount * (length_us // period_us + 2)
 
 
-def assert_bound(limit: Limit, passed: Sequence[tuple[int, int]], extra: Any = lambda first_us, last_us: 0) -> None:
-    """In every window from one admission to another, no more than the bound has passed, and *extra*."""
-    by_time = sorted(passed)
+def assert_bound(limit: Limit, admitted: Sequence[tuple[int, int]], extra: Any = lambda first_us, last_us: 0) -> None:
+    """Between any two admissions, no more than the bound and *extra* was admitted."""
+    by_time = sorted(admitted)
     for i, (first_us, _) in enumerate(by_time):
         units = 0
         for last_us, cost in by_time[i:]:
             units += cost
-            assert units <= most(limit, first_us, last_us) + extra(first_us, last_us), (first_us, last_us, by_time)
+            assert units <= max_units(limit, first_us, last_us) + extra(first_us, last_us), (first_us, last_us, by_time)
 
 
 @quick
 @random_runs
 @given(seed=seeds, length=lengths)
-def test_no_window_passes_more_than_its_bound(limit: Limit, seed: int, length: int) -> None:
-    """However requests come and whatever they cost, no window of any length passes more than its bound."""
+def test_no_window_admits_more_than_its_bound(limit: Limit, seed: int, length: int) -> None:
+    """Whatever the arrival times and costs, no window of any length admits more than its bound."""
     rnd, key, now_us = random.Random(seed), Key(limit), START_US
     for _ in range(length):
         cost = key.draw_cost(rnd)
         now_us = key.next_us(rnd, now_us, cost)
         key.decide(now_us, cost)
-    assert_bound(limit, key.passed)
+    assert_bound(limit, key.admitted)
 
 
 @quick
 @random_runs
 @given(seed=seeds, length=lengths)
-def test_promised_instant_is_the_first_that_passes(limit: Limit, seed: int, length: int) -> None:
-    """A request passes at the instant that it was promised, and not one microsecond before."""
+def test_ready_time_is_the_earliest_admission(limit: Limit, seed: int, length: int) -> None:
+    """A request is admitted at the ready time that was returned, and not one microsecond earlier."""
     rnd, key, now_us = random.Random(seed), Key(limit), START_US
     for _ in range(length):
         cost = key.draw_cost(rnd)
@@ -167,8 +177,8 @@ def test_promised_instant_is_the_first_that_passes(limit: Limit, seed: int, leng
 
 
 @quick
-def test_cost_of_zero_only_looks(limit: Limit) -> None:
-    """A cost of 0 passes at once, however much is used, and leaves the very state that it found, also none."""
+def test_cost_of_zero_only_peeks(limit: Limit) -> None:
+    """A cost of 0 is admitted at any time, and leaves the state unchanged, also if candidates is none."""
     charge = Key(limit).bind(0)
     assert charge.sanitize(None, START_US) is None
     exhausted = Key(limit)
@@ -183,11 +193,11 @@ def test_cost_of_zero_only_looks(limit: Limit) -> None:
 @given(seed=seeds, length=lengths)
 def test_clock_that_steps_back_admits_nothing_extra(limit: Limit, seed: int, length: int) -> None:
     """
-    The bound holds in true time while the clock steps back, a little or by days.
+    The bound holds in true time if the clock steps back, by a little or by days.
 
-    Of a fixed window whose state was not believed, one more amount may pass: it counts as used up, and the
-    next window may begin at once. Of a sliding one, one more unit: as used up, it no longer counts the part of
-    a unit that it had let pass beyond the amount.
+    If the state of a fixed window is rejected, one more amount may be admitted: the window counts as used up, and the
+    next one may begin at once. For a sliding window it is one more unit: the new state lacks the fraction of a unit
+    that was admitted beyond the amount.
     """
     rnd, key, true_us, behind_us = random.Random(seed), Key(limit), START_US, 0
     back_us = [1, MS, limit.period_us, 10 * limit.period_us, STALE_US // 3, 2 * STALE_US, DAY_US]
@@ -202,7 +212,7 @@ def test_clock_that_steps_back_admits_nothing_extra(limit: Limit, seed: int, len
         more = limit.amount if isinstance(limit, FixedWindow) else int(isinstance(limit, SlidingWindow))
         return more * sum(first_us < reset_us <= last_us for reset_us in key.resets_us)
 
-    assert_bound(limit, key.passed, extra)
+    assert_bound(limit, key.admitted, extra)
 
 
 @dataclass
@@ -213,11 +223,11 @@ class Job:
     ends_us: int
 
 
-def _work(limit: Limit, seed: int, length: int) -> tuple[list[Job], list[tuple[int, Job]]]:
-    """Jobs that turn out cheaper than they were charged: those that passed, and those given back, when."""
+def _simulate_jobs(limit: Limit, seed: int, length: int) -> tuple[list[Job], list[tuple[int, Job]]]:
+    """Jobs that cost less than they were charged: the admitted ones, and the settled ones with the time."""
     rnd, key, now_us = random.Random(seed), Key(limit), START_US
     jobs: list[Job] = []
-    given_back: list[tuple[int, Job]] = []
+    returned: list[tuple[int, Job]] = []
     running: list[Job] = []
     for _ in range(length):
         cost = key.draw_cost(rnd)
@@ -225,12 +235,12 @@ def _work(limit: Limit, seed: int, length: int) -> tuple[list[Job], list[tuple[i
         for job in [job for job in running if job.ends_us <= now_us]:
             running.remove(job)
             key.settle(now_us, job.granted_us, job.cost, job.actual)
-            given_back.append((now_us, job))
+            returned.append((now_us, job))
         if key.decide(now_us, cost) and cost:
             ends_us = now_us + rnd.choice([0, 1, rnd.randint(0, limit.period_us), rnd.randint(0, 3 * limit.period_us)])
             jobs.append(job := Job(now_us, cost, rnd.choice([0, cost, rnd.randint(0, cost)]), ends_us))
             running.append(job)
-    return jobs, given_back
+    return jobs, returned
 
 
 @pytest.mark.parametrize(
@@ -238,9 +248,9 @@ def _work(limit: Limit, seed: int, length: int) -> tuple[list[Job], list[tuple[i
 )
 @random_runs
 @given(seed=seeds, length=lengths)
-def test_units_given_back_do_not_break_the_bound(limit: Limit, seed: int, length: int) -> None:
-    """What jobs really used stays within the bound of every window, however late their costs are settled."""
-    jobs, _ = _work(limit, seed, length)
+def test_returned_units_do_not_break_the_bound(limit: Limit, seed: int, length: int) -> None:
+    """The actual costs stay within the bound of every window, however late they are settled."""
+    jobs, _ = _simulate_jobs(limit, seed, length)
     assert_bound(limit, [(job.granted_us, job.actual) for job in jobs])
 
 
@@ -249,20 +259,20 @@ def test_units_given_back_do_not_break_the_bound(limit: Limit, seed: int, length
 )
 @random_runs
 @given(seed=seeds, length=lengths)
-def test_bucket_passes_no_more_than_was_given_back_to_it(limit: Limit, seed: int, length: int) -> None:
-    """What jobs really used of a bucket stays within the bound, and what older jobs gave back in that window."""
-    jobs, given_back = _work(limit, seed, length)
+def test_bucket_admits_no_more_than_was_returned_to_it(limit: Limit, seed: int, length: int) -> None:
+    """The actual costs of a bucket stay within the bound plus what earlier jobs returned within the window."""
+    jobs, returned = _simulate_jobs(limit, seed, length)
 
     def extra(first_us: int, last_us: int) -> int:
-        return sum(job.cost - job.actual for at_us, job in given_back if job.granted_us < first_us <= at_us <= last_us)
+        return sum(job.cost - job.actual for at_us, job in returned if job.granted_us < first_us <= at_us <= last_us)
 
     assert_bound(limit, [(job.granted_us, job.actual) for job in jobs], extra)
 
 
 @quick
 @given(seed=seeds)
-def test_what_is_given_back_at_once_can_pass_again(limit: Limit, seed: int) -> None:
-    """A cost that is given back while it all counts leaves the limit as if it had not been charged."""
+def test_returned_units_can_be_charged_again(limit: Limit, seed: int) -> None:
+    """A cost that is returned while all of it counts leaves the limit as if it had not been charged."""
     rnd, key = random.Random(seed), Key(limit)
     before = rnd.randint(0, limit.capacity - 1)
     key.decide(START_US, before)
@@ -271,7 +281,7 @@ def test_what_is_given_back_at_once_can_pass_again(limit: Limit, seed: int) -> N
         assert limit.name == "token-uneven"  # charges are rounded up one by one: the last unit may be 1 µs off
         return
     key.settle(START_US, START_US, cost, 0)
-    # But for the 2 µs of rounding at thousands a second.
+    # Except for 2 µs of rounding at thousands of units a second.
     assert key.ready_us(START_US, limit.capacity - before) <= START_US + 2 * (limit.name == "token-uneven")
     if before:
         assert key.ready_us(START_US, limit.capacity - before + 1) > START_US
@@ -279,8 +289,8 @@ def test_what_is_given_back_at_once_can_pass_again(limit: Limit, seed: int) -> N
 
 @quick
 @given(units=st.integers(1, 50))
-def test_a_debt_is_made_up_for_before_anything_passes(limit: Limit, units: int) -> None:
-    """A cost that turns out dearer keeps others out for as long as the limit needs for it, and never below the rate."""
+def test_debt_delays_the_next_admission(limit: Limit, units: int) -> None:
+    """A cost that is settled higher blocks others for as long as the limit needs to make up for it at its rate."""
     key, capacity = Key(limit), limit.capacity
     assert key.decide(START_US, capacity)
     key.settle(START_US, START_US, capacity, capacity + units)
@@ -294,30 +304,30 @@ def test_a_debt_is_made_up_for_before_anything_passes(limit: Limit, units: int) 
     else:
         assert ready_us - START_US >= limit.period_us
     assert not Key(limit, state=key.state).decide(ready_us - 1)
-    assert key.ready_us(START_US, 0) == START_US, "a cost of 0 only looks"
+    assert key.ready_us(START_US, 0) == START_US, "a cost of 0 only peeks"
 
 
-# Reached
+# The bound is reached
 
 
 @pytest.mark.parametrize("limit", [QUICK[0], QUICK[1], QUICK[3]], ids=lambda limit: limit.name)
 def test_bucket_reaches_its_bound(limit: Limit) -> None:
-    """A bucket passes its burst at once and a unit in every interval after: the bound, in every length."""
+    """A bucket admits its burst at once and one unit per interval afterwards: the bound, for every length."""
     key, interval_us = Key(limit), -(-limit.period_us // limit.amount)
     assert key.drain(START_US) == limit.capacity
     for number in range(1, 200):
         assert not key.decide(START_US + number * interval_us - 1)
         assert key.decide(START_US + number * interval_us)
-        assert len(key.passed) == limit.capacity + number
+        assert len(key.admitted) == limit.capacity + number
 
 
 @pytest.mark.parametrize("amount", [1, 5, 100])
 def test_fixed_window_reaches_its_bound(amount: int) -> None:
-    """A whole amount passes in the last microsecond of a window, and another in the first of the next."""
+    """A window admits its amount in its last microsecond, and the next window in its first."""
     key = Key(FixedWindow("fixed", (amount, 0.05)))
     assert key.drain(START_US - 1) == amount
     assert key.drain(START_US) == amount
-    assert key.passed[-1][0] - key.passed[0][0] == 1
+    assert key.admitted[-1][0] - key.admitted[0][0] == 1
     for number in range(1, 20):
         assert key.drain(START_US + number * 50 * MS - 1) == 0
         assert key.drain(START_US + number * 50 * MS) == amount
@@ -325,34 +335,34 @@ def test_fixed_window_reaches_its_bound(amount: int) -> None:
 
 @pytest.mark.parametrize("amount", [1, 2, 5, 100])
 def test_sliding_window_reaches_its_bound(amount: int) -> None:
-    """2 × amount units pass within one period: an amount at the very end of a window, and another as it fades."""
+    """One period admits 2 × amount units: the amount at the very end of a window, and as much while it fades."""
     limit = SlidingWindow("sliding", (amount, 0.05))
     key, now_us = Key(limit), START_US - 1
     assert key.drain(now_us) == amount
     while now_us < START_US - 1 + 2 * limit.period_us:
         now_us = key.ready_us(now_us, 1)
         assert key.decide(now_us)
-    within = [at_us for at_us, _ in key.passed if at_us < START_US - 1 + limit.period_us]
+    within = [at_us for at_us, _ in key.admitted if at_us < START_US - 1 + limit.period_us]
     assert len(within) == 2 * amount
-    # And where each of them passes, it is the most that fits.
+    # And that number is the bound for this length.
     last_us = within[-1]
-    assert len(within) == most(limit, START_US - 1, last_us)
+    assert len(within) == max_units(limit, START_US - 1, last_us)
 
 
 @pytest.mark.parametrize("phase", [0, 0.3, 0.9])
 @pytest.mark.parametrize("amount", [1, 2, 5, 100])
-def test_sliding_window_gives_lasting_traffic_its_amount(amount: int, phase: float) -> None:
-    """Of a backlog that always asks, the whole amount passes in every period, for ever."""
+def test_sliding_window_gives_a_steady_backlog_its_amount(amount: int, phase: float) -> None:
+    """A backlog that never ends gets the whole amount in every period."""
     key, now_us, periods = Key(SlidingWindow("sliding", (amount, 0.05))), START_US + round(50 * MS * phase), 200
     while now_us < START_US + periods * 50 * MS:
         now_us = key.ready_us(now_us, 1)
         assert key.decide(now_us)
-    assert (periods - 1) * amount <= len(key.passed) <= (periods + 1) * amount
+    assert (periods - 1) * amount <= len(key.admitted) <= (periods + 1) * amount
 
 
 @pytest.mark.parametrize("amount", [1, 5, 100])
 def test_sliding_log_reaches_its_bound(amount: int) -> None:
-    """The amount passes at one instant, not one more until the period is over, and then all of it again."""
+    """The amount is admitted at one moment, no unit until the period is over, and then the amount again."""
     key = Key(SlidingLog("log", (amount, 0.05)))
     for number in range(5):
         now_us = START_US + 7 * MS + number * 50 * MS
@@ -368,8 +378,8 @@ def test_sliding_log_reaches_its_bound(amount: int) -> None:
 @pytest.mark.parametrize("period_us", [HOUR_US, DAY_US], ids=["hour", "day"])
 @random_runs
 @given(seed=seeds, length=lengths)
-def test_zone_s_windows_pass_their_amount(zone: Zone, period_us: int, seed: int, length: int) -> None:
-    """Across changes of the clocks each window passes its amount at most, and its promised instants hold."""
+def test_windows_of_a_zone_admit_their_amount(zone: Zone, period_us: int, seed: int, length: int) -> None:
+    """Across clock changes each window admits at most its amount, and ready times are exact."""
     limit = FixedWindow("fixed", (3, period_us / 1_000_000))
     rnd, key, now_us = random.Random(seed), Key(limit, zone), START_US - 2 * DAY_US
     for _ in range(length):
@@ -380,27 +390,27 @@ def test_zone_s_windows_pass_their_amount(zone: Zone, period_us: int, seed: int,
             assert key.ready_us(ready_us - 1, cost) > ready_us - 1
         now_us = key.next_us(rnd, now_us, cost)
         key.decide(now_us, cost)
-    # A window that has begun when the clocks go back to before it, begins a second time.
+    # If clocks go back to before the beginning of a window, that window begins twice.
     again = zone is ZONES[-1] and period_us == DAY_US
     used: dict[tuple[int, bool], int] = {}
     latest = 0
-    for at_us, cost in key.passed:
+    for at_us, cost in key.admitted:
         latest = max(latest, (at_us + zone.at(at_us)) // period_us)
         part = latest, again and at_us >= zone.changes[0][0]
         used[part] = used.get(part, 0) + cost
     assert all(units <= 3 for units in used.values()), used
-    # Where clocks go forward, a window is shorter than its period: no window shorter than that passes more than two.
+    # If clocks go forward, a window is shorter than its period: no shorter window admits more than two amounts.
     shortest_us = period_us - min(period_us // 2, HOUR_US)
-    for i, (first_us, _) in enumerate(key.passed):
-        assert sum(cost for at_us, cost in key.passed[i:] if at_us - first_us < shortest_us) <= (2 + again) * 3
+    for i, (first_us, _) in enumerate(key.admitted):
+        assert sum(cost for at_us, cost in key.admitted[i:] if at_us - first_us < shortest_us) <= (2 + again) * 3
 
 
 # Numbers
 
 
 @given(amount=st.integers(1, 10**12 - 1), period_us=st.integers(1, 366 * DAY_US))
-def test_no_load_leaves_what_a_double_holds(amount: int, period_us: int) -> None:
-    """Whatever the limit, and two windows in a row in deepest debt: every load is less than 2**53."""
+def test_no_load_exceeds_a_double(amount: int, period_us: int) -> None:
+    """For every limit, and two windows in a row in deepest debt, each load is below 2**53."""
     charge = SlidingWindow("sliding", (amount, period_us / 1_000_000)).bind(amount)
     assert isinstance(charge, SlidingWindowAlgorithm)
     state = None
@@ -424,8 +434,8 @@ def test_no_load_leaves_what_a_double_holds(amount: int, period_us: int) -> None
     ],
     ids=lambda limit: f"{limit.algorithm} {limit.amount}",
 )
-def test_no_debt_leaves_what_a_double_holds(limit: Limit) -> None:
-    """A cost that turns out absurd is owed, but no number of it leaves 2**53."""
+def test_no_debt_exceeds_a_double(limit: Limit) -> None:
+    """An absurdly high settled cost is owed, but no stored number exceeds 2**53."""
     key = Key(limit)
     key.decide(START_US)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Burst credits as two buckets, a deep slow one and a shallow fast one: what docs/choosing.md promises of the pair."""
+"""Burst credits as two buckets, one deep and slow, one shallow and fast: the claims of docs/choosing.md."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ CREDITS = TokenBucket("credits", "100/minute", burst=50)
 PEAK = TokenBucket("peak", "5/s", burst=5)
 CREDIT_US, STEP_US = 600_000, 200_000
 EMPTIES_US = (50 - 5) * 60_000_000 // (5 * 60 - 100)
-"""How long a peak lasts from a full ceiling: until both bounds of it are the same."""
+"""How long a peak lasts from a full ceiling: until both bounds are equal."""
 
 
 class Pair:
-    """Both buckets, under a clock that is moved by hand."""
+    """Both buckets, with a clock that the test moves."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.limiter = Limiter(MemoryStore(clock_us=self.clock))
-        self.passed: list[tuple[int, int]] = []
+        self.granted: list[tuple[int, int]] = []
 
     def decide(self, cost: int = 1, job: Job | None = None) -> bool:
         decision = self.limiter.acquire(CREDITS, PEAK, cost=cost, job=job)
         if decision.allowed:
-            self.passed.append((self.clock(), cost))
+            self.granted.append((self.clock(), cost))
         return decision.allowed
 
     def peak(self, for_us: int) -> int:
-        """Take every unit that is there, as soon as it is there; returns how many."""
+        """Take each unit as soon as it is free; return how many."""
         units, end_us = 0, self.clock() + for_us
         while True:
             while self.decide():
@@ -44,40 +44,40 @@ class Pair:
             self.clock.advance(wait_us / 1_000_000)
 
 
-def most(length_us: int) -> int:
-    """The most that may pass in a window of *length_us*: `min` of both bounds."""
+def max_units(length_us: int) -> int:
+    """The most units that a window of *length_us* may admit: `min` of both bounds."""
     return min(50 + length_us // CREDIT_US, 5 + length_us // STEP_US)
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**64 - 1), length=st.integers(1, 200))
-def test_no_window_passes_more_than_the_lesser_of_both_bounds(seed: int, length: int) -> None:
-    """However callers and jobs come and whatever they cost, in no window more than `min` of both bounds passes."""
+def test_no_window_admits_more_than_the_lesser_of_both_bounds(seed: int, length: int) -> None:
+    """Whatever callers, jobs and costs there are, no window admits more than `min` of both bounds."""
     rnd, pair = random.Random(seed), Pair()
     for number in range(length):
         pair.clock.advance(rnd.choice([0, 0, 0.1, 0.2, 0.6, rnd.uniform(0, 1), rnd.uniform(0, 40)]))
         pair.decide(rnd.choice([1, 1, 1, rnd.randint(1, 5)]), Job(str(number), "work") if rnd.random() < 0.1 else None)
-    for first, (first_us, _) in enumerate(pair.passed):
+    for first, (first_us, _) in enumerate(pair.granted):
         units = 0
-        for last_us, cost in pair.passed[first:]:
+        for last_us, cost in pair.granted[first:]:
             units += cost
-            assert units <= most(last_us - first_us), (first_us, last_us)
+            assert units <= max_units(last_us - first_us), (first_us, last_us)
 
 
 @settings(max_examples=30, deadline=None)
 @given(for_us=st.integers(0, 2 * EMPTIES_US))
 def test_a_peak_after_an_idle_time_reaches_the_bound(for_us: int) -> None:
-    """From a full ceiling a peak passes the whole bound, however long it lasts: first at the peak's rate, then slow."""
-    assert Pair().peak(for_us) == most(for_us)
+    """From a full ceiling, a peak gets the whole bound, however long it lasts: first at the fast rate, then slowly."""
+    assert Pair().peak(for_us) == max_units(for_us)
 
 
 @settings(max_examples=30, deadline=None)
 @given(idle_us=st.integers(1_000_000, 60_000_000))
-def test_what_was_saved_up_to_the_ceiling_is_there_at_a_peak(idle_us: int) -> None:
-    """After all credits were spent, a peak gets what the slow rate gave since, but never more than the ceiling."""
+def test_saved_credits_are_available_at_a_peak(idle_us: int) -> None:
+    """After all credits were spent, a peak gets what the slow rate has added since, but never more than the ceiling."""
     pair = Pair()
     pair.peak(2 * EMPTIES_US)
-    (spent_us, _), peak_us = pair.passed[-1], 60_000_000
+    (spent_us, _), peak_us = pair.granted[-1], 60_000_000
     pair.clock.advance((spent_us + idle_us - pair.clock()) / 1_000_000)
     saved = min(50 * CREDIT_US, idle_us)
-    assert pair.peak(peak_us) == min((saved + peak_us) // CREDIT_US, most(peak_us))
+    assert pair.peak(peak_us) == min((saved + peak_us) // CREDIT_US, max_units(peak_us))

@@ -1,4 +1,4 @@
-"""So many at once: holders with a lease each, and a line that is paced by how long they hold."""
+"""Concurrency limits: each holder has a lease, and the waitlist is paced by the duration of holds."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def taken(*holders: str, at_us: int = NOW_US, amount: int = 9) -> Holders:
     return state
 
 
-def _deaf(owner: str, number: int, wake: object) -> bool:
-    """No job waits, so nobody is woken."""
+def _not_listening(owner: str, number: int, wake: object) -> bool:
+    """No job waits, so no owner is notified."""
     return False
 
 
-def living(state: Holders | None, now_us: int) -> list[str]:
+def live_holders(state: Holders | None, now_us: int) -> list[str]:
     return [holder for holder, until_us in (state.leases if state else ()) if until_us > now_us]
 
 
@@ -61,25 +61,25 @@ def limiter(clock: FakeClock) -> Limiter:
 # The rule
 
 
-def test_holder_that_is_not_heard_of_is_gone_when_its_lease_ends() -> None:
-    """A slot is held up to the last microsecond of the lease, and not for one more."""
+def test_holder_that_does_not_renew_is_gone_when_its_lease_ends() -> None:
+    """A slot is held until the last microsecond of the lease, and not one longer."""
     state = taken("a", "b")
     assert slot("c").ready_us(state, NOW_US + LEASE_US - 1) > NOW_US + LEASE_US - 1
     assert slot("c").ready_us(state, NOW_US + LEASE_US) == NOW_US + LEASE_US
 
 
-def test_only_its_holder_gives_a_slot_back() -> None:
-    """One that holds none, or gave it back already, gives nothing back."""
+def test_only_its_holder_releases_a_slot() -> None:
+    """A holder without a slot, or whose slot was already released, releases nothing."""
     state = taken("a", "b")
     assert slot("c").release(state, NOW_US, NOW_US) is state
     freed = slot("a").release(state, NOW_US, NOW_US)
-    assert living(freed, NOW_US) == ["b"]
+    assert live_holders(freed, NOW_US) == ["b"]
     assert slot("a").release(freed, NOW_US, NOW_US) is freed
     assert slot("a").release(None, NOW_US, NOW_US) is None
 
 
-def test_slot_that_was_lost_is_not_given_back() -> None:
-    """Who comes after the end of its lease teaches no hold, and frees nobody else's slot."""
+def test_lost_slot_is_not_released() -> None:
+    """A release after the end of the lease is not measured as a hold, and does not free another holder's slot."""
     state = taken("a", "b")
     late_us = NOW_US + LEASE_US
     assert slot("a").release(state, late_us, NOW_US) is state
@@ -88,39 +88,39 @@ def test_slot_that_was_lost_is_not_given_back() -> None:
 
 
 def test_renewed_lease_lasts_from_now_on() -> None:
-    """A holder that is heard of in time keeps its slot for one lease more."""
+    """A holder that renews in time keeps its slot for another lease."""
     state, kept = slot("a").renew(taken("a", "b"), NOW_US + LEASE_US - 1)
     assert kept
-    assert living(state, NOW_US + LEASE_US) == ["a"]
-    assert living(state, NOW_US + 2 * LEASE_US - 2) == ["a"]
-    assert living(state, NOW_US + 2 * LEASE_US - 1) == []
+    assert live_holders(state, NOW_US + LEASE_US) == ["a"]
+    assert live_holders(state, NOW_US + 2 * LEASE_US - 2) == ["a"]
+    assert live_holders(state, NOW_US + 2 * LEASE_US - 1) == []
 
 
-def test_renewal_after_the_loss_takes_what_is_free_and_no_more() -> None:
-    """A lost slot comes back to its holder if one is free; if others have all of them, it is told no."""
+def test_renewal_after_the_loss_takes_only_a_free_slot() -> None:
+    """A lost slot is taken again if one is free; if others hold all of them, the renewal fails."""
     late_us = NOW_US + LEASE_US
     state, kept = slot("a").renew(taken("a", "b"), late_us)
     assert kept
-    assert living(state, late_us) == ["a"]
+    assert live_holders(state, late_us) == ["a"]
     state = slot("c").admit(state, late_us)
     after, kept = slot("b").renew(state, late_us)
     assert (after, kept) == (state, False)
     assert slot("b").renew(None, late_us)[1]
 
 
-def test_given_back_at_once_is_no_hold_to_learn_from() -> None:
-    """What another limit's denial gives back leaves the mean as it was; what grows dearer changes nothing."""
+def test_slot_returned_at_once_is_not_measured() -> None:
+    """A slot that is returned because another limit denied leaves the mean unchanged; a higher cost changes nothing."""
     state = taken("a", "b")
     after = slot("a").settle(state, NOW_US + 5, NOW_US, -1)
     assert after is not None
-    assert (living(after, NOW_US), after.mean_us) == (["b"], 0)
+    assert (live_holders(after, NOW_US), after.mean_us) == (["b"], 0)
     assert slot("c").settle(state, NOW_US, NOW_US, -1) is state
     assert slot("a").settle(state, NOW_US, NOW_US, 1) is state
     assert slot("a").settle(None, NOW_US, NOW_US, -1) is None
 
 
 def test_cost_zero_needs_no_slot() -> None:
-    """A claim of size 0 passes where all slots are held, and holds none."""
+    """A claim of size 0 is admitted even if all slots are held, and holds none."""
     state = taken("a", "b")
     look = slot("c", size=0)
     assert look.ready_us(state, NOW_US) == NOW_US
@@ -128,8 +128,8 @@ def test_cost_zero_needs_no_slot() -> None:
     assert look.admit(None, NOW_US) is None
 
 
-def test_use_tells_who_holds_and_until_when() -> None:
-    """The units are the living holders; the instant is the end of the last lease."""
+def test_use_counts_the_holders_until_the_last_lease_ends() -> None:
+    """The units are the live holders; the time is the end of the last lease."""
     assert slot("x").use(None, NOW_US) == Use(0, NOW_US)
     assert slot("x").use(taken("a", "b"), NOW_US) == Use(2, NOW_US + LEASE_US)
     assert slot("x").use(taken("a", "b"), NOW_US + LEASE_US) == Use(0, NOW_US + LEASE_US)
@@ -142,8 +142,8 @@ def test_use_tells_who_holds_and_until_when() -> None:
 @given(seed=st.integers(0, 2**32), amount=st.integers(1, 4), lease_ms=st.integers(1000, 4000))
 def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int, lease_ms: int) -> None:
     """
-    Whatever is asked, given back, kept, lost and taken again, in any order: by a model of its own, never more than
-    the amount are held, and an ask is denied only when fewer are free than it needs.
+    Slots are requested, released, renewed, lost and taken again, in any order. According to an independent model, never
+    more than the amount are held, and a request is denied only if fewer slots are free than it needs.
     """
     rnd = random.Random(seed)
     now_us, lease_us = NOW_US, lease_ms * 1000
@@ -161,7 +161,7 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
             charge = Concurrency("x", amount, lease=lease_us / 1e6).bind(cost, 0, f"job#{number}")
             name = charge.holder
             costs[name] = cost
-            verdict, (state,) = decide.decide([claim_of(charge)], [state], now_us, WITHOUT_JOB, _deaf, "e")
+            verdict, (state,) = decide.decide([claim_of(charge)], [state], now_us, WITHOUT_JOB, _not_listening, "e")
             assert verdict.allowed == (held + cost <= amount)
             if verdict.allowed:
                 model[name] = now_us + lease_us
@@ -180,14 +180,14 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
                 assert kept == (name in model or held + costs[name] <= amount)
                 if kept:
                     model[name] = now_us + lease_us
-        assert sorted(living(state.taken, now_us)) == sorted(model)
+        assert sorted(live_holders(state.taken, now_us)) == sorted(model)
         assert slot("x").use(state.taken, now_us).units == sum(costs[holder] for holder in model) <= amount
 
 
-def test_none_leaks_when_another_denies() -> None:
+def test_no_slot_leaks_when_another_limit_denies() -> None:
     """
-    A rate, slots, and a rate for each account in one claim, over two thousand random histories of two accounts: a
-    denial takes nothing of any, a grant takes one of each, by a model that counts units and holders by itself.
+    A rate, slots, and a rate for each account in one request, over two thousand random histories of two accounts: a
+    denial takes nothing from any limit, a grant takes one from each, by a model that counts units and holders itself.
     """
     rate, account = TokenBucket("rate", "2/s", burst=3), TokenBucket("account", "5/s", burst=2)
     slots, rnd, denied_by = Concurrency("slots", 3, lease=1), random.Random(6), [0, 0, 0]
@@ -209,7 +209,7 @@ def test_none_leaks_when_another_denies() -> None:
             names = ["rate", "slots", key]
             before = [states[name] for name in names]
             verdict, after = decide.decide(
-                [claim_of(each) for each in charges], before, now_us, WITHOUT_JOB, _deaf, "e"
+                [claim_of(each) for each in charges], before, now_us, WITHOUT_JOB, _not_listening, "e"
             )
             left = {
                 name: (min(burst, units[name][0] + (now_us - units[name][1]) / interval_us), now_us)
@@ -223,15 +223,15 @@ def test_none_leaks_when_another_denies() -> None:
                 denied_by[verdict.claim] += 1
                 assert [state.taken for state in after] == [state.taken for state in before]
             states |= zip(names, (Stored(state.taken) for state in after), strict=True)
-            assert sorted(living(states["slots"].taken, now_us)) == sorted(holders)
+            assert sorted(live_holders(states["slots"].taken, now_us)) == sorted(holders)
     assert min(denied_by) > 100, denied_by
 
 
 # Clocks
 
 
-def test_clock_that_steps_back_a_little_frees_nobody() -> None:
-    """Leases are then further ahead than they can be, and are believed: the slots stay held."""
+def test_clock_that_steps_back_a_little_frees_no_slot() -> None:
+    """Leases are then further ahead than possible, but are still trusted: the slots stay held."""
     state = taken("a", "b")
     back_us = NOW_US - STALE_US
     assert slot("c").sanitize(state, back_us) is state
@@ -239,34 +239,34 @@ def test_clock_that_steps_back_a_little_frees_nobody() -> None:
 
 
 def test_clock_that_was_far_ahead_blocks_for_one_lease_at_most() -> None:
-    """Leases that are far ahead end one lease from now: those who live renew theirs, the others' slots come free."""
+    """Leases that are far ahead end one lease from now: live holders renew theirs, the other slots become free."""
     state = taken("a", "b")
     back_us = NOW_US - STALE_US - 1
-    believed = slot("c").sanitize(state, back_us)
-    assert living(believed, back_us + LEASE_US - 1) == ["a", "b"]
-    assert living(believed, back_us + LEASE_US) == []
+    trusted = slot("c").sanitize(state, back_us)
+    assert live_holders(trusted, back_us + LEASE_US - 1) == ["a", "b"]
+    assert live_holders(trusted, back_us + LEASE_US) == []
 
 
 def test_clock_that_jumps_forward_ends_leases_and_renewal_takes_them_back() -> None:
-    """A jump beyond the lease frees every slot; a holder that is alive takes one again, as far as there are any."""
+    """A jump beyond the lease frees every slot; a live holder takes one again, as long as there are any."""
     state: Holders | None = taken("a", "b")
     ahead_us = NOW_US + 3_600_000_000
     state = slot("c").admit(state, ahead_us)
     state, first = slot("a").renew(state, ahead_us)
     state, second = slot("b").renew(state, ahead_us)
     assert (first, second) == (True, False)
-    assert living(state, ahead_us) == ["a", "c"]
+    assert live_holders(state, ahead_us) == ["a", "c"]
 
 
 def test_longer_leases_of_an_older_definition_are_honoured() -> None:
-    """While a fleet changes from a lease of ten minutes to one of a second, nobody's slot is cut short."""
+    """While a fleet changes from a lease of ten minutes to one of a second, no holder's lease is shortened."""
     old = slot("old", lease_us=600_000_000)
     state = slot("new", lease_us=1_000_000).admit(old.admit(None, NOW_US), NOW_US)
     assert slot("x", lease_us=1_000_000).sanitize(state, NOW_US) is state
-    assert living(state, NOW_US + 599_999_999) == ["old"]
+    assert live_holders(state, NOW_US + 599_999_999) == ["old"]
 
 
-def test_nobody_is_believed_to_hold_where_nothing_is_stored() -> None:
+def test_empty_state_is_never_stale() -> None:
     """Neither an unknown key nor one whose holders are all gone is stale."""
     assert slot("x").sanitize(None, NOW_US) is None
     empty = Holders((), 5, NOW_US, NOW_US)
@@ -283,8 +283,8 @@ def _hold(state: Holders | None, now_us: int, held_us: int, holder: str = "h") -
 
 
 @pytest.mark.parametrize(("before_us", "after_us"), [(20_000, 500_000), (500_000, 20_000), (1_000, 1_000_000)])
-def test_mean_heals_within_a_few_holds(before_us: int, after_us: int) -> None:
-    """Holds that turn out much longer, or shorter, are within a factor of two of the mean after some ten of them."""
+def test_mean_adapts_within_a_few_holds(before_us: int, after_us: int) -> None:
+    """If holds become much longer, or shorter, the mean is within a factor of two after about ten of them."""
     state, now_us = None, NOW_US
     for _ in range(20):
         state, now_us = _hold(state, now_us, before_us)
@@ -299,7 +299,7 @@ def test_mean_heals_within_a_few_holds(before_us: int, after_us: int) -> None:
 
 
 def test_first_hold_is_the_mean() -> None:
-    """The first hold that ends is believed as it is, and one that took no time counts as a microsecond."""
+    """The first hold that ends is used as the mean, and a hold of no time counts as a microsecond."""
     state, _ = _hold(None, NOW_US, 700)
     assert state is not None
     assert state.mean_us == 700
@@ -308,8 +308,8 @@ def test_first_hold_is_the_mean() -> None:
     assert state.mean_us == 1
 
 
-def test_slots_stand_one_mean_hold_apart_shared_by_all() -> None:
-    """Of ten slots that are held for a second each, one comes free every tenth of a second."""
+def test_slots_become_free_at_the_mean_hold_divided_by_their_number() -> None:
+    """Of ten slots that are held for a second each, one becomes free every 0.1 s."""
     state = taken(*"abcdefghij", amount=10)._replace(mean_us=1_000_000)
     charge = slot("x", 10)
     assert charge.ready_us(state, NOW_US) == NOW_US + 100_000
@@ -318,13 +318,13 @@ def test_slots_stand_one_mean_hold_apart_shared_by_all() -> None:
 
 
 def test_pace_follows_a_hold_that_lasts_longer_than_the_mean() -> None:
-    """Where nobody was admitted for ten seconds, each holder has held for at least that long."""
+    """If no job was admitted for ten seconds, each holder has held its slot for at least that long."""
     state = taken(*"abcdefghij", amount=10)._replace(mean_us=1_000)
     assert slot("x", 10).ready_us(state, NOW_US + 10_000_000) == NOW_US + 11_000_000
 
 
 def test_pace_before_any_hold_has_ended() -> None:
-    """A hold is taken to last 0.1 s, and to be half over if it lasts longer."""
+    """A hold is assumed to last 0.1 s, and to be half over if it lasts longer."""
     state = taken("a", amount=1)
     charge = slot("x", 1)
     assert charge.ready_us(state, NOW_US) == NOW_US + 100_000
@@ -333,24 +333,24 @@ def test_pace_before_any_hold_has_ended() -> None:
 
 
 def test_pace_is_no_less_than_a_millisecond() -> None:
-    """However short the holds and many the slots, waiters do not come back all at once."""
+    """However short the holds and many the slots, waiting jobs do not return all at once."""
     state = taken("a", amount=1)._replace(mean_us=5)
     assert slot("x", 1).ready_us(state, NOW_US) == NOW_US + 1_000
 
 
 def test_pace_of_large_costs_is_that_of_jobs() -> None:
-    """In megabytes, too: of 16 jobs of 5 000 that are held for 1.6 s one ends each tenth of a second."""
+    """For example in megabytes: of 16 jobs of 5 000 that are held for 1.6 s, one ends every 0.1 s."""
     jobs = [slot(with_slots(f"j{number}", 5_000), 80_000, size=5_000) for number in range(17)]
     state: Holders | None = Holders(mean_us=1_600_000)
     for job in jobs[:16]:
         state = job.admit(state, NOW_US)
-    due = [jobs[16].ready_us(state, NOW_US, ahead) - NOW_US for ahead in (0, 5_000, 5_001)]
-    assert due == [100_000, 200_000, 200_020]
+    waits_us = [jobs[16].ready_us(state, NOW_US, ahead) - NOW_US for ahead in (0, 5_000, 5_001)]
+    assert waits_us == [100_000, 200_000, 200_020]
     assert slot("x", 80_000).ready_us(state, NOW_US) == NOW_US + 1_000
 
 
 def test_clock_that_stepped_back_leaves_the_pace_alone() -> None:
-    """A grant that lies ahead tells nothing of how long holders hold."""
+    """A grant that lies in the future says nothing about the duration of holds."""
     state = taken("a", amount=1)._replace(mean_us=50_000)
     assert slot("x", 1).ready_us(state, NOW_US - 1_000_000) == NOW_US - 1_000_000 + 50_000
 
@@ -358,8 +358,8 @@ def test_clock_that_stepped_back_leaves_the_pace_alone() -> None:
 # With the limiter
 
 
-def test_grant_has_a_lease_and_release_gives_it_back(limiter: Limiter) -> None:
-    """Each decision holds a slot of its own, though the job is the same; to release twice gives back once."""
+def test_grant_has_a_lease_and_release_ends_it(limiter: Limiter) -> None:
+    """Each decision holds a slot of its own, even for the same job; releasing it twice frees one slot."""
     job = Job(id="7")
     first, second = limiter.acquire(SLOTS, job=job), limiter.acquire(SLOTS, job=job)
     assert first.allowed
@@ -375,8 +375,8 @@ def test_grant_has_a_lease_and_release_gives_it_back(limiter: Limiter) -> None:
     assert not limiter.acquire(SLOTS)
 
 
-def test_cost_may_be_worked_out_from_the_job(limiter: Limiter) -> None:
-    """A callable says how many slots a job needs; one that can never fit is refused, and says what would be right."""
+def test_cost_may_be_derived_from_the_job(limiter: Limiter) -> None:
+    """A callable returns how many slots a job needs; a cost that can never fit raises, and says what would be right."""
     slots = Concurrency("memory", 4, cost=lambda job: job.kwargs["gb"])
     assert limiter.acquire(slots, job=Job(kwargs={"gb": 0})).leases == ()
     large = limiter.acquire(slots, job=Job(kwargs={"gb": 3}))
@@ -393,8 +393,8 @@ def test_cost_may_be_worked_out_from_the_job(limiter: Limiter) -> None:
     ("cost", "given", "held"),
     [(1, 9, 1), (0, 9, 1), (1, 0, 0), (2, None, 2), (2, 3, 3), (2, 0, 0), (lambda job: 2, 4, 4)],
 )
-def test_cost_of_a_call_counts_where_slots_have_a_cost(limiter: Limiter, cost: Any, given: int, held: int) -> None:
-    """What a call charges all of its limits, a plain limit of slots takes for one; one with a cost takes it all."""
+def test_cost_of_a_call_applies_to_slots_with_a_cost(limiter: Limiter, cost: Any, given: int, held: int) -> None:
+    """The cost of a call applies to all of its limits, but a limit of slots without `cost=` counts one slot."""
     slots = Concurrency("slots", 4, cost=cost)
     decision = limiter.acquire(slots, cost=given)
     assert limiter.peek(slots, cost=0).remaining == 4 - held
@@ -404,7 +404,7 @@ def test_cost_of_a_call_counts_where_slots_have_a_cost(limiter: Limiter, cost: A
 
 @pytest.mark.parametrize("cost", [2, lambda job: 2])
 def test_cost_of_a_call_that_never_fits_is_refused(limiter: Limiter, cost: Any) -> None:
-    """As for a rate."""
+    """The error is the same as for a rate."""
     with pytest.raises(CostExceedsLimit, match="raise the amount to at least 5"):
         limiter.acquire(Concurrency("slots", 4, cost=cost), cost=5)
 
@@ -421,8 +421,8 @@ def test_tiers_have_amounts_and_leases_of_their_own(limiter: Limiter, clock: Fak
     assert not limiter.acquire(plan, job=pro)
 
 
-def test_defined_anew_it_is_one_set_of_holders(clock: FakeClock) -> None:
-    """Another amount or lease counts those who hold under the old one."""
+def test_redefined_limit_keeps_its_holders(clock: FakeClock) -> None:
+    """Another amount or lease counts the holders under the old one."""
     store = MemoryStore(clock_us=clock)
     old, new = Limiter(store), Limiter(store)
     decisions = [old.acquire(Concurrency("same", 4, lease=600)) for _ in range(4)]
@@ -448,7 +448,7 @@ def test_two_definitions_in_one_process_are_an_error(limiter: Limiter, other: Co
     assert other != SLOTS
 
 
-def test_comes_through_a_message_as_it_was(limiter: Limiter) -> None:
+def test_limit_is_the_same_after_a_message(limiter: Limiter) -> None:
     """A limit by value has the same slots, amount and lease; its key and cost are those of the job."""
     slots = Concurrency("by-value", 2, lease=45, key="{account}")
     job = Job(kwargs={"account": "a1"})
@@ -462,20 +462,20 @@ def test_comes_through_a_message_as_it_was(limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("data", [{"rate": [2, 1]}, {"rate": [0, 0]}, {"lease": "30"}, {"lease": 0}, {"cost": 3}])
 def test_forged_message_is_refused(data: dict[str, Any]) -> None:
-    """What was not written by `dump` is a clear error."""
+    """Data that `dump` did not write is a clear error."""
     with pytest.raises(ConfigurationError):
         load({**dump(SLOTS, Job()), **data})
 
 
 @pytest.mark.parametrize("amount", [0, -1, 1.0, "8", None, True, 1_000_001, (8, 60), "8/minute"])
-def test_amount_that_is_none_is_refused(amount: Any) -> None:
+def test_invalid_amount_is_refused(amount: Any) -> None:
     """The message names the limit, the value and what would be right."""
     with pytest.raises(ConfigurationError, match=r"'x'.*must be a whole number from 1 to 1000000, not "):
         Concurrency("x", amount)
 
 
 @pytest.mark.parametrize("lease", [0, 0.999, 86_401, float("nan"), float("inf"), "30", True, -5, timedelta(0)])
-def test_lease_that_is_none_is_refused(lease: Any) -> None:
+def test_invalid_lease_is_refused(lease: Any) -> None:
     """The message names the limit, the value and what would be right."""
     with pytest.raises(ConfigurationError, match=r"'x'.*a number of seconds from 1 to a day \(86400\), not "):
         Concurrency("x", 8, lease=lease)
@@ -488,7 +488,7 @@ def test_lease_is_seconds_or_a_timedelta(lease: Any, seconds: float) -> None:
 
 
 def test_cost_of_more_than_the_amount_is_refused_at_once() -> None:
-    """As soon as the limit is made; with tiers, if no tier can admit it; and a share of it that could not."""
+    """The error is raised at the declaration: also with tiers, if no tier admits it, and for a share that cannot."""
     assert Concurrency("x", 8, cost=8).most == 8
     with pytest.raises(CostExceedsLimit, match=r"cost of 9.*raise the amount to at least 9"):
         Concurrency("x", 8, cost=9)
@@ -501,8 +501,8 @@ def test_cost_of_more_than_the_amount_is_refused_at_once() -> None:
         Concurrency("x", 8, cost=1.5)  # type: ignore[arg-type]
 
 
-def test_is_no_rate(limiter: Limiter) -> None:
-    """It has no period, tells no RateLimit fields, and a denial tells when to come back."""
+def test_concurrency_limit_has_no_rate(limiter: Limiter) -> None:
+    """Slots have no period and no RateLimit headers, and a denial says when to retry."""
     assert (SLOTS.period_us, SLOTS.capacity) == (0, 2)
     decision: Decision | None = None
     for _ in range(3):
@@ -513,7 +513,7 @@ def test_is_no_rate(limiter: Limiter) -> None:
 
 
 def test_slot_is_released_not_settled(limiter: Limiter) -> None:
-    """To settle a decision that holds nothing but slots says what to do; beside a rate, the rate is settled."""
+    """Settling a decision that only holds slots raises, and says what to do; with a rate, the rate is settled."""
     with pytest.raises(ConfigurationError, match="is released, not settled"):
         limiter.settle(limiter.acquire(SLOTS), actual=1)
     rate = TokenBucket("rate", "10/s", burst=5)

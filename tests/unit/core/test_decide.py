@@ -1,4 +1,4 @@
-"""Who passes, who waits, and who is woken next: the decision over waitlists, on the store in memory."""
+"""Which job is granted, which waits, and which is woken next: decisions over waitlists, with the store in memory."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ LIMIT = TokenBucket("partner", "1/s", burst=1)
 class Lists:
     """A store at an explicit time, and owners that listen."""
 
-    def __init__(self, *deaf: str) -> None:
+    def __init__(self, *not_listening: str) -> None:
         self.now = 10**15
         self.store = MemoryStore(clock_us=lambda: self.now)
-        self.rung: list[tuple[str, Wake]] = []
+        self.notified: list[tuple[str, Wake]] = []
         self.on_wakes: list[str] = []
-        for owner in {"a", "b", "c"} - {*deaf}:
+        for owner in {"a", "b", "c"} - {*not_listening}:
             self.listen(owner)
 
     def listen(self, owner: str) -> None:
         def on_wakes(_: str, wakes: Sequence[Wake]) -> None:
             self.on_wakes.append(owner)
-            self.rung += ((owner, wake) for wake in wakes)
+            self.notified += ((owner, wake) for wake in wakes)
 
         self.store.listen(owner, on_wakes)
 
@@ -50,11 +50,11 @@ class Lists:
     def decide(
         self, job: str, *limits: Limit | StoreClaim, owner: str = "a", free: int = 3, attempt: str = "", **more: Any
     ) -> Answer:
-        asks = {name: more.pop(name) for name in ("caller", "max_wait_us", "waited_us", "denials") if name in more}
+        extra = {name: more.pop(name) for name in ("caller", "max_wait_us", "waited_us", "denials") if name in more}
         claims = [
             each if isinstance(each, StoreClaim) else self.claim(each, job=job, **more) for each in limits or [LIMIT]
         ]
-        requester = Requester(asks.pop("caller", Caller.JOB), job, owner, free, **asks)
+        requester = Requester(extra.pop("caller", Caller.JOB), job, owner, free, **extra)
         return self.store.decide(claims, requester, attempt=attempt)
 
     def look(self, owner: str = "a", ids: Sequence[str] = (), *, limit: Limit = LIMIT, **more: Any) -> Any:
@@ -64,13 +64,13 @@ class Lists:
         self.store.forget([self.claim(limit)], jobs, owner)
 
     def entries(self, job: str, *limits: Limit) -> list[Entry]:
-        """The entries of a job on the lists of *limits*."""
+        """The entries of a job on the waitlists of *limits*."""
         claims = [self.claim(limit) for limit in limits or [LIMIT]]
         return [self.store._stored(claim, self.now).waitlist.entries[job] for claim in claims]  # type: ignore[union-attr]  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
 
     def woken(self) -> list[str]:
-        """The ids that were woken by bells since the last call."""
-        found, self.rung = [wake.id for _, wake in self.rung], []
+        """The ids of the jobs whose owners were notified since the last call."""
+        found, self.notified = [wake.id for _, wake in self.notified], []
         return found
 
 
@@ -79,30 +79,30 @@ def lists() -> Lists:
     return Lists()
 
 
-def test_a_job_passes_while_there_are_units_and_waits_when_there_are_none(lists: Lists) -> None:
-    """A denial charges nothing, and names the list on which the job waits."""
+def test_a_job_is_granted_while_units_are_free_and_waits_otherwise(lists: Lists) -> None:
+    """A denial charges nothing, and names the waitlist on which the job waits."""
     assert lists.decide("one").reason is Reason.ALLOWED
     denied = lists.decide("two")
     assert (denied.reason, denied.kept is not None) == (Reason.EXHAUSTED, True)
     assert denied.retry_us == lists.now + SECOND
     lists.now += SECOND
-    assert lists.decide("three", owner="b").reason is Reason.IN_LINE, "the second waits before it"
+    assert lists.decide("three", owner="b").reason is Reason.IN_LINE, "the second job is ahead of it"
 
 
-def test_the_first_job_is_woken_shortly_before_its_unit_comes(lists: Lists) -> None:
-    """Its owner hears of it by a bell, if another process looks; by the answer, if it looks itself."""
+def test_the_first_job_is_woken_shortly_before_its_unit_is_free(lists: Lists) -> None:
+    """The job's owner is notified if another process looks, and gets the wake as an answer if it looks itself."""
     for job, owner in (("one", "a"), ("two", "a"), ("three", "b")):
         lists.decide(job, owner=owner)
     lists.now += SECOND - LEAD_US - 1
     assert (lists.look("b").wakes, lists.woken()) == ((), [])
     lists.now += 1
     assert lists.look("b").wakes == ()
-    assert lists.rung == [("a", Wake("two", LEAD_US))]
-    assert lists.look("a").wakes == (Wake("two", LEAD_US),), "a look tells all that were woken and have not asked"
+    assert lists.notified == [("a", Wake("two", LEAD_US))]
+    assert lists.look("a").wakes == (Wake("two", LEAD_US),), "a look returns all woken jobs that have not requested yet"
 
 
-def test_a_woken_job_is_granted_shortly_before_its_unit_for_that_instant(lists: Lists) -> None:
-    """The bound holds by the instant at which the body may begin, and the next unit comes one interval later."""
+def test_a_woken_job_is_granted_early_for_the_time_of_its_unit(lists: Lists) -> None:
+    """The bound holds for the time at which the body may begin, and the next unit is free one interval later."""
     lists.decide("one")
     lists.decide("two")
     lists.now += SECOND - LEAD_US
@@ -114,11 +114,13 @@ def test_a_woken_job_is_granted_shortly_before_its_unit_for_that_instant(lists: 
     granted = lists.decide("two")
     assert (granted.reason, granted.retry_us - lists.now) == (Reason.ALLOWED, EARLY_US)
     assert lists.decide("three").retry_us == lists.now + EARLY_US + SECOND
-    assert lists.decide("four", SlidingLog("log", "1/s")).retry_us == lists.now, "who was not woken is not early"
+    assert lists.decide("four", SlidingLog("log", "1/s")).retry_us == lists.now, (
+        "a job that was not woken is not granted early"
+    )
 
 
 def test_a_job_of_a_window_or_a_log_is_not_granted_early(lists: Lists) -> None:
-    """They charge it now, and would count it out before its body began as long ago as their period."""
+    """A window would charge the job now, and so stop counting it less than a period after its body began."""
     log = SlidingLog("log", "100/s")
     lists.decide("one", LIMIT, log)
     lists.decide("two", LIMIT, log)
@@ -128,8 +130,8 @@ def test_a_job_of_a_window_or_a_log_is_not_granted_early(lists: Lists) -> None:
     assert lists.decide("two", LIMIT, log).reason is Reason.EXHAUSTED
 
 
-def test_a_change_of_the_rate_forgives_nothing_of_an_early_grant() -> None:
-    """The bucket is beyond empty until the body begins."""
+def test_a_change_of_the_rate_keeps_the_debt_of_an_early_grant() -> None:
+    """The bucket is below empty until the body begins."""
     algorithm, now = TokenBucket("partner", "1/s", burst=1).bind(1), 10**15
     full = algorithm.admit(None, now)
     early = algorithm.admit(full, now + SECOND - EARLY_US, now + SECOND)
@@ -139,8 +141,8 @@ def test_a_change_of_the_rate_forgives_nothing_of_an_early_grant() -> None:
     assert other.ready_us(other.adopt_rate(early, changed), changed) == changed + SECOND // 2 + EARLY_US // 2
 
 
-def test_a_new_job_passes_if_nobody_who_waits_can_be_woken() -> None:
-    """The process of the one that waits is dead: nobody listens on its channel."""
+def test_a_new_job_is_granted_if_no_waiting_job_can_be_woken() -> None:
+    """The process of the waiting job is dead: it does not listen on its channel."""
     lists = Lists("b")
     lists.decide("one")
     lists.decide("two", owner="b")
@@ -149,8 +151,8 @@ def test_a_new_job_passes_if_nobody_who_waits_can_be_woken() -> None:
     assert lists.decide("three").reason is Reason.ALLOWED
 
 
-def test_the_others_wait_for_an_owner_that_has_its_wakes_to_answer_first(lists: Lists) -> None:
-    """At slow rates an owner has one wake at a time. It is skipped once that is overdue, or no thread is free."""
+def test_other_jobs_wait_while_an_owner_has_an_unanswered_wake(lists: Lists) -> None:
+    """At slow rates an owner has one wake at a time. It is skipped if the wake is overdue, or if no thread is free."""
     limit = TokenBucket("slow", "1/s", burst=9)
     lists.store.pause([lists.claim(limit)], 10 * SECOND)
     for number, owner in enumerate("aabab"):
@@ -171,7 +173,7 @@ def test_the_others_wait_for_an_owner_that_has_its_wakes_to_answer_first(lists: 
 
 
 def test_an_owner_has_no_more_wakes_than_free_threads(lists: Lists) -> None:
-    """Jobs of another owner come before those of one whose threads all run something."""
+    """Jobs of another owner are woken before those of an owner whose threads are all busy."""
     limit = TokenBucket("wide", "10/s", burst=10)
     for number in range(10):
         lists.decide(f"first{number}", limit)
@@ -180,12 +182,12 @@ def test_an_owner_has_no_more_wakes_than_free_threads(lists: Lists) -> None:
     lists.decide("other", limit, owner="c", free=5)
     lists.now += SECOND
     lists.look("a", limit=limit)
-    assert lists.woken() == ["full0", "other"], "the thread that asked is free once its job waits"
+    assert lists.woken() == ["full0", "other"], "the thread that requested is free once its job waits"
     assert [wake.id for wake in lists.look("b", limit=limit, free=2).wakes] == ["full0", "full1"]
 
 
 def test_a_wake_that_is_not_answered_gives_its_unit_to_the_next(lists: Lists) -> None:
-    """After a quarter of a second; the position of the first is kept, and it passes if it asks all the same."""
+    """After 0.25 s the next job is woken; the first keeps its position, and is granted if it still requests."""
     lists.decide("one")
     lists.decide("two", owner="b")
     lists.decide("three", owner="c")
@@ -201,7 +203,7 @@ def test_a_wake_that_is_not_answered_gives_its_unit_to_the_next(lists: Lists) ->
 
 
 def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
-    """Where all that was woken is lost, as after a purge, the next of its jobs is woken once a second."""
+    """If all woken jobs are lost, as after a purge, the next job of that owner is woken once a second."""
     lists.decide("one")
     for number in range(4):
         lists.decide(f"lost{number}", owner="b", free=0)
@@ -213,7 +215,7 @@ def test_an_owner_whose_wakes_are_overdue_is_probed(lists: Lists) -> None:
 
 
 def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> None:
-    """It gets no wakes, so it is checked once a second whether it listens. Its jobs then fill no queue."""
+    """The owner gets no wakes, so a look checks once a second whether it listens. If not, its jobs fill no queue."""
     limit = TokenBucket("short", "1/minute", burst=1, queue=2)
     lists.decide("one", limit)
     for number in range(2):
@@ -221,11 +223,11 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
     lists.look("b", limit=limit, free=0)
     lists.now += TRIAL_US
     lists.look("c", limit=limit)
-    assert lists.on_wakes == [], "b has just said that no thread is free"
+    assert lists.on_wakes == [], "b has just reported that no thread is free"
     lists.now += 1
     for _ in range(2):
         lists.look("c", limit=limit)
-    assert (lists.on_wakes, lists.woken()) == (["b"], []), "b is told of no wake, and listens"
+    assert (lists.on_wakes, lists.woken()) == (["b"], []), "b gets no wake, but listens"
     lists.store.listen("b", lambda *_: None)()
     lists.decide("other", limit)
     lists.now += TRIAL_US
@@ -236,7 +238,7 @@ def test_an_owner_without_a_free_thread_is_found_to_be_dead(lists: Lists) -> Non
 
 
 def test_a_job_that_begins_to_wait_checks_no_owner_while_no_unit_is_near(lists: Lists) -> None:
-    """The look that it requests comes in time for the unit. A look checks in any case."""
+    """The look that it requests is in time for the unit. A look checks owners in any case."""
     limit = TokenBucket("slow", "1/minute", burst=1)
     lists.decide("one", limit)
     lists.decide("two", limit, owner="b")
@@ -251,8 +253,8 @@ def test_a_job_that_begins_to_wait_checks_no_owner_while_no_unit_is_near(lists: 
     assert lists.woken() == ["three"], "b has no free thread"
 
 
-def test_a_job_keeps_its_position_on_the_list_of_each_limit(lists: Lists) -> None:
-    """It waits where it is held back longest. Once it passes, or leaves, it is on no list any more."""
+def test_a_job_keeps_its_position_on_the_waitlist_of_each_limit(lists: Lists) -> None:
+    """A job waits on the list of the limit that delays it longest. A job that is granted, or leaves, is on no list."""
     slow, fast = TokenBucket("slow", "1/minute", burst=1), TokenBucket("fast", "1/s", burst=1)
     lists.decide("one", slow, fast)
     denied = lists.decide("two", slow, fast)
@@ -261,14 +263,14 @@ def test_a_job_keeps_its_position_on_the_list_of_each_limit(lists: Lists) -> Non
     lists.decide("three", fast, owner="b")
     lists.now += SECOND
     lists.look("a", limit=fast)
-    assert lists.woken() == ["three"], "the job that waits for the slow limit stops nobody"
+    assert lists.woken() == ["three"], "the job that waits for the slow limit blocks no other"
     lists.now += 60 * SECOND
     assert [wake.id for wake in lists.look("a", limit=slow).wakes] == ["two"]
     assert lists.decide("two", slow, fast).reason is Reason.ALLOWED
 
 
-def test_a_job_that_was_woken_keeps_its_turn_while_another_limit_holds_it_back(lists: Lists) -> None:
-    """The unit of the scarcer limit is kept for it for a second: another job of that limit waits."""
+def test_a_job_that_was_woken_keeps_its_turn_while_another_limit_delays_it(lists: Lists) -> None:
+    """The unit of the scarcer limit is reserved for it for a second: another job of that limit waits."""
     scarce, wide = TokenBucket("scarce", "1/s", burst=1), TokenBucket("wide", "10/s", burst=1)
     lists.decide("one", scarce, wide)
     lists.decide("two", scarce, wide)
@@ -285,7 +287,7 @@ def test_a_job_that_was_woken_keeps_its_turn_while_another_limit_holds_it_back(l
 
 
 def test_a_full_queue_refuses_new_jobs_only(lists: Lists) -> None:
-    """A job that waits is never refused; jobs of processes that are gone do not count."""
+    """A waiting job is never refused; jobs of dead processes do not count."""
     limit = TokenBucket("short", "1/s", burst=1, queue=2)
     lists.decide("one", limit)
     lists.decide("two", limit)
@@ -293,18 +295,18 @@ def test_a_full_queue_refuses_new_jobs_only(lists: Lists) -> None:
     assert lists.decide("four", limit).reason is Reason.FULL
     assert lists.decide("three", limit).reason is Reason.EXHAUSTED
     assert lists.decide("four", limit, denials=1).reason is Reason.EXHAUSTED, (
-        "it waited before the store lost its state"
+        "the job waited before the store lost its state"
     )
     lists.forget("four", limit=limit)
     lists.now += SECOND
     lists.store.listen("a", lambda *_: None)()
     lists.look("b", limit=limit)
-    assert lists.decide("five", limit, owner="b").reason is Reason.ALLOWED, "the process of all that wait is gone"
+    assert lists.decide("five", limit, owner="b").reason is Reason.ALLOWED, "the process of all waiting jobs is gone"
     assert lists.decide("six", limit, owner="b").reason is Reason.EXHAUSTED
 
 
-def test_a_pause_lets_nobody_pass_and_everybody_waits_on_its_list(lists: Lists) -> None:
-    """After a 429 the limit counts as used up once the pause is over; the end of a pause wakes."""
+def test_a_pause_denies_every_job_and_every_job_waits(lists: Lists) -> None:
+    """After a 429 the limit counts as used up once the pause is over; the end of a pause wakes the first job."""
     claim = lists.claim(LIMIT)
     lists.store.pause([claim], 10 * SECOND, emptied=True)
     denied = lists.decide("one")
@@ -317,8 +319,8 @@ def test_a_pause_lets_nobody_pass_and_everybody_waits_on_its_list(lists: Lists) 
     assert lists.decide("two").retry_us == lists.now + SECOND, "a grant ends a pause"
 
 
-def test_the_end_of_a_pause_wakes(lists: Lists) -> None:
-    """An operator ends it before its time: the first job does not wait for the next look."""
+def test_resuming_wakes_the_first_job(lists: Lists) -> None:
+    """An operator ends the pause early: the first job does not wait for the next look."""
     claim = lists.claim(LIMIT)
     lists.store.pause([claim], 3600 * SECOND)
     lists.decide("one", owner="b")
@@ -326,8 +328,8 @@ def test_the_end_of_a_pause_wakes(lists: Lists) -> None:
     assert lists.woken() == ["one"]
 
 
-def test_a_job_that_ran_before_goes_in_front(lists: Lists) -> None:
-    """A body that met a 429 waits once more, before those that have not run."""
+def test_a_job_that_ran_before_goes_to_the_front(lists: Lists) -> None:
+    """A body that received a 429 waits again, ahead of the jobs that have not run."""
     lists.decide("one")
     lists.decide("two")
     lists.decide("ran", caller=Caller.AGAIN)
@@ -336,7 +338,7 @@ def test_a_job_that_ran_before_goes_in_front(lists: Lists) -> None:
 
 
 def test_tenants_share_a_limit(lists: Lists) -> None:
-    """A light tenant's job comes before a heavy one's backlog, and weights count."""
+    """A light tenant's job is granted before a heavy tenant's backlog, and weights count."""
     limit = TokenBucket("shared", "1/s", burst=1, share=Share("{tenant}"))
     heavy = {"tenant": "heavy", "step": SECOND}
     lists.decide("first", limit, **heavy)
@@ -356,7 +358,7 @@ def test_tenants_share_a_limit(lists: Lists) -> None:
 
 @pytest.mark.parametrize("expire", [True, False])
 def test_jobs_that_leave_do_not_use_up_the_share_of_their_tenant(lists: Lists, expire: bool) -> None:
-    """Whether they expire or are removed: the next job of their tenant is as near as if they had never waited."""
+    """Whether they expire or are removed, the next job of their tenant is as near as if they had never waited."""
     limit = TokenBucket("shared", "1/s", burst=1, share=Share("{tenant}"))
     lists.decide("first", limit, tenant="patient", step=SECOND)
     for number in range(5):
@@ -375,8 +377,8 @@ def test_jobs_that_leave_do_not_use_up_the_share_of_their_tenant(lists: Lists, e
     assert {wake.id, *(each.id for each in lists.look(limit=limit).wakes)} == {"patient1", "next"}
 
 
-def test_a_class_of_priority_comes_before_the_next(lists: Lists) -> None:
-    """Whatever its jobs have had before."""
+def test_a_higher_priority_class_is_woken_first(lists: Lists) -> None:
+    """The class counts first, whatever its jobs were granted before."""
     lists.decide("one", step=1, tenant="1")
     lists.decide("low", step=1, tenant="0")
     lists.decide("high", step=1, tenant="1", lead=CLASS)
@@ -384,8 +386,8 @@ def test_a_class_of_priority_comes_before_the_next(lists: Lists) -> None:
     assert [wake.id for wake in lists.look().wakes] == ["high"]
 
 
-def test_a_job_that_no_longer_wants_to_wait_stops_nobody(lists: Lists) -> None:
-    """It is removed once its time is over."""
+def test_a_job_past_its_max_wait_blocks_no_other(lists: Lists) -> None:
+    """The job is removed once its `max_wait` is over."""
     lists.decide("one")
     lists.decide("two", max_wait_us=500 * MS)
     lists.decide("three")
@@ -394,7 +396,7 @@ def test_a_job_that_no_longer_wants_to_wait_stops_nobody(lists: Lists) -> None:
 
 
 def test_a_job_that_leaves_makes_room_for_the_next(lists: Lists) -> None:
-    """Also if it was woken: its unit goes to the next at once."""
+    """If the job was woken, its unit goes to the next job at once."""
     lists.decide("one")
     lists.decide("two", owner="b")
     lists.decide("three", owner="c")
@@ -405,8 +407,8 @@ def test_a_job_that_leaves_makes_room_for_the_next(lists: Lists) -> None:
     assert lists.woken() == ["three"]
 
 
-def test_an_owner_removes_no_job_that_another_one_has(lists: Lists) -> None:
-    """A message came to another process, and its first owner is woken late, and does not know the job any more."""
+def test_an_owner_removes_no_job_of_another_owner(lists: Lists) -> None:
+    """A message was delivered to another process; its first owner is woken late, and no longer has the job."""
     other = TokenBucket("other", "1/s", burst=1)
     lists.decide("one", LIMIT, other)
     lists.decide("two", LIMIT, other, owner="a")
@@ -419,11 +421,11 @@ def test_an_owner_removes_no_job_that_another_one_has(lists: Lists) -> None:
     assert lists.look("c", limit=other).epoch != "", "its position on the other list is kept"
     for limit in (LIMIT, other):
         lists.forget("two", limit=limit, owner="b")
-        assert lists.look("c", limit=limit).epoch == "", "nobody is on the list"
+        assert lists.look("c", limit=limit).epoch == "", "the waitlist is empty"
 
 
-def test_a_look_finds_jobs_that_the_store_does_not_know(lists: Lists) -> None:
-    """Those that it lost, and those that another process has by now: they ask anew."""
+def test_a_look_returns_jobs_that_must_request_again(lists: Lists) -> None:
+    """A look names the jobs that the store lost, and the jobs that another process has now."""
     lists.decide("one")
     lists.decide("mine")
     lists.decide("moved")
@@ -437,32 +439,32 @@ def test_a_look_finds_jobs_that_the_store_does_not_know(lists: Lists) -> None:
     assert lists.look("a").epoch not in ("", epoch)
 
 
-def test_a_grant_is_repeated_to_the_same_question_only(lists: Lists) -> None:
-    """If the answer was lost, the process asks again with the same attempt, and is not charged twice."""
+def test_a_grant_is_repeated_for_the_same_attempt_only(lists: Lists) -> None:
+    """If the answer was lost, the process repeats the request with the same attempt, and is not charged twice."""
     lists.decide("one")
     lists.decide("two", attempt="1")
     lists.now += SECOND
     lists.look()
     assert lists.decide("two", attempt="2").reason is Reason.ALLOWED
-    assert lists.decide("two", attempt="2").reason is Reason.ALLOWED, "the same question"
+    assert lists.decide("two", attempt="2").reason is Reason.ALLOWED, "the same attempt"
     assert lists.decide("two", attempt="2", owner="b").reason is Reason.EXHAUSTED, "another process has a copy"
     lists.now += SECOND
     assert lists.decide("three", attempt="1").reason is not Reason.FULL
 
 
-def test_entries_say_since_when_a_job_waits_and_how_often_it_was_denied(lists: Lists) -> None:
-    """Both lists say the same, whichever limit denies; the answer names the list on which the job waits."""
+def test_entries_record_the_wait_and_the_denials_of_a_job(lists: Lists) -> None:
+    """All waitlists record the same, whichever limit denies; the answer names the list on which the job waits."""
     other = TokenBucket("other", "1/s", burst=1)
     limits = (LIMIT, other)
     first_us = lists.now
-    assert lists.decide("one", *limits).waited is None, "it was never denied"
+    assert lists.decide("one", *limits).waited is None, "the job was never denied"
     assert lists.decide("two", *limits).waited == Waited(0, 1, 0)
     lists.now += 300 * MS
     assert lists.decide("two", *limits).waited == Waited(300 * MS, 2, 0)
     lists.store.pause([lists.claim(other)], 3 * SECOND)
     lists.now += 100 * MS
     assert lists.decide("two", *limits).waited == Waited(400 * MS, 3, 1), (
-        "it waits for the end of the pause from now on"
+        "the job waits for the end of the pause from now on"
     )
     assert [(e.since_us, e.denials) for e in lists.entries("two", *limits)] == [(first_us, 3)] * 2
     assert lists.decide("two", *limits, caller=Caller.PEEK).waited is None, "a peek is no denial"
@@ -475,8 +477,8 @@ def test_entries_say_since_when_a_job_waits_and_how_often_it_was_denied(lists: L
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_the_process_knows_how_a_job_has_waited_if_the_store_does_not(lists: Lists, *, lost: bool) -> None:
-    """What the process says replaces what the store has lost; a process that knows less learns it from the store."""
+def test_the_process_provides_the_wait_of_a_job_that_the_store_lost(lists: Lists, *, lost: bool) -> None:
+    """The process's values replace what the store has lost; a process that has none gets them from the store."""
     lists.decide("one")
     lists.decide("two")
     lists.now += 200 * MS
@@ -492,13 +494,13 @@ def test_the_process_knows_how_a_job_has_waited_if_the_store_does_not(lists: Lis
     assert lists.decide("two").waited == Waited(91 * SECOND, 8, 0)
 
 
-def test_a_job_that_no_list_knows_has_waited_for_as_long_as_its_process_says(lists: Lists) -> None:
-    """No list is named: the store that had it has lost its state, and nobody waits."""
+def test_a_job_on_no_list_has_the_wait_that_its_process_reports(lists: Lists) -> None:
+    """The answer names no list: the store has lost its state, and no job waits."""
     assert lists.decide("one", waited_us=SECOND, denials=2).waited == Waited(SECOND, 2, None)
 
 
-def test_an_owner_that_a_clock_woke_which_was_set_back_holds_nobody_up(lists: Lists) -> None:
-    """It hangs, and its wake would be overdue in an hour only: the others go on at once."""
+def test_an_owner_woken_before_the_clock_was_set_back_blocks_no_other(lists: Lists) -> None:
+    """The owner hangs, and its wake would be overdue only in an hour: the other owners continue at once."""
     for job, owner in (("one", "a"), ("two", "a"), ("three", "a"), ("four", "b")):
         lists.decide(job, owner=owner)
     lists.now += SECOND
@@ -510,8 +512,8 @@ def test_an_owner_that_a_clock_woke_which_was_set_back_holds_nobody_up(lists: Li
     assert [wake.id for wake in lists.look("b").wakes] == ["four"]
 
 
-def test_a_job_that_a_clock_woke_which_was_set_back_asks_at_the_next_look(lists: Lists) -> None:
-    """Its bell was lost, and its wake is for an instant in an hour."""
+def test_a_job_woken_before_the_clock_was_set_back_is_woken_at_the_next_look(lists: Lists) -> None:
+    """The job's notification was lost, and its wake is for a time in an hour."""
     for job in ("one", "two"):
         lists.decide(job)
     lists.now += 3_600 * SECOND
@@ -521,7 +523,7 @@ def test_a_job_that_a_clock_woke_which_was_set_back_asks_at_the_next_look(lists:
     assert lists.look("a", ["two"]).wakes == (Wake("two", 0),)
 
 
-def test_a_wait_of_more_than_the_clock_shows_began_at_its_first_instant(lists: Lists) -> None:
+def test_a_wait_longer_than_the_clock_began_at_zero(lists: Lists) -> None:
     """No process can claim a longer wait."""
     lists.decide("one")
     lists.decide("two", waited_us=2 * lists.now, denials=1)
@@ -529,7 +531,7 @@ def test_a_wait_of_more_than_the_clock_shows_began_at_its_first_instant(lists: L
 
 
 def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
-    """It passes if nobody waits, and is told when it might pass otherwise. A peek changes nothing at all."""
+    """The caller is granted if no job waits, and otherwise gets a retry time. A peek changes nothing."""
     assert lists.decide("", caller=Caller.PEEK).reason is Reason.ALLOWED
     assert lists.decide("", caller=Caller.WITHOUT_JOB).reason is Reason.ALLOWED
     denied = lists.decide("", caller=Caller.WITHOUT_JOB)
@@ -538,8 +540,8 @@ def test_a_caller_without_a_job_keeps_no_position(lists: Lists) -> None:
     assert lists.decide("", caller=Caller.PEEK).retry_us - lists.now == 2 * SECOND
 
 
-def test_slots_are_given_to_the_first_as_they_come_back(lists: Lists) -> None:
-    """A release wakes; nobody needs to look for the instant at which a slot may come."""
+def test_released_slots_go_to_the_first_job(lists: Lists) -> None:
+    """A release wakes the first job: no look is needed for the time when a slot may be free."""
     limit = Concurrency("slots", 1, lease=30)
     lists.decide("one", limit)
     lists.decide("two", limit, owner="b")
@@ -554,8 +556,8 @@ def test_slots_are_given_to_the_first_as_they_come_back(lists: Lists) -> None:
     assert lists.decide("two", limit, owner="b").reason is Reason.ALLOWED
 
 
-def test_windows_are_used_from_their_first_instant(lists: Lists) -> None:
-    """All units of a fixed window come at once: as many jobs are woken."""
+def test_windows_are_used_from_their_start(lists: Lists) -> None:
+    """All units of a fixed window are free at its start, and as many jobs are granted."""
     limit = FixedWindow("window", "3/minute")
     for number in range(3):
         lists.decide(f"first{number}", limit)
@@ -568,7 +570,7 @@ def test_windows_are_used_from_their_first_instant(lists: Lists) -> None:
 
 
 def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) -> None:
-    """They take no slot, and none of them waits for those of other workflows."""
+    """Such jobs take no slot, and none of them waits for jobs of other workflows."""
     limit = Concurrency("flows", 1, lease=60, held_by="{workflow}")
     a, b = workflow_name("a"), workflow_name("b")
     lists.decide("a1", limit, workflow=b)
@@ -582,8 +584,8 @@ def test_the_jobs_of_a_workflow_that_has_a_slot_are_woken_at_once(lists: Lists) 
     assert lists.woken() == ["b3"]
 
 
-def test_a_job_whose_workflow_has_the_slot_passes_after_a_pause_before_all_others(lists: Lists) -> None:
-    """It waited for the pause only. If the workflow is done meanwhile, it waits for a slot as every other job."""
+def test_a_job_whose_workflow_has_the_slot_is_first_after_a_pause(lists: Lists) -> None:
+    """The job waited only for the pause. If the workflow is done by then, the job waits for a slot like any other."""
     limit = Concurrency("flows", 1, lease=60, held_by="{workflow}", share=Share("{tenant}"))
     a, b = workflow_name("a"), workflow_name("b")
     claim = lists.claim(limit, workflow=a, tenant="x", step=10)
@@ -605,8 +607,8 @@ def test_a_job_whose_workflow_has_the_slot_passes_after_a_pause_before_all_other
     assert (entry.state, entry.cost, entry.place.rank > 0) == (State.WAITING, 1, True)
 
 
-def test_a_raised_rate_spreads_callers_anew(lists: Lists) -> None:
-    """One that keeps no position is told an instant of the new rate; also if a job was granted before at that rate."""
+def test_a_raised_rate_spreads_callers_again(lists: Lists) -> None:
+    """A caller without a position gets a time at the new rate; also if a job was granted before at that rate."""
     for granted in (False, True):
         slow = TokenBucket(f"api {granted}", "1/30s", burst=1)
         fast = altered(slow, "100/s")
@@ -620,21 +622,23 @@ def test_a_raised_rate_spreads_callers_anew(lists: Lists) -> None:
 
 
 @pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])
-def test_jobs_that_come_back_by_a_delay_count_until_they_should_have_come(lists: Lists, owner: str) -> None:
-    """Who asks behind them passes after them, and they are part of a full queue."""
+def test_jobs_redelivered_after_a_delay_count_until_they_are_overdue(lists: Lists, owner: str) -> None:
+    """A job behind them is granted after them, and they are part of a full queue."""
     limit = TokenBucket("fleet", "1/s", burst=6, queue=3)
     lists.decide("zero", limit, cost=6)
     for job in ("one", "two", "three"):
         lists.decide(job, limit, owner=owner)
     lists.now += SECOND
-    assert lists.decide("four", limit, owner=owner).reason is Reason.FULL, "one was woken, and is not there yet"
+    assert lists.decide("four", limit, owner=owner).reason is Reason.FULL, (
+        "job one was woken, and is not redelivered yet"
+    )
     fourth = lists.decide("four", limit, owner=owner, denials=1)
     assert (fourth.reason, fourth.retry_us) == (Reason.IN_LINE, lists.now + 3 * SECOND)
     assert lists.decide("one", limit, owner=owner).reason is Reason.ALLOWED
 
 
-def test_the_estimated_wait_counts_the_units_of_the_jobs_before(lists: Lists) -> None:
-    """Behind two jobs of ten units each, a job of ten units passes after 30 units, not after 12."""
+def test_the_estimated_wait_counts_the_units_of_the_jobs_ahead(lists: Lists) -> None:
+    """Behind two jobs of ten units each, a job of ten units is granted after 30 units, not after 12."""
     limit = TokenBucket("tokens", "1/s", burst=10)
     lists.decide("zero", limit, cost=10)
     for number, job in enumerate(("one", "two", "three"), 1):
@@ -645,8 +649,8 @@ def test_the_estimated_wait_counts_the_units_of_the_jobs_before(lists: Lists) ->
     assert (found.position, found.in_us) == (2, 30 * SECOND)
 
 
-def test_a_job_that_something_else_holds_back_keeps_its_position_and_stops_nobody(lists: Lists) -> None:
-    """It is woken no more, and the next one is; when it asks again it is first."""
+def test_a_job_delayed_for_another_reason_keeps_its_position_and_blocks_no_other(lists: Lists) -> None:
+    """The job is not woken any more, but the next job is; when it requests again it is first."""
     for job in ("zero", "one", "two", "three"):
         lists.decide(job)
     lists.store.forget([lists.claim(LIMIT)], ["one"], "a", keep=True)
@@ -659,22 +663,22 @@ def test_a_job_that_something_else_holds_back_keeps_its_position_and_stops_nobod
     assert [wake.id for wake in lists.look().wakes] == ["one"]
 
 
-def test_jobs_that_never_come_back_stop_nobody_for_long(lists: Lists) -> None:
-    """At burst 1 no unit can be kept for them: they are passed at the limit's pace, some with each question."""
+def test_lost_jobs_block_others_only_for_a_short_time(lists: Lists) -> None:
+    """At burst 1 no unit can be reserved for lost jobs: they are skipped at the limit's pace, several per request."""
     for number in range(100):
         lists.decide(f"lost{number}", owner=PLAIN_OWNER)
     lists.now += 200 * SECOND
     lists.decide("new", owner=PLAIN_OWNER)
     lists.now += 200 * SECOND
-    asks = 0
+    requests = 0
     while lists.decide("new", owner=PLAIN_OWNER).reason is not Reason.ALLOWED:
-        asks += 1
+        requests += 1
         lists.now += SECOND
-    assert asks <= 8
+    assert requests <= 8
 
 
-def test_jobs_that_do_not_come_back_in_time_fill_no_queue(lists: Lists) -> None:
-    """They count until they should have come: new jobs are refused no longer."""
+def test_overdue_jobs_fill_no_queue(lists: Lists) -> None:
+    """Jobs count until they are overdue: then new jobs are no longer refused."""
     short = LeakyBucket("even", "1/s", queue=2)
     for job in ("one", "two", "three"):
         lists.decide(job, short, owner=PLAIN_OWNER)

@@ -35,29 +35,29 @@ def _decision(**values: Any) -> Decision:
     return Decision(**{**allowed, **values})
 
 
-def test_decision_is_made_by_names() -> None:
-    """So many numbers in a row would be mistaken for each other."""
+def test_decision_takes_keyword_arguments_only() -> None:
+    """Positional arguments are rejected: nine values in a row are easily confused."""
     made: Any = Decision
     with pytest.raises(TypeError, match="positional"):
         made(True, LIMIT, "", 1, 4, 0.0, 0.0, 0.1, "allowed")
 
 
-def test_decision_of_a_class_of_ones_own() -> None:
-    """A subclass makes objects of itself, with attributes of its own."""
+def test_decision_can_be_subclassed() -> None:
+    """A subclass creates instances of itself, with attributes of its own."""
 
-    class Told(Decision):
+    class Tagged(Decision):
         def __init__(self, **values: Any) -> None:
             super().__init__(**values)
             object.__setattr__(self, "by", "me")
 
     values = {field.name: getattr(_decision(), field.name) for field in dataclasses.fields(Decision)}
-    told: Any = Told(**values)
-    assert (type(told), told.by, told.remaining, bool(told)) == (Told, "me", 4, True)
-    assert dataclasses.replace(told, allowed=False).allowed is False
+    tagged: Any = Tagged(**values)
+    assert (type(tagged), tagged.by, tagged.remaining, bool(tagged)) == (Tagged, "me", 4, True)
+    assert dataclasses.replace(tagged, allowed=False).allowed is False
 
 
 def test_headers_of_a_grant() -> None:
-    """A grant tells policy, limit, what remains, and when all is back, in whole seconds rounded up; twice."""
+    """The headers state the policy, the limit, the remaining units and the seconds to a full reset, rounded up."""
     assert _decision().headers() == {
         "RateLimit-Policy": '"partner";q=10;w=1',
         "RateLimit": '"partner";r=4;t=1',
@@ -72,13 +72,13 @@ def test_headers_of_a_grant() -> None:
 
 @pytest.mark.parametrize(("retry_after", "shown"), [(0.2, "1"), (1.0, "1"), (1.01, "2"), (0.0, "1")])
 def test_headers_of_a_denial(retry_after: float, shown: str) -> None:
-    """A denial tells when to retry as well: a second at least, rounded up."""
+    """A denial also states when to retry: at least one second, rounded up."""
     headers = _decision(allowed=False, remaining=0, retry_after=retry_after, reason="exhausted").headers()
     assert headers["Retry-After"] == shown
 
 
-def test_headers_without_a_store_promise_nothing() -> None:
-    """While the store is unavailable nothing is known of the limit, and only Retry-After is told."""
+def test_headers_of_an_outage_have_only_retry_after() -> None:
+    """While the store is unavailable, nothing is known about the limit: the only header is Retry-After."""
     headers = _decision(allowed=False, remaining=0, retry_after=1.1, reason="store unavailable").headers()
     assert headers == {"Retry-After": "2"}
 
@@ -94,14 +94,14 @@ def test_headers_without_a_store_promise_nothing() -> None:
         ("waited too long", True),
     ],
 )
-def test_final_is_what_need_not_ask_again(reason: Any, final: bool) -> None:
-    """A full queue and a wait that was too long end the job; every other denial is asked again."""
+def test_final_decisions_are_not_retried(reason: Any, final: bool) -> None:
+    """A full queue and a wait that was too long end the job; after any other denial the job requests again."""
     assert _decision(allowed=reason == "allowed", reason=reason).final is final
 
 
 NOON_US = 1_800_000_000_000_000 + 4 * 3_600_000_000  # 12:00 UTC
 ALGORITHMS: dict[str, tuple[Limit, str, list[tuple[int, int]], tuple[int, int]]] = {
-    # policy; remaining and reset after the first unit and the last; retry and reset of the denial behind it
+    # policy; remaining units and reset after the first unit and the last; retry and reset of the denial that follows
     "token bucket": (TokenBucket("a", "6/minute", burst=3), "q=6;w=60", [(2, 10), (0, 30)], (10, 30)),
     "leaky bucket": (LeakyBucket("a", "6/minute"), "q=6;w=60", [(0, 10)], (10, 10)),
     "fixed window": (FixedWindow("a", "2/hour"), "q=2;w=3600", [(1, 3600), (0, 3600)], (3600, 3600)),
@@ -113,11 +113,11 @@ ALGORITHMS: dict[str, tuple[Limit, str, list[tuple[int, int]], tuple[int, int]]]
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_headers_of_each_algorithm(name: str) -> None:
-    """Of each algorithm the headers tell what can pass at once, what is left, and until when anything counts."""
-    limit, policy, told, (retry, reset) = ALGORITHMS[name]
+    """For each algorithm, the headers state how much can be admitted at once, what remains, and the time to a reset."""
+    limit, policy, states, (retry, reset) = ALGORITHMS[name]
     limiter = Limiter(MemoryStore(clock_us=FakeClock(NOON_US)))
-    asked = [limiter.acquire(limit) for _ in range(limit.capacity)]
-    seen = [asked[0], asked[-1]] if len(asked) > 1 else asked
+    grants = [limiter.acquire(limit) for _ in range(limit.capacity)]
+    first_and_last = [grants[0], grants[-1]] if len(grants) > 1 else grants
     expected = [
         {
             "RateLimit-Policy": f'"a";{policy}',
@@ -129,17 +129,17 @@ def test_headers_of_each_algorithm(name: str) -> None:
             "X-RateLimit-Remaining": str(remaining),
             "X-RateLimit-Reset": str(reset_after),
         }
-        for remaining, reset_after in told
+        for remaining, reset_after in states
     ]
-    assert [decision.headers() for decision in seen] == expected
+    assert [decision.headers() for decision in first_and_last] == expected
     denied = limiter.acquire(limit).headers()
     assert denied == {**expected[-1], "RateLimit-Reset": str(reset), "X-RateLimit-Reset": str(reset),
                       "RateLimit": f'"a";r=0;t={retry}', "Retry-After": str(retry)}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_headers_of_each_algorithm_come_true(name: str) -> None:
-    """After as many seconds as Retry-After says, a unit passes; after as many as Reset says, all of them do."""
+def test_headers_of_each_algorithm_are_accurate(name: str) -> None:
+    """After the seconds in Retry-After one unit is admitted; after those in Reset, the whole capacity."""
     limit = ALGORITHMS[name][0]
     for header in ("Retry-After", "RateLimit-Reset"):
         clock = FakeClock(NOON_US)
@@ -149,8 +149,8 @@ def test_headers_of_each_algorithm_come_true(name: str) -> None:
         assert limiter.acquire(limit, cost=limit.capacity if header == "RateLimit-Reset" else 1)
 
 
-def test_headers_tell_the_limit_of_the_jobs_tier() -> None:
-    """Of a limit with tiers, the headers are those of the job's own tier."""
+def test_headers_describe_the_jobs_tier() -> None:
+    """For a limit with tiers, the headers describe the tier of the job."""
     limit = TokenBucket("a", {"free": "1/m", "pro": "60/m"}, burst={"free": 1, "pro": 20}, tier="{plan}")
     headers = Limiter().acquire(limit, job=Job(kwargs={"plan": "pro"})).headers()
     assert (headers["RateLimit-Policy"], headers["RateLimit-Limit"]) == ('"a";q=60;w=60', "20")
@@ -163,8 +163,8 @@ def test_headers_name_the_policy_in_ascii(name: str, shown: str) -> None:
     assert headers["RateLimit-Policy"] == f"{shown};q=6;w=60"
 
 
-def test_headers_tell_the_binding_limit() -> None:
-    """Of several limits, the headers are those of the one that denies."""
+def test_headers_describe_the_binding_limit() -> None:
+    """Of several limits, the headers describe the one that denies."""
     small, large = FixedWindow("small", "1/hour"), TokenBucket("large", "100/s")
     limiter = Limiter(MemoryStore(clock_us=FakeClock(NOON_US)))
     limiter.acquire(small)
@@ -172,8 +172,8 @@ def test_headers_tell_the_binding_limit() -> None:
     assert (headers["RateLimit-Policy"], headers["Retry-After"]) == ('"small";q=1;w=3600', "3600")
 
 
-def test_decision_travels() -> None:
-    """A decision can be pickled and copied, what it charged included."""
+def test_decision_can_be_pickled_and_copied() -> None:
+    """A decision can be pickled and copied, including what it charged."""
     decision = _decision(charged=(Charged(LIMIT, "tk1:{partner:}:f00", 1, 7, True),))
     for copied in (pickle.loads(pickle.dumps(decision)), copy.deepcopy(decision), copy.copy(decision)):
         assert copied == decision
@@ -182,13 +182,13 @@ def test_decision_travels() -> None:
 
 
 def test_decision_cannot_be_changed() -> None:
-    """A decision is a value: nobody turns a denial into a grant."""
+    """A decision is immutable: a denial cannot be turned into a grant."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         _decision(allowed=False).allowed = True  # type: ignore[misc]
 
 
-def test_what_a_decision_charged_is_a_value() -> None:
-    """Positional or not, defaults, missing and unknown arguments, copies, pickles; it cannot be changed."""
+def test_charged_is_a_value() -> None:
+    """`Charged` has defaults, rejects missing and unknown arguments, can be copied and pickled, and is immutable."""
     one = Charged(LIMIT, "bucket", 1, 5)
     assert [getattr(one, name) for name in Charged._fields] == [LIMIT, "bucket", 1, 5, False, "", 0]
     assert one == one._replace() == copy.deepcopy(one) == pickle.loads(pickle.dumps(one))

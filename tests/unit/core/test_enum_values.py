@@ -20,7 +20,7 @@ class Region(enum.IntEnum):
 
 
 class Loud(str):
-    """As hostile as a subclass can be."""
+    """A subclass whose text representations all differ from its value."""
 
     def __str__(self) -> str:
         return "LOUD"
@@ -46,7 +46,7 @@ def test_member_of_an_enum_has_the_key_of_its_value(template: str, member: Any, 
 
 
 def test_keys_of_callables_and_calls_are_values_too() -> None:
-    """However the key is given, the limit of one is held."""
+    """However the key is given, one limit counts."""
     limiter = Limiter()
     by_callable = TokenBucket("partner", "1/h", key=lambda job: job.arguments["plan"])
     assert limiter.acquire(by_callable, job=Job(kwargs={"plan": Plan.FREE})).key == "free"
@@ -56,7 +56,7 @@ def test_keys_of_callables_and_calls_are_values_too() -> None:
 
 
 def test_names_and_queues_are_values_too() -> None:
-    """A limit's name, and the queue of a job: both are part of the stored name."""
+    """The limit's name and the job's queue are both part of the stored name."""
     limiter = Limiter()
     assert limiter.acquire(FixedWindow(Plan.FREE, "1/d", scope="queue"), job=Job(queue=Plan.PRO))
     assert not limiter.acquire(FixedWindow("free", "1/d", scope="queue"), job=Job(queue="pro"))
@@ -64,7 +64,7 @@ def test_names_and_queues_are_values_too() -> None:
 
 @pytest.mark.parametrize("tier", ["{plan}", lambda job: job.arguments["plan"]], ids=["template", "callable"])
 def test_tiers_are_values_too(tier: Any) -> None:
-    """Tiers may be named by an enum, and a job's may be its member or its value."""
+    """Tiers may be named by members of an enum, and a job's tier may be a member or its value."""
     named = TokenBucket("api", {Plan.FREE: "2/h", Plan.PRO: "4/h"}, burst={Plan.FREE: 2, Plan.PRO: 3}, tier=tier)
     plain = TokenBucket("api", {"free": "2/h", "pro": "4/h"}, burst={"free": 2, "pro": 3}, tier=tier)
     assert named == plain
@@ -73,7 +73,7 @@ def test_tiers_are_values_too(tier: Any) -> None:
 
 
 def test_costs_are_values_too() -> None:
-    """What is sent to a store is a plain number."""
+    """The cost that is sent to a store is a plain number."""
     for limit in (FixedWindow("a", "5/d", cost=Region.EU), FixedWindow("b", "5/d", cost=lambda job: Region.EU)):
         assert type(limit.cost_of(Job())) is int
         assert Limiter().acquire(limit, job=Job()).remaining == 4
@@ -81,7 +81,7 @@ def test_costs_are_values_too() -> None:
 
 
 def test_other_types_are_refused_as_before() -> None:
-    """An enum without a value of str or int is no key; nor is a bool."""
+    """An enum without a value of str or int is not a valid key; neither is a bool."""
 
     class Colour(enum.Enum):
         RED = "red"

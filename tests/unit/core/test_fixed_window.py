@@ -1,4 +1,4 @@
-"""The calendar's windows: at most the amount in each, in every time zone and across changes of its clocks."""
+"""Calendar windows: at most the amount in each, in every time zone and across clock changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from throttlekit._core.serialize import dump, load
 from throttlekit._core.time_zone import UTC, Zone, zone_around
 
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
-NOW = 1_800_000_000_000_000  # the begin of a minute, and of an hour: 2027-01-15 08:00 UTC
+NOW = 1_800_000_000_000_000  # the start of a minute, and of an hour: 2027-01-15 08:00 UTC
 AUTUMN = datetime(2026, 10, 25, 1, tzinfo=timezone.utc)  # Berlin: 03:00 becomes 02:00
 SPRING = datetime(2027, 3, 28, 1, tzinfo=timezone.utc)  # Berlin: 02:00 becomes 03:00
 ZONES = [
@@ -45,7 +45,7 @@ def at(at_us: int) -> datetime:
 
 
 def window_of(zone: ZoneInfo, period_us: int, now_us: int) -> int:
-    """The number of the calendar's window, as the standard library tells the local time."""
+    """The number of the calendar's window, by the local time of the standard library."""
     local = at(now_us).astimezone(zone).replace(tzinfo=timezone.utc)
     return micros(local) // period_us
 
@@ -61,8 +61,8 @@ charges = st.builds(
 # The window
 
 
-def test_whole_amount_passes_at_once_and_no_more_until_the_next_window() -> None:
-    """A window passes its amount, then nothing before its end, then all of it again."""
+def test_whole_amount_is_admitted_at_once_and_no_more_until_the_next_window() -> None:
+    """A window admits its amount, then nothing before its end, then the amount again."""
     charge = FixedWindowAlgorithm(1, 3, MINUTE)
     state = Count(NOW // MINUTE, 3)
     assert charge.ready_us(Count(NOW // MINUTE, 2), NOW + 59 * SECOND) == NOW + 59 * SECOND
@@ -73,13 +73,13 @@ def test_whole_amount_passes_at_once_and_no_more_until_the_next_window() -> None
 
 
 def test_first_request_opens_the_window_of_the_calendar() -> None:
-    """A window does not begin with its first request, but with the calendar's."""
+    """A window does not begin with its first request, but with the calendar."""
     assert FixedWindowAlgorithm(2, 3, MINUTE).admit(None, NOW + 59 * SECOND) == Count(NOW // MINUTE, 2)
 
 
 @pytest.mark.parametrize("back_us", [1, 59 * SECOND, MINUTE])
 def test_clock_that_falls_back_admits_nothing_extra(back_us: int) -> None:
-    """Units of a window are counted in it or in a later one: the window that was begun goes on."""
+    """Units are counted in their window or in a later one: the window that has begun continues."""
     charge, state = FixedWindowAlgorithm(1, 3, MINUTE), Count(NOW // MINUTE, 3)
     now_us = NOW - back_us
     assert charge.sanitize(state, now_us) is state
@@ -87,11 +87,11 @@ def test_clock_that_falls_back_admits_nothing_extra(back_us: int) -> None:
     assert charge.admit(Count(NOW // MINUTE, 1), now_us) == Count(NOW // MINUTE, 2)
 
 
-@pytest.mark.parametrize(("ahead_us", "believed"), [(STALE_US, True), (STALE_US + 1, False)])
-def test_window_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: bool) -> None:
-    """A window more than a minute ahead was begun by a wrong clock: this one counts as used up, and no later one."""
+@pytest.mark.parametrize(("ahead_us", "trusted"), [(STALE_US, True), (STALE_US + 1, False)])
+def test_window_far_in_the_future_counts_as_used_up_now(ahead_us: int, trusted: bool) -> None:
+    """A window more than a minute ahead was begun by a wrong clock: only the current one counts as used up."""
     charge, state = FixedWindowAlgorithm(1, 3, MINUTE), Count(NOW // MINUTE, 1)
-    assert charge.sanitize(state, NOW - ahead_us) == (state if believed else Count((NOW - ahead_us) // MINUTE, 3))
+    assert charge.sanitize(state, NOW - ahead_us) == (state if trusted else Count((NOW - ahead_us) // MINUTE, 3))
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_window_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believe
         (Count(NOW // MINUTE, 9), Use(9, NOW + MINUTE)),
     ],
 )
-def test_use_is_that_of_the_window_that_runs(state: Count | None, use: Use) -> None:
-    """What is used counts until its window ends; of a window that is over, nothing does."""
+def test_use_is_that_of_the_current_window(state: Count | None, use: Use) -> None:
+    """Used units count until their window ends; afterwards none of them does."""
     assert FixedWindowAlgorithm(1, 3, MINUTE).use(state, NOW) == use
 
 
@@ -114,34 +114,34 @@ def test_use_is_that_of_the_window_that_runs(state: Count | None, use: Use) -> N
 
 
 @given(charge=charges, used=st.integers(0, 20), actual=st.integers(0, 40))
-def test_settled_in_its_window_is_what_would_have_been_charged(
+def test_settling_in_the_same_window_equals_charging_the_actual_cost(
     charge: FixedWindowAlgorithm, used: int, actual: int
 ) -> None:
-    """A cost that is settled in its own window leaves it as if the actual one had been charged."""
+    """A cost that is settled in its own window leaves it as if the actual cost had been charged."""
     state = charge.admit(Count(NOW // charge.period_us, used), NOW)
     assert charge.settle(state, NOW, NOW, actual - charge.size) == Count(NOW // charge.period_us, used + actual)
 
 
 @pytest.mark.parametrize("by", [178, 179, 10**30])
 def test_debt_is_sixty_amounts_at_most(by: int) -> None:
-    """What a window is charged beyond sixty times its amount is forgiven: no number leaves what a double holds."""
+    """A charge beyond sixty times the amount is forgiven: no number exceeds what a double holds."""
     assert FixedWindowAlgorithm(1, 3, MINUTE).settle(Count(NOW // MINUTE, 2), NOW, NOW, by) == Count(NOW // MINUTE, 180)
 
 
-def test_units_of_a_window_that_is_over_are_not_given_back() -> None:
-    """What a window that is over took stays taken: nothing of it counts in the one that runs."""
+def test_units_of_a_past_window_are_not_returned() -> None:
+    """Units of a window that is over do not count in the current one."""
     charge, state = FixedWindowAlgorithm(1, 3, MINUTE), Count(NOW // MINUTE, 3)
     assert charge.settle(state, NOW, NOW - 1, -1) is state
     assert charge.settle(None, NOW, NOW, -1) is None
 
 
-def test_window_is_never_emptier_than_unused() -> None:
-    """More than was taken is not given back."""
+def test_window_never_goes_below_zero_use() -> None:
+    """No more is returned than was taken."""
     assert FixedWindowAlgorithm(1, 3, MINUTE).settle(Count(NOW // MINUTE, 2), NOW, NOW, -9) == Count(NOW // MINUTE, 0)
 
 
-def test_units_that_turn_out_dearer_are_charged_to_the_window_that_runs() -> None:
-    """Whenever it was granted, what a request turns out dearer counts from now on: until this window ends."""
+def test_units_settled_higher_are_charged_to_the_current_window() -> None:
+    """The additional units of a settled cost count in the current window, whenever the cost was granted."""
     charge = FixedWindowAlgorithm(1, 3, MINUTE)
     for state in (None, Count(NOW // MINUTE - 5, 3)):
         after = charge.settle(state, NOW, NOW - 5 * MINUTE, 7)
@@ -155,15 +155,15 @@ def test_units_that_turn_out_dearer_are_charged_to_the_window_that_runs() -> Non
 
 @pytest.mark.parametrize("name", ZONES)
 @given(days=st.floats(-200, 199))
-def test_zone_knows_the_offset_of_every_instant_around(name: str, days: float) -> None:
-    """Within 200 days each way, the zone is as far ahead of UTC as the standard library says."""
+def test_zone_has_the_offset_of_every_time_nearby(name: str, days: float) -> None:
+    """Within 200 days in both directions, the zone's offset from UTC is that of the standard library."""
     now_us = NOW + round(days * DAY)
     local = at(now_us).astimezone(ZoneInfo(name)).replace(tzinfo=timezone.utc)
     assert zone_around(ZoneInfo(name), NOW).at(now_us) == micros(local) - now_us
 
 
 def test_clocks_change_at_the_exact_microsecond() -> None:
-    """A change of the clocks is found to the microsecond, before and after."""
+    """A clock change is found to the microsecond, before and after."""
     zone = zone_around(ZoneInfo("Europe/Berlin"), NOW)
     assert zone == Zone(2 * HOUR, ((micros(AUTUMN), HOUR), (micros(SPRING), 2 * HOUR)))
     assert [zone.at(micros(AUTUMN) + off) for off in (-1, 0)] == [2 * HOUR, HOUR]
@@ -174,7 +174,7 @@ def test_clocks_change_at_the_exact_microsecond() -> None:
 @pytest.mark.parametrize("period_us", [6 * HOUR, DAY])
 @given(hours=st.floats(-150 * 24, 150 * 24))
 def test_next_window_begins_with_the_zones_calendar(name: str, period_us: int, hours: float) -> None:
-    """The promised instant is the first of the zone's next day, or quarter of it, however long this one is."""
+    """The ready time is the start of the zone's next day, or of the next quarter of it, however long this one is."""
     now_us, zone = NOW + round(hours * HOUR), ZoneInfo(name)
     charge = FixedWindowAlgorithm(1, 1, period_us, zone_around(zone, NOW))
     ready = charge.ready_us(charge.admit(None, now_us), now_us)
@@ -184,29 +184,29 @@ def test_next_window_begins_with_the_zones_calendar(name: str, period_us: int, h
 
 @pytest.mark.parametrize(("change", "hours"), [(AUTUMN, 25), (SPRING, 23)])
 def test_day_on_which_clocks_change_is_one_window(change: datetime, hours: int) -> None:
-    """A day of 23 or 25 hours passes the amount once."""
+    """A day of 23 or 25 hours admits the amount once."""
     limit = FixedWindow("partner", "2/day", tz="Europe/Berlin")
     midnight_us = micros(change.astimezone(ZoneInfo("Europe/Berlin")).replace(hour=0))
     charge = limit.bind(1, midnight_us)
-    passed, state = [], None
+    admitted, state = [], None
     for hour in range(hours + 1):
         now_us = midnight_us + hour * HOUR
         if charge.ready_us(state, now_us) == now_us:
             state = charge.admit(state, now_us)
-            passed.append(hour)
-    assert passed == [0, 1, hours]
+            admitted.append(hour)
+    assert admitted == [0, 1, hours]
 
 
-def test_window_whose_begin_the_clocks_skip_begins_as_they_jump() -> None:
-    """Where clocks jump over midnight, the day begins at the jump."""
+def test_window_starts_at_the_clock_change_if_its_start_is_skipped() -> None:
+    """If clocks jump over midnight, the day begins at the jump."""
     zone, eve = ZoneInfo("Asia/Beirut"), datetime(2027, 3, 27, 20, tzinfo=timezone.utc)
     charge = FixedWindowAlgorithm(1, 1, DAY, zone_around(zone, micros(eve)))
     ready = charge.ready_us(charge.admit(None, micros(eve)), micros(eve))
     assert at(ready).astimezone(zone).isoformat() == "2027-03-28T01:00:00+03:00"
 
 
-def test_window_that_would_begin_as_the_clocks_fall_back_begins_an_hour_later() -> None:
-    """Where clocks fall back at midnight, the old day goes on: the new one is promised for the second midnight."""
+def test_window_starts_an_hour_later_if_clocks_fall_back_at_its_start() -> None:
+    """If clocks fall back at midnight, the old day continues: the ready time is the second midnight."""
     zone, eve = ZoneInfo("Asia/Beirut"), datetime(2026, 10, 24, 12, tzinfo=timezone.utc)
     charge = FixedWindowAlgorithm(1, 1, DAY, zone_around(zone, micros(eve)))
     ready = charge.ready_us(charge.admit(None, micros(eve)), micros(eve))
@@ -214,10 +214,10 @@ def test_window_that_would_begin_as_the_clocks_fall_back_begins_an_hour_later() 
 
 
 @pytest.mark.parametrize("rate", ["2/40m", "2/45m", "2/72m", "2/80m"])
-def test_window_goes_on_when_the_clocks_fall_back_out_of_it(rate: str) -> None:
-    """One that began in the hour that comes twice passes its amount once, and nobody is held up as by a wrong clock."""
+def test_window_continues_when_clocks_fall_back_to_before_it(rate: str) -> None:
+    """A window that began in the repeated hour admits its amount once; no request waits as for a wrong clock."""
     limit, zone = FixedWindow("partner", rate, tz="Europe/Berlin"), ZoneInfo("Europe/Berlin")
-    passed: Counter[int] = Counter()
+    admitted: Counter[int] = Counter()
     state = None
     for minute in range(-120, 180):
         now_us = micros(AUTUMN) + minute * MINUTE
@@ -225,14 +225,14 @@ def test_window_goes_on_when_the_clocks_fall_back_out_of_it(rate: str) -> None:
         state = charge.sanitize(state, now_us)
         ready_us = charge.ready_us(state, now_us)
         if ready_us == now_us:
-            passed[max(window_of(zone, limit.period_us, now_us), state.window if state else 0)] += 1
+            admitted[max(window_of(zone, limit.period_us, now_us), state.window if state else 0)] += 1
             state = charge.admit(state, now_us)
-    assert set(passed.values()) == {2}
+    assert set(admitted.values()) == {2}
 
 
 @pytest.mark.parametrize(("second", "begin"), [(30, 55), (40, 55), (41, 40), (50, 40)])
-def test_window_may_be_promised_beyond_two_changes_of_the_clocks(second: int, begin: int) -> None:
-    """A begin that lies behind several changes is told by the offset that holds then: at the first instant it is so."""
+def test_ready_time_may_be_after_two_clock_changes(second: int, begin: int) -> None:
+    """A start after several clock changes uses the offset that applies then: the ready time is the first such time."""
     zone = Zone(0, ((NOW + 10 * SECOND, 20 * SECOND), (NOW + second * SECOND, 5 * SECOND)))
     charge, state = FixedWindowAlgorithm(1, 1, MINUTE, zone), Count(NOW // MINUTE, 1)
     ready = charge.ready_us(state, NOW)
@@ -249,10 +249,10 @@ def test_window_may_be_promised_beyond_two_changes_of_the_clocks(second: int, be
     now=st.integers(0, 200),
     period=st.integers(1, 70),
 )
-def test_promised_instant_is_the_first_of_a_later_window(
+def test_ready_time_is_the_start_of_a_later_window(
     first: int, changes: list[tuple[int, int]], now: int, period: int
 ) -> None:
-    """However clocks change, in whatever steps: the promise is the very first instant at which a later window runs."""
+    """Whatever the clock changes and their steps, the ready time is the very first moment of a later window."""
     zone = Zone(first, tuple((NOW + from_us, offset_us) for from_us, offset_us in sorted(changes)))
     charge, now_us = FixedWindowAlgorithm(1, 1, period, zone), NOW + now
     state = charge.admit(None, now_us)
@@ -263,13 +263,13 @@ def test_promised_instant_is_the_first_of_a_later_window(
 
 @pytest.mark.parametrize("name", ["UTC", None])
 def test_utc_needs_no_zone(name: str | None) -> None:
-    """Without a zone, and in UTC, nothing of a zone is sent along."""
+    """Without a zone, and for UTC, no zone is sent to the store."""
     assert FixedWindow("partner", "9/day", tz=name).bind(1, NOW) == FixedWindowAlgorithm(1, 9, DAY, UTC)
 
 
 @given(first=st.integers(0, 199), second=st.integers(0, 199))
-def test_processes_agree_on_the_window_whatever_day_they_think_it_is(first: int, second: int) -> None:
-    """The own clock of a process decides which changes are sent, never which window runs."""
+def test_processes_agree_on_the_window_whatever_their_clocks(first: int, second: int) -> None:
+    """The clock of a process determines which changes are sent, never which window is current."""
     limit = FixedWindow("partner", "1/day", tz="America/New_York")
     one, other = limit.bind(1, NOW - first * DAY), limit.bind(1, NOW + second * DAY)
     state = one.admit(None, NOW)
@@ -282,8 +282,8 @@ def test_processes_agree_on_the_window_whatever_day_they_think_it_is(first: int,
     [case for case in product(ZONES, (1, 15, 30, 60)) if case != ("Australia/Lord_Howe", 60)],
 )
 @given(days=st.floats(-199, 199))
-def test_window_of_an_hour_or_less_is_as_long_as_ever(name: str, minutes: int, days: float) -> None:
-    """Where the clocks change by whole windows, each ends where the zone's minutes, quarters and hours do."""
+def test_window_of_an_hour_or_less_keeps_its_length(name: str, minutes: int, days: float) -> None:
+    """If clocks change by whole windows, each window ends with the zone's minutes, quarters and hours."""
     period_us, now_us = minutes * MINUTE, NOW + round(days * DAY)
     charge = FixedWindow("partner", (1, minutes * 60.0), tz=name).bind(1, NOW)
     assert charge.zone.changes == ()
@@ -307,13 +307,13 @@ def test_window_of_an_hour_or_less_is_as_long_as_ever(name: str, minutes: int, d
         ("1/day", "Europe/Berlin", Zone(2 * HOUR, ((micros(AUTUMN), HOUR), (micros(SPRING), 2 * HOUR)))),
     ],
 )
-def test_zone_is_one_offset_where_changes_are_whole_windows(rate: str, name: str, zone: Zone) -> None:
-    """What is sent of a zone is the offset within a window; its changes too, where a window is cut or stretched."""
+def test_zone_is_one_offset_if_changes_are_whole_windows(rate: str, name: str, zone: Zone) -> None:
+    """The offset within a window is sent to the store; clock changes only if they shorten or lengthen a window."""
     assert FixedWindow("partner", rate, tz=name).bind(1, NOW) == FixedWindowAlgorithm(1, 1, parse_rate(rate)[1], zone)
 
 
 def test_hours_of_a_zone_that_changes_by_half_of_one_follow_its_clocks() -> None:
-    """Lord Howe's clocks fall back from two to half past one: that hour lasts for ninety minutes, the next for 60."""
+    """Lord Howe's clocks fall back from two to half past one: that hour lasts 90 minutes, the next one 60."""
     limit = FixedWindow("partner", "1/hour", tz="Australia/Lord_Howe")
     now_us = micros(datetime(2027, 4, 3, 14, tzinfo=timezone.utc))  # 01:00 by its summer time of UTC+11
     charge = limit.bind(1, now_us)
@@ -329,10 +329,8 @@ def test_hours_of_a_zone_that_changes_by_half_of_one_follow_its_clocks() -> None
     [("America/Mexico_City", datetime(2022, 10, 30, 7)), ("Asia/Almaty", datetime(2024, 2, 29, 19))],
 )
 @pytest.mark.parametrize("rate", ["5/day", "5/6h", "5/hour", "5/minute"])
-def test_windows_go_on_when_a_zones_last_change_of_clocks_passes_out_of_sight(
-    name: str, last: datetime, rate: str
-) -> None:
-    """Who sees the change and who does not, by another day or another release of the zones, agree on the window."""
+def test_windows_continue_when_the_last_clock_change_is_out_of_range(name: str, last: datetime, rate: str) -> None:
+    """Processes that know the change and processes that do not, by date or zone release, agree on the window."""
     limit = FixedWindow("partner", rate, tz=name)
     now_us = micros(last.replace(tzinfo=timezone.utc)) + 200 * DAY
     charges = [limit.bind(1, now_us + day * DAY) for day in range(-30, 30)]
@@ -350,7 +348,7 @@ def test_windows_go_on_when_a_zones_last_change_of_clocks_passes_out_of_sight(
     off_us=st.integers(-DAY, DAY),
 )
 def test_months_and_years_are_those_of_the_standard_library(instant_us: int, tz: str | None, off_us: int) -> None:
-    """A month or a year is that of local time, and ends as the next begins; the time need be known within a day."""
+    """A month or a year is that of local time, and ends when the next begins; the time must be right within a day."""
     local = at(instant_us).astimezone(ZoneInfo(tz or "UTC"))
     months = (local.year - 1970) * 12 + local.month - 1
     for rate, number in (("5/month", months), ("5/year", local.year - 1970)):
@@ -370,7 +368,7 @@ def test_months_and_years_are_those_of_the_standard_library(instant_us: int, tz:
     starts=st.integers(1, 28),
     off_us=st.integers(-DAY, DAY),
 )
-def test_months_begin_on_the_day_that_is_named(instant_us: int, tz: str | None, starts: int, off_us: int) -> None:
+def test_months_begin_on_the_given_day(instant_us: int, tz: str | None, starts: int, off_us: int) -> None:
     """A month begins at midnight of local time on that day, and ends on the same day of the next month."""
     zone = ZoneInfo(tz or "UTC")
     local = at(instant_us).astimezone(zone)
@@ -387,7 +385,7 @@ def test_months_begin_on_the_day_that_is_named(instant_us: int, tz: str | None, 
 
 
 def test_months_of_another_day_are_another_limit() -> None:
-    """They are counted apart; those from the first are the calendar's, whether it is written or not."""
+    """The two are counted separately; months from the first are calendar months, with or without the option."""
     plain, first, other = (FixedWindow("quota", "5/month", starts=starts) for starts in (None, 1, 15))
     assert (plain, plain.fingerprint) == (first, first.fingerprint)
     assert other.fingerprint != plain.fingerprint
@@ -395,8 +393,8 @@ def test_months_of_another_day_are_another_limit() -> None:
     assert repr(other) == "FixedWindow('quota', '5/month', tz=None, starts=15)"
 
 
-def test_starts_is_kept() -> None:
-    """With another rate in months, in a process's own share, in a tier, and in a message."""
+def test_starts_is_kept_in_derived_limits() -> None:
+    """The option is kept at another rate in months, in a process's own share, in a tier, and in a message."""
     limit = FixedWindow("quota", "100/month", starts=15, on_store_failure="local", processes=4)
     assert limit.local_part is not None
     tiered = FixedWindow("quota", {"a": "9/month", "b": "9/month"}, starts=15, tier="{plan}")
@@ -409,7 +407,7 @@ def test_starts_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "starts", "told"),
+    ("rate", "starts", "message"),
     [
         *(
             ("5/month", day, f"starts must be a day of every month, from 1 to 28, not {day!r}")
@@ -420,16 +418,16 @@ def test_starts_is_kept() -> None:
         (lambda job: "5/month", 15, "starts= needs a fixed rate, but rate= is a callable: leave it out"),
     ],
 )
-def test_day_that_cannot_be_is_refused(rate: Any, starts: Any, told: str) -> None:
-    """Not every month has it, or there is no month."""
+def test_invalid_starts_is_refused(rate: Any, starts: Any, message: str) -> None:
+    """Not every month has the day, or the rate has no month."""
     with pytest.raises(ConfigurationError) as error:
         FixedWindow("quota", rate, starts=starts)
-    assert str(error.value) == f"limit 'quota': {told}"
+    assert str(error.value) == f"limit 'quota': {message}"
 
 
 @pytest.mark.parametrize("at_us", [micros(datetime(2027, 10, day, 21, tzinfo=timezone.utc)) for day in (1, 2, 3, 31)])
 def test_month_in_which_clocks_go_back_has_its_last_hour(at_us: int) -> None:
-    """October of Berlin has 31 days and an hour: what passes in its last hour counts in it, whenever it is bound."""
+    """October in Berlin has 31 days and an hour: units in its last hour count in it, whenever the limit is bound."""
     begin, end = (
         micros(datetime(2027, month, day, 22 + month - 9, tzinfo=timezone.utc)) for month, day in ((9, 30), (10, 31))
     )
@@ -450,7 +448,7 @@ def test_month_in_which_clocks_go_back_has_its_last_hour(at_us: int) -> None:
 
 @given(instant_us=st.integers(NOW // 2, 2 * NOW), tz=st.sampled_from([*ZONES, None]))
 def test_weeks_begin_on_monday(instant_us: int, tz: str | None) -> None:
-    """Instants are of one week if and only if their dates have one ISO week."""
+    """Two times are in one week if and only if their dates have the same ISO week."""
     zone, charge = ZoneInfo(tz or "UTC"), FixedWindow("quota", "5/week", tz=tz).bind(1, instant_us)
     for later_us in (instant_us + by * DAY for by in range(9)):
         weeks = [at(each).astimezone(zone).isocalendar()[:2] for each in (instant_us, later_us)]

@@ -1,4 +1,4 @@
-"""The bucket's promises, in exact arithmetic, over random rates, bursts, costs and times."""
+"""The bucket's guarantees, in exact arithmetic, over random rates, bursts, costs and times."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ rates = st.sampled_from(RATES).map(parse_rate) | st.tuples(st.integers(1, 10**6)
 
 @st.composite
 def _runs(draw: st.DrawFn, back: bool = False) -> tuple[int, int, Bucket, list[tuple[int, int]]]:
-    """A rate, a bucket, and what passed when: (true time, cost). With *back*, the clock falls back at times."""
+    """A rate, a bucket, and its admissions: (true time, cost). With *back*, the clock sometimes falls back."""
     amount, period_us = draw(rates)
     bucket = Bucket.of(amount, period_us, draw(st.integers(1, 40)))
     interval_us = max(1, bucket.numerator // bucket.denominator)
     true_us, behind_us = START_US, 0
     state: Tat | None = None
-    passed: list[tuple[int, int]] = []
+    admitted: list[tuple[int, int]] = []
     for _ in range(draw(st.integers(1, 30))):
         charge = bucket.bind(cost := draw(st.integers(1, bucket.burst) | st.just(1)))
         now_us = true_us - behind_us
@@ -51,15 +51,15 @@ def _runs(draw: st.DrawFn, back: bool = False) -> tuple[int, int, Bucket, list[t
         state = charge.sanitize(state, now_us)
         if charge.ready_us(state, now_us) == now_us:
             state = charge.admit(state, now_us)
-            passed.append((true_us, cost))
-    return amount, period_us, bucket, passed
+            admitted.append((true_us, cost))
+    return amount, period_us, bucket, admitted
 
 
-def _assert_bound(amount: int, period_us: int, burst: int, passed: list[tuple[int, int]]) -> None:
+def _assert_bound(amount: int, period_us: int, burst: int, admitted: list[tuple[int, int]]) -> None:
     """In every window: units <= burst + length / interval, exactly."""
-    for i, (first_us, _) in enumerate(passed):
+    for i, (first_us, _) in enumerate(admitted):
         units = 0
-        for last_us, cost in passed[i:]:
+        for last_us, cost in admitted[i:]:
             units += cost
             assert units <= burst + Fraction(last_us - first_us) * amount / period_us
 
@@ -67,13 +67,13 @@ def _assert_bound(amount: int, period_us: int, burst: int, passed: list[tuple[in
 @given(run=_runs(back=True))
 def test_clock_that_falls_back_admits_nothing_extra(run: tuple[int, int, Bucket, list[tuple[int, int]]]) -> None:
     """The bound holds in true time while the clock falls back, a little or by days."""
-    amount, period_us, bucket, passed = run
-    _assert_bound(amount, period_us, bucket.burst, passed)
+    amount, period_us, bucket, admitted = run
+    _assert_bound(amount, period_us, bucket.burst, admitted)
 
 
 @given(rate=rates, burst=st.integers(1, 100_000))
-def test_full_bucket_passes_its_burst_in_one(rate: tuple[int, int], burst: int) -> None:
-    """At any rate, a request for the whole burst passes from full, and leaves nothing."""
+def test_full_bucket_admits_its_burst_at_once(rate: tuple[int, int], burst: int) -> None:
+    """At any rate, a full bucket admits a request for the whole burst, and then has nothing left."""
     bucket = Bucket.of(*rate, burst)
     charge = bucket.bind(burst)
     assert charge.ready_us(None, START_US) == START_US
@@ -84,8 +84,8 @@ def test_full_bucket_passes_its_burst_in_one(rate: tuple[int, int], burst: int) 
 
 
 @given(rate=rates, burst=st.integers(1, 100), held=st.floats(0, 1.2))
-def test_remaining_is_what_would_pass(rate: tuple[int, int], burst: int, held: float) -> None:
-    """What remains would pass (to the 2 µs of rounding at thousands a second), and one unit more would not."""
+def test_remaining_is_what_would_be_admitted(rate: tuple[int, int], burst: int, held: float) -> None:
+    """The remaining units would be admitted (within 2 µs of rounding at thousands a second), and one more would not."""
     bucket = Bucket.of(*rate, burst)
     tat_us = START_US + round(held * bucket.bind(1).capacity_us)
     left = bucket.remaining(tat_us, START_US)
@@ -131,32 +131,32 @@ def test_interval_is_whole_where_that_costs_little(rate: str, numerator: int, de
 
 
 @given(rate=rates)
-def test_interval_gives_up_half_a_percent_at_most(rate: tuple[int, int]) -> None:
+def test_interval_is_at_most_half_a_percent_longer(rate: tuple[int, int]) -> None:
     """The interval is never shorter than the rate says, and at most half a percent longer."""
     bucket, exact = Bucket.of(*rate, 1), Fraction(rate[1], rate[0])
     assert exact <= Fraction(bucket.numerator, bucket.denominator) <= exact * Fraction(201, 200)
 
 
 def test_charge_of_an_ordinary_request() -> None:
-    """Of 5 units at 10/s, a request for 2 takes 200 ms, and passes with at most 300 ms outstanding."""
+    """At 5 units and 10/s, a request for 2 takes 200 ms, and is admitted with at most 300 ms outstanding."""
     charge = _bucket("10/s", 5).bind(2)
     assert (charge.size, charge.headroom_us, charge.capacity_us) == (200_000, 300_000, 500_000)
 
 
 def test_charge_of_a_fractional_request() -> None:
-    """Where the interval is no whole number, charge and capacity are rounded up and the room down."""
+    """If the interval is not a whole number, charge and capacity are rounded up and the headroom down."""
     charge = _bucket("300000/s", 4).bind(1)
     assert (charge.size, charge.headroom_us, charge.capacity_us) == (4, 9, 14)
 
 
 def test_bucket_never_used_is_full() -> None:
-    """No state means that nothing is outstanding, and everything remains."""
+    """Without a state nothing is outstanding, and everything remains."""
     assert _bucket("10/s", 5).bind(1).use(None, START_US) == Use(0, START_US)
     assert _bucket("10/s", 5).remaining(START_US, START_US) == 5
 
 
 def test_bucket_does_not_fill_above_its_burst() -> None:
-    """However long a bucket stands full, it holds its burst and no more."""
+    """However long a bucket is full, it never holds more than its burst."""
     bucket, long_ago = _bucket("10/s", 5), Tat(START_US - 10**12)
     assert bucket.bind(1).admit(long_ago, START_US) == Tat(START_US + 100_000)
     assert bucket.remaining(long_ago.at_us, START_US) == 5
@@ -185,10 +185,10 @@ def test_debt_up_to_stale_is_honoured(ahead_us: int) -> None:
     cost=st.integers(0, 200),
     actual=st.integers(0, 200),
 )
-def test_settled_is_what_would_have_been_charged(
+def test_settling_at_once_equals_charging_the_actual_cost(
     rate: tuple[int, int], burst: int, held: float, cost: int, actual: int
 ) -> None:
-    """A cost that is settled at once leaves the bucket as if the actual one had been charged in its place."""
+    """A cost that is settled at once leaves the bucket as if the actual cost had been charged."""
     bucket = Bucket.of(*rate, burst)
     charge, wanted = bucket.bind(cost), bucket.bind(actual)
     start_us = START_US + round(held * charge.capacity_us)
@@ -207,8 +207,8 @@ def test_settled_is_what_would_have_been_charged(
 @pytest.mark.parametrize("beyond", [0, 1, 10**30])
 def test_debt_is_sixty_capacities_at_most(rate: str, burst: int, most_us: int, beyond: int) -> None:
     """
-    What is owed beyond 60 times the burst is forgiven, if it is more than an hour: a wrong cost stops no key for years.
-    Nor does any instant leave what a double holds exactly.
+    A debt beyond 60 times the burst is forgiven if it is more than an hour: a wrong cost blocks no key for years.
+    No stored time exceeds what a double holds exactly.
     """
     charge = _bucket(rate, burst).bind(1)
     empty_us = START_US + charge.capacity_us
@@ -220,8 +220,8 @@ def test_debt_is_sixty_capacities_at_most(rate: str, burst: int, most_us: int, b
 
 
 @given(rate=rates, burst=st.integers(1, 50), back=st.integers(0, 10**9), held=st.floats(-1, 3))
-def test_giving_back_never_fills_above_the_burst(rate: tuple[int, int], burst: int, back: int, held: float) -> None:
-    """However much is given back, the bucket is full at most: never more than its burst passes."""
+def test_returning_units_never_fills_above_the_burst(rate: tuple[int, int], burst: int, back: int, held: float) -> None:
+    """However much is returned, the bucket is full at most: it never admits more than its burst."""
     bucket = Bucket.of(*rate, burst)
     charge = bucket.bind(1)
     state = charge.settle(Tat(START_US + round(held * charge.capacity_us)), START_US, START_US, -back)
@@ -230,29 +230,29 @@ def test_giving_back_never_fills_above_the_burst(rate: tuple[int, int], burst: i
     assert bucket.remaining(state.at_us, START_US) <= burst
 
 
-def test_giving_back_to_a_bucket_never_used_is_nothing() -> None:
-    """A key that is not known has nothing to get back, and stays unknown."""
+def test_returning_units_to_an_unused_bucket_does_nothing() -> None:
+    """An unknown key has no units to return, and stays unknown."""
     assert _bucket("10/s", 5).bind(1).settle(None, START_US, START_US, -100_000) is None
     assert _bucket("10/s", 5).bind(1).settle(None, START_US, START_US, 0) is None
 
 
-def test_charging_more_of_a_bucket_never_used_counts_from_now() -> None:
-    """A key that has been forgotten meanwhile, as it was full again, is charged from full."""
+def test_charging_more_on_an_unused_bucket_counts_from_now() -> None:
+    """A key that was removed in the meantime, because it was full again, is charged from full."""
     assert _bucket("10/s", 5).bind(1).settle(None, START_US, START_US, 200_000) == Tat(START_US + 200_000)
 
 
-@given(debt_us=st.integers(1, HOUR_US), passed=st.floats(0, 1))
-def test_debt_that_was_settled_is_never_taken_for_a_wrong_clock(debt_us: int, passed: float) -> None:
-    """A bucket that was driven below empty is believed until it has made up for it, however deep the debt."""
+@given(debt_us=st.integers(1, HOUR_US), elapsed=st.floats(0, 1))
+def test_settled_debt_is_not_mistaken_for_a_wrong_clock(debt_us: int, elapsed: float) -> None:
+    """A bucket that was settled below empty is trusted until it has made up for the debt, however deep."""
     charge = _bucket("10/s", 5).bind(1)
     state = charge.settle(Tat(START_US + 500_000), START_US, START_US, debt_us)
     assert state == Tat(START_US + 500_000 + debt_us, debt_us)
-    later_us = START_US + int(passed * debt_us)
+    later_us = START_US + int(elapsed * debt_us)
     assert charge.sanitize(state, later_us) is state
     assert charge.ready_us(state, later_us) == START_US + debt_us + 100_000
 
 
-def test_debt_beyond_a_settled_one_is_stale_all_the_same() -> None:
+def test_debt_beyond_a_settled_one_is_stale() -> None:
     """A TAT more than a minute further ahead than its debt explains was left by a wrong clock."""
     charge = _bucket("10/s", 5).bind(1)
     on_the_edge = Tat(START_US + 500_000 + 7_000_000 + STALE_US, 7_000_000)
@@ -260,16 +260,16 @@ def test_debt_beyond_a_settled_one_is_stale_all_the_same() -> None:
     assert charge.sanitize(Tat(on_the_edge.at_us + 1, 7_000_000), START_US) == Tat(START_US + 500_000)
 
 
-def test_debt_is_over_once_a_request_passes() -> None:
-    """A request that passes leaves a plain bucket behind: what was owed has been made up for."""
+def test_debt_ends_with_the_next_admission() -> None:
+    """A request that is admitted leaves a plain bucket: the debt has been made up for."""
     charge = _bucket("10/s", 5).bind(1)
     state = Tat(START_US + 400_000, 10**9)
     assert charge.ready_us(state, START_US) == START_US
     assert charge.admit(state, START_US) == Tat(START_US + 500_000, 0)
 
 
-def test_debt_shrinks_as_it_is_given_back() -> None:
-    """Settled back up, the bucket owes what is left of the debt, and nothing once it is no longer below empty."""
+def test_debt_shrinks_as_units_are_returned() -> None:
+    """Settled back, the bucket owes the rest of the debt, and nothing once it is no longer below empty."""
     charge = _bucket("10/s", 5).bind(1)
     deep = Tat(START_US + 100_500_000, 100_000_000)
     assert charge.settle(deep, START_US, START_US, -60_000_000) == Tat(START_US + 40_500_000, 40_000_000)

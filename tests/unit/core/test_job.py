@@ -31,7 +31,7 @@ def send(account_id: int, region: str = "eu", /, *rest: int, urgent: bool = Fals
 def test_arguments_have_names(
     function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
-    """Positional arguments and defaults get the names that the function gives them."""
+    """Positional arguments and defaults get the names of the function's parameters."""
     assert Job(name="send", args=args, kwargs=kwargs, function=function).arguments == arguments
 
 
@@ -47,16 +47,16 @@ def test_arguments_have_names(
         (None, ""),
     ],
 )
-def test_id_is_a_text(id: Any, text: str) -> None:
-    """An id that is no text becomes one when a limiter is asked, so every store finds the job by the same id."""
+def test_id_becomes_text(id: Any, text: str) -> None:
+    """An id that is not text is converted by the limiter, so every store finds the job by the same id."""
     job = Job(id=id)
     assert Limiter().acquire(TokenBucket("a", "1/s"), job=job).allowed
     assert (job.id, type(job.id)) == (text, str)
 
 
 @pytest.mark.parametrize("id", [["l"], ("t", 1), {"a": 1}, object(), bytearray(b"x")])
-def test_what_cannot_be_an_id_is_a_configuration_error(id: Any) -> None:
-    """A value whose text is not a name of the job is rejected when a limiter is asked, and named."""
+def test_invalid_id_is_a_configuration_error(id: Any) -> None:
+    """A value that cannot identify a job is rejected by the limiter, and the error shows it."""
     limiter, limit = Limiter(), TokenBucket("a", "1/s")
     with pytest.raises(ConfigurationError, match="a job's id must be a text, a number or a UUID") as caught:
         limiter.acquire(limit, job=Job(id=id))
@@ -64,13 +64,13 @@ def test_what_cannot_be_an_id_is_a_configuration_error(id: Any) -> None:
 
 
 def test_arguments_that_do_not_fit_are_a_configuration_error() -> None:
-    """A job whose arguments its function does not take can never run."""
+    """A job whose arguments do not match its function can never run."""
     with pytest.raises(ConfigurationError, match="the arguments of job 'send' do not fit its function"):
         _ = Job(name="send", function=send).arguments
 
 
 def test_arguments_are_a_copy() -> None:
-    """What a key does to the arguments does not reach the job."""
+    """A key function that changes the arguments does not change the job."""
     kwargs = {"a": 1}
     Job(kwargs=kwargs).arguments["a"] = 2
     assert kwargs == {"a": 1}
@@ -78,13 +78,13 @@ def test_arguments_are_a_copy() -> None:
 
 @pytest.mark.parametrize("kwargs", [7, ["no pair"]])
 def test_kwargs_that_are_no_mapping_are_a_configuration_error(kwargs: Any) -> None:
-    """What a sender wrote in their place is told by its type."""
+    """The error shows the type of the value that the sender wrote."""
     with pytest.raises(ConfigurationError, match="a job's kwargs must be a mapping, not"):
         assert Job(kwargs=kwargs).arguments
 
 
-def test_function_that_cannot_be_remembered_is_looked_at_each_time() -> None:
-    """A callable object without a hash names its arguments as any other."""
+def test_unhashable_function_is_inspected_each_time() -> None:
+    """The arguments of a callable object without a hash have names like those of any other."""
 
     class Task:
         __hash__ = None  # type: ignore[assignment]

@@ -33,7 +33,7 @@ parts = st.none() | texts
 triples = st.tuples(texts, texts, parts)
 
 
-def stored(triple: tuple[str, str, str | None], fingerprint: str = "0a1b2c3d4e") -> str:
+def stored_name(triple: tuple[str, str, str | None], fingerprint: str = "0a1b2c3d4e") -> str:
     name, key, part = triple
     return bucket_name(name, key, fingerprint, part)
 
@@ -48,22 +48,22 @@ def stored(triple: tuple[str, str, str | None], fingerprint: str = "0a1b2c3d4e")
 @example(("~", "", None), ("%7E", "", None))
 @example(("a", "b" * 10_000, "c"), ("a", "b" * 10_001, "c"))
 def test_no_two_keys_share_a_name(one: tuple[str, str, str | None], other: tuple[str, str, str | None]) -> None:
-    """Two stored names are the same only if limit, key and the scope's part are."""
-    assert (stored(one) == stored(other)) == (one == other)
-    assert (wait_names(stored(one))[0] == wait_names(stored(other))[0]) == (one == other)
+    """Two stored names are equal only if limit, key and the scope's part are equal."""
+    assert (stored_name(one) == stored_name(other)) == (one == other)
+    assert (wait_names(stored_name(one))[0] == wait_names(stored_name(other))[0]) == (one == other)
 
 
-def test_tricky_keys_are_all_apart() -> None:
+def test_tricky_keys_have_distinct_names() -> None:
     """Every combination of the tricky texts has a name of its own."""
     few = [None, *_TRICKY[::4]]
     triples = [(name, key, part) for name in _TRICKY for key in _TRICKY for part in few]
-    assert len({stored(triple) for triple in triples}) == len(triples)
+    assert len({stored_name(triple) for triple in triples}) == len(triples)
 
 
 @given(triple=triples)
 def test_each_name_has_one_hash_tag(triple: tuple[str, str, str | None]) -> None:
-    """Bucket and line of one key carry one hash tag, the same, with something in it, whatever the texts hold."""
-    names = stored(triple), wait_names(stored(triple))[0]
+    """The bucket and the waitlist of a key have the same hash tag, which is never empty, whatever the texts contain."""
+    names = stored_name(triple), wait_names(stored_name(triple))[0]
     tags = [re.fullmatch(r"tk1:(\{[^{}]+\}):[a-z0-9:]+", name) for name in names]
     assert None not in tags
     assert len({tag.group(1) for tag in tags if tag}) == 1
@@ -72,7 +72,7 @@ def test_each_name_has_one_hash_tag(triple: tuple[str, str, str | None]) -> None
 @given(triple=triples)
 def test_names_are_short_and_plain(triple: tuple[str, str, str | None]) -> None:
     """A stored name is printable ASCII without spaces, and short even for long texts."""
-    name = wait_names(stored(triple))[0]
+    name = wait_names(stored_name(triple))[0]
     assert name.isascii()
     assert name.isprintable()
     assert " " not in name
@@ -80,9 +80,9 @@ def test_names_are_short_and_plain(triple: tuple[str, str, str | None]) -> None:
 
 
 @given(triple=triples)
-def test_two_definitions_never_meet(triple: tuple[str, str, str | None]) -> None:
-    """Two definitions of one limit share neither bucket nor line."""
-    names = {stored(triple, fingerprint) for fingerprint in ("aaa", "bbb")}
+def test_two_definitions_share_no_name(triple: tuple[str, str, str | None]) -> None:
+    """Two definitions of one limit share neither a bucket nor a waitlist."""
+    names = {stored_name(triple, fingerprint) for fingerprint in ("aaa", "bbb")}
     assert len(names | {each for name in names for each in wait_names(name)}) == 10
 
 
@@ -112,8 +112,8 @@ def test_stored_names_do_not_change(name: str, key: str, stored: str) -> None:
         (None, "tk1:{partner:42}:f00"),
     ],
 )
-def test_scopes_part_stands_behind_the_key(part: str | None, stored: str) -> None:
-    """What the scope adds is in the hash tag too, and its name does not change either."""
+def test_scopes_part_follows_the_key(part: str | None, stored: str) -> None:
+    """The scope's part is inside the hash tag too, and its stored name does not change either."""
     assert bucket_name("partner", "42", "f00", part) == stored
 
 
@@ -123,8 +123,8 @@ def test_long_texts_are_stored_by_digest(key: str) -> None:
     assert re.fullmatch(r"tk1:\{a:~[0-9a-f]{40}\}:f00", bucket_name("a", key, "f00"))
 
 
-def test_names_of_one_key_are_found_and_no_other() -> None:
-    """What is looked for under a key is that key, with whatever its scope adds; not one that only begins alike."""
+def test_patterns_match_the_names_of_one_key_only() -> None:
+    """The patterns match a key with every part of its scope, but no other key that begins in the same way."""
     alone, scoped = patterns_of("partner", "4")
     assert (alone, scoped) == ("tk1:{partner:4}:*", "tk1:{partner:4:*")
     assert fnmatchcase(bucket_name("partner", "4", "0123"), alone)
@@ -134,20 +134,20 @@ def test_names_of_one_key_are_found_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", ["tk1:{a:b}:x0123", "a:b}:0123", "tk1:{a:b}:0123:line"])
 def test_only_names_of_a_definition_are_its_buckets(name: str) -> None:
-    """A name that somebody else wrote, or of another definition, is not touched."""
+    """A name that other software wrote, or of another definition, is not a bucket."""
     assert is_bucket_of(bucket_name("a", "b", "0123"), "0123")
     assert not is_bucket_of(name, "0123")
 
 
-def test_parts_of_a_line_are_none() -> None:
+def test_name_of_a_waitlist_has_no_parts() -> None:
     """Only a bucket's name has parts."""
     bucket = bucket_name("a", "b", "0123", "mail")
     assert parts_of(bucket) == ("a:0123", "b", "mail")
     assert parts_of(wait_names(bucket)[0]) is None
 
 
-def test_holder_tells_when_it_asked() -> None:
-    """To the second; an id of any text is quoted."""
+def test_holder_name_contains_the_time_of_the_request() -> None:
+    """The time is in whole seconds; an id of any text is quoted."""
     holder = holder_name("job: 1", "c0ffee", 1_800_000_000_999_999)
     assert holder == "job%3A%201#6b49d200.c0ffee"
     assert held_since(holder) == 1_800_000_000

@@ -1,4 +1,4 @@
-"""Slots that adapt to latency: between floor and amount whatever is heard, and near what downstream bears."""
+"""Slots that adapt to latency: between floor and amount for every input, and close to what downstream can handle."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gauge_of(store: MemoryStore) -> Gauge | None:
 
 
 def rounds(gauge: Gauge | None, *means_us: int, used: int | None = None, floor: int = 2, most: int = 40) -> Gauge:
-    """The gauge after a round of each of these, in which all slots are used."""
+    """The gauge after one round for each of *means_us*, with all slots in use."""
     for mean_us in means_us:
         slots, before = slots_of(gauge, floor, most), gauge
         while gauge is None or gauge is before or gauge.skip or gauge.holds:
@@ -60,7 +60,7 @@ def rounds(gauge: Gauge | None, *means_us: int, used: int | None = None, floor: 
 # The rule
 
 
-def test_it_begins_at_the_floor_and_doubles_until_a_round_is_slower() -> None:
+def test_slots_start_at_the_floor_and_double_until_a_round_is_slower() -> None:
     assert slots_of(None, 2, 40) == 2
     assert rounds(None, 100).slots == 4
     assert rounds(None, 100, 100, 100).slots == 16
@@ -69,13 +69,13 @@ def test_it_begins_at_the_floor_and_doubles_until_a_round_is_slower() -> None:
     assert rounds(slower, 100).slots == 17, "no more doubling"
 
 
-def test_round_that_is_congested_falls_to_what_the_partner_bore() -> None:
+def test_congested_round_reduces_the_slots_to_the_sustained_load() -> None:
     assert rounds(None, 100, 100, 100, 200).slots == 8, "half of 16: 16 x 0.9 x 100 / 200 is less"
     assert rounds(None, 100, 100, 100, 150).slots == 10
     assert rounds(None, 100, 100, 100, 130).slots == 16, "130 is the most that is not congested"
 
 
-def test_what_the_spread_explains_is_no_sign() -> None:
+def test_spread_of_the_holds_is_no_congestion() -> None:
     gauge = rounds(None, 100, 100, 100, 100)
     while gauge.skip:
         gauge = measure_hold(gauge, 100, 32, 2, 40, NOW_US)
@@ -90,7 +90,7 @@ def test_no_growth_while_the_slots_are_not_all_in_use() -> None:
     assert rounds(gauge, 50, used=8).slots == 16
 
 
-def test_one_round_in_some_measures_the_base_with_fewer_slots() -> None:
+def test_some_rounds_measure_the_base_with_fewer_slots() -> None:
     gauge, seen = rounds(None, 100, 100, 120), list[int]()
     for _ in range(2 * EVERY):
         gauge = rounds(gauge, 110)
@@ -100,8 +100,8 @@ def test_one_round_in_some_measures_the_base_with_fewer_slots() -> None:
     assert gauge.base_us == 107, "100, halfway to 110, twice"
 
 
-def test_base_follows_at_the_floor() -> None:
-    """Jobs that have become longer by their nature: down to the floor, and up again from there."""
+def test_base_adapts_at_the_floor() -> None:
+    """If jobs become longer for good, the slots fall to the floor, and rise again from there."""
     gauge = rounds(None, 100, 100, 100)
     for _ in range(60):
         gauge = rounds(gauge, 300)
@@ -109,7 +109,7 @@ def test_base_follows_at_the_floor() -> None:
     assert gauge.base_us > 280
 
 
-def test_drop_takes_a_tenth_and_one_overload_is_one_fall() -> None:
+def test_drop_takes_a_tenth_once_per_overload() -> None:
     gauge = rounds(None, 100, 100, 100)
     lower = apply_drop(gauge, Drop(NOW_US - 5), 2, 40, NOW_US)
     assert lower is not None
@@ -122,19 +122,21 @@ def test_drop_takes_a_tenth_and_one_overload_is_one_fall() -> None:
     assert apply_drop(None, Drop(None), 2, 40, NOW_US) is None, "nothing is below the floor"
 
 
-def test_clock_that_steps_back_harms_nothing() -> None:
+def test_clock_that_steps_back_is_harmless() -> None:
     gauge = rounds(None, 100, 100, 100)
     lower = apply_drop(gauge, Drop(None), 2, 40, NOW_US)
     earlier_us = NOW_US - HOUR_US
     again = apply_drop(lower, Drop(earlier_us - 5), 2, 40, earlier_us)
     assert again is not None
-    assert (again.slots, again.fell_us) == (12, earlier_us), "a drop counts, and the next is of the same overload"
+    assert (again.slots, again.fell_us) == (12, earlier_us), (
+        "the drop counts, and the next one belongs to the same overload"
+    )
     assert apply_drop(again, Drop(earlier_us - 5), 2, 40, earlier_us + 1) is again
     slots = AdaptiveConcurrencyAlgorithm(1, 9, 30_000_000, "a", 2)
     held = slots.admit(None, NOW_US)
     after = slots.release(held, earlier_us, NOW_US)
     assert after is not None
-    assert after.gauge is None, "a hold of no known length"
+    assert after.gauge is None, "a hold of unknown length"
 
 
 _ENDS = st.tuples(
@@ -149,7 +151,7 @@ _ENDS = st.tuples(
 def test_slots_stay_between_floor_and_amount(
     ends: list[tuple[str, int, int, int]], floor: int, above: int, rnd: random.Random
 ) -> None:
-    """Whatever is heard, by whatever clock, and however the amount changes meanwhile."""
+    """The bounds hold for every input and every clock, and if the amount changes in between."""
     gauge: Gauge | None = None
     for what, at_us, used, times in ends:
         most = floor + rnd.choice([above, above, above // 2, 0])
@@ -186,13 +188,13 @@ def test_partner_is_used_and_its_queue_stays_short(partner: Partner, use: float,
     assert found.longer <= longer, found
 
 
-def test_partner_that_refuses_is_refused_seldom() -> None:
+def test_partner_that_refuses_excess_requests_gets_few() -> None:
     found = happen(Ours(2, 40), Partner(constant(20), spread(0.3), refuses=True), 120)
     assert found.use >= 0.88, found
     assert found.refused <= 10, found
 
 
-def test_all_slots_are_in_use_where_downstream_bears_them() -> None:
+def test_all_slots_are_used_if_downstream_can_handle_them() -> None:
     found = happen(Ours(2, 40), Partner(constant(100), spread(0.5)), 120)
     assert found.slots >= 36, found
 
@@ -221,7 +223,7 @@ def limiter(store: MemoryStore) -> Limiter:
 
 
 def hold_all(limiter: Limiter, clock: FakeClock, limit: Concurrency, seconds: float, times: int) -> int:
-    """Hold all slots that there are for so long, again and again; returns how many there are at the end."""
+    """Hold all free slots for *seconds*, *times* times; return how many there were in the last round."""
     held = 0
     for _ in range(times):
         decisions = []
@@ -241,7 +243,7 @@ def test_limiter_has_more_slots_as_holds_stay_short(limiter: Limiter, clock: Fak
 
 
 def test_slots_that_are_held_stay_held_when_fewer_are_in_use(limiter: Limiter, clock: FakeClock) -> None:
-    """Nothing is revoked; the next are granted once fewer are held."""
+    """No slot is revoked; the next are granted once fewer are held."""
     hold_all(limiter, clock, LLM, 0.1, 60)
     decisions = []
     while decision := limiter.acquire(LLM):
@@ -254,16 +256,16 @@ def test_slots_that_are_held_stay_held_when_fewer_are_in_use(limiter: Limiter, c
         limiter.release(decision)
 
 
-def test_other_slots_learn_nothing(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
+def test_limits_without_adapt_are_not_measured(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
     hold_all(limiter, clock, Concurrency("db", 4), 0.1, 20)
     assert gauge_of(store) is None
 
 
-def test_what_is_learnt_is_forgotten_in_the_end(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
+def test_gauge_expires(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
     hold_all(limiter, clock, LLM, 0.1, 60)
-    learnt = gauge_of(store)
-    assert learnt is not None
-    assert learnt.slots > 2
+    gauge = gauge_of(store)
+    assert gauge is not None
+    assert gauge.slots > 2
     clock.advance((REMEMBERED_US + _KEPT_US) / 1e6 - 0.01)
     assert limiter.peek(LLM).allowed
     assert store._get(next(iter(store._values)), clock()) is not None
@@ -284,8 +286,8 @@ def test_hold_that_reaches_its_timeout_is_a_drop(limiter: Limiter, store: Memory
     assert after.slots == before.slots * 9 // 10
 
 
-def test_decision_that_is_cancelled_is_no_hold(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
-    """No job ran: neither the mean, by which waiting jobs are paced, nor the slots in use learn of it."""
+def test_cancelled_decision_is_not_measured(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
+    """No job ran: neither the mean, which paces waiting jobs, nor the slots in use take it into account."""
     decision = limiter.acquire(LLM)
     clock.advance(0.001)
     limiter.cancel(decision)
@@ -296,7 +298,7 @@ def test_decision_that_is_cancelled_is_no_hold(limiter: Limiter, store: MemorySt
 
 @pytest.mark.parametrize("way", ["body", "receipt", "hold", "async hold"])
 def test_every_way_to_hold_a_slot_is_measured(limiter: Limiter, store: MemoryStore, clock: FakeClock, way: str) -> None:
-    """In the process that admitted the job, in another that reads its receipt, and without a job."""
+    """Holds are measured in the process that admitted the job, in another that reads its receipt, and without a job."""
 
     async def hold_async() -> None:
         async with AsyncLimiter(limiter).hold(LLM):
@@ -328,10 +330,12 @@ def test_worker_that_dies_is_a_drop(limiter: Limiter, store: MemoryStore, clock:
     assert limiter.acquire(LLM)
     after = gauge_of(store)
     assert after is not None
-    assert after.slots == before.slots * 9 // 10, "three of one process are one fall"
+    assert after.slots == before.slots * 9 // 10, "three lost leases of one process are one drop"
 
 
-def test_slot_of_another_limit_that_denied_is_no_hold(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
+def test_slot_of_a_request_that_another_limit_denied_is_not_measured(
+    limiter: Limiter, store: MemoryStore, clock: FakeClock
+) -> None:
     hold_all(limiter, clock, LLM, 0.1, 3)
     before = gauge_of(store)
     limiter.acquire(LLM, TokenBucket("rate", "1/h"))
@@ -346,7 +350,7 @@ def test_renewal_takes_no_slot_beyond_those_in_use() -> None:
     third = AdaptiveConcurrencyAlgorithm(1, 9, 1_000_000, "third", 2)
     state = third.admit(other.admit(None, NOW_US), NOW_US)
     assert slots.renew(state, NOW_US) == (state, False)
-    assert ConcurrencyAlgorithm(1, 9, 1_000_000, "late").renew(state, NOW_US)[1], "one without adapt has all nine"
+    assert ConcurrencyAlgorithm(1, 9, 1_000_000, "late").renew(state, NOW_US)[1], "a limit without adapt has all nine"
 
 
 def test_waiting_jobs_are_paced_by_the_slots_in_use() -> None:
@@ -376,12 +380,12 @@ def test_waiting_jobs_are_paced_by_the_slots_in_use() -> None:
         (lambda: TokenBucket("llm", "4/s", adapt=2), "Adapt"),  # type: ignore[arg-type]
     ],
 )
-def test_what_can_never_work_is_refused(make: Any, text: str) -> None:
+def test_invalid_options_are_refused(make: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         make()
 
 
-def test_it_is_a_value_and_no_part_of_the_definition() -> None:
+def test_adapt_is_a_value_and_no_part_of_the_definition() -> None:
     assert ByLatency(2) == ByLatency(2)
     assert ByLatency(2, timeout=3) == ByLatency(2, timeout=timedelta(seconds=3)) != ByLatency(2)
     assert repr(LLM.adapt) == "ByLatency(2)"
@@ -392,7 +396,7 @@ def test_it_is_a_value_and_no_part_of_the_definition() -> None:
     assert Concurrency("llm", 40) != LLM
 
 
-def test_it_goes_with_the_limit_into_messages() -> None:
+def test_adapt_is_serialized_with_the_limit() -> None:
     limit = Concurrency("llm", 40, adapt=ByLatency(2, timeout=1.5))
     data = dump(limit, Job(name="j"))
     assert data["adapt"] == [2, 1_500_000]
@@ -415,7 +419,7 @@ def test_set_and_scaled_amounts_bound_the_floor() -> None:
     assert varying.for_job(Job(name="j")).bind(1).params[2] == "1 0 "
 
 
-def test_lease_tells_the_store_how_long_it_was_held(store: MemoryStore, clock: FakeClock) -> None:
+def test_release_reports_the_duration_of_the_hold(store: MemoryStore, clock: FakeClock) -> None:
     algorithm = LLM.bind(1, 0, "a#1")
     claim = StoreClaim("tk1:{llm:}:0", algorithm)
     assert store.decide([claim], WITHOUT_JOB).allowed

@@ -1,4 +1,4 @@
-"""Limits as values: defaults, keys, costs, and what is refused when one is made."""
+"""Limits as values: defaults, keys, costs, and what is refused at the declaration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
 def make(algorithm: type[Limit], name: Any = "partner", rate: Any = "10/s", **options: Any) -> Limit:
-    """A limit of whatever algorithm, also of options that no type checker would let pass."""
+    """A limit of any algorithm, also with options that a type checker would reject."""
     made: Callable[..., Limit] = algorithm
     return made(name, rate, **options)
 
@@ -61,7 +61,7 @@ JOB = Job(id="1", name="call_partner", args=(42,), kwargs={"region": "us"}, func
     ],
 )
 def test_default_burst_is_a_second_worth(rate: str, burst: int) -> None:
-    """Without a burst given, a limit has one second's worth of its rate, and at least 1."""
+    """Without `burst`, a limit has one second's worth of its rate, and at least 1."""
     assert TokenBucket("partner", rate).burst == burst
 
 
@@ -71,7 +71,7 @@ UNNAMED = 'must name its arguments, like "{account_id}"'
 SCOPE_IS = 'the scope must be "global", "queue", "job" or "process"'
 TIERS_ARE = 'tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}'
 
-# Each message begins with "limit 'partner': ", if its name is not what is wrong.
+# Each message begins with "limit 'partner': ", unless the name is what is wrong.
 COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"name": ""}, "a limit's name must be some text, not ''"),
     ({"name": None}, "a limit's name must be some text, not None"),
@@ -105,8 +105,8 @@ COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
         )
     ),
     *(
-        ({"cost": cost}, f"a cost must be a whole number of at least 0, not {told}")
-        for cost, told in ((-1, "-1"), (1.5, "1.5"), (True, "True"), ("1", "str"), (None, "NoneType"))
+        ({"cost": cost}, f"a cost must be a whole number of at least 0, not {message}")
+        for cost, message in ((-1, "-1"), (1.5, "1.5"), (True, "True"), ("1", "str"), (None, "NoneType"))
     ),
     *(({"scope": scope}, f"{SCOPE_IS}, not {scope!r}") for scope in ("worker", "Queue", None, ["queue"])),
     ({"tier": "{plan}"}, TIERS_ARE),
@@ -152,12 +152,12 @@ OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
 FAULTS = [(algorithm, *fault) for algorithm in ALGORITHMS for fault in COMMON_FAULTS] + OWN_FAULTS
 
 
-@pytest.mark.parametrize(("algorithm", "wrong", "told"), FAULTS)
-def test_limit_that_cannot_work_is_refused_when_made(algorithm: type[Limit], wrong: dict[str, Any], told: str) -> None:
-    """A value that can never work fails where it is written, not in a job; the message says which and what is right."""
+@pytest.mark.parametrize(("algorithm", "wrong", "message"), FAULTS)
+def test_invalid_limit_is_refused_at_once(algorithm: type[Limit], wrong: dict[str, Any], message: str) -> None:
+    """An invalid value raises at the declaration, not in a job; the message shows the value and what would be right."""
     with pytest.raises(ConfigurationError) as caught:
         make(algorithm, **wrong)
-    assert str(caught.value) == ("" if "name" in wrong else "limit 'partner': ") + told
+    assert str(caught.value) == ("" if "name" in wrong else "limit 'partner': ") + message
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_misspelt_option_names_the_class_and_the_right_name(algorithm: type[Limi
         (TokenBucket("x", "1/day", burst=3660, cost=3660), 3660),
     ],
 )
-def test_most_that_is_fine(limit: Limit, capacity: int) -> None:
-    """Each is the last value before one that is refused; all that can pass at once may be one cost, and so may 0."""
+def test_largest_valid_values(limit: Limit, capacity: int) -> None:
+    """Each value is the last one before a refused one; a cost may be the whole capacity, or 0."""
     assert limit.capacity == capacity == limit.check_cost(capacity)
     assert limit.check_cost(0) == 0
 
@@ -194,19 +194,19 @@ def test_most_that_is_fine(limit: Limit, capacity: int) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "most"), [(TokenBucket, 20), (LeakyBucket, 1), (FixedWindow, 9), (SlidingWindow, 9), (SlidingLog, 9)]
 )
-@pytest.mark.parametrize("asked", ["when made", "by a callable", "in a call"])
-def test_cost_that_can_never_pass_names_the_remedy(algorithm: type[Limit], most: int, asked: str) -> None:
-    """A cost that is too dear is refused at once, with the numbers and what of this algorithm makes room for it."""
+@pytest.mark.parametrize("given", ["when made", "by a callable", "in a call"])
+def test_cost_that_can_never_be_admitted_names_the_remedy(algorithm: type[Limit], most: int, given: str) -> None:
+    """A cost that is too high is refused at once, with the numbers and what makes room for it in this algorithm."""
     options: dict[str, Any] = {"burst": 20} if algorithm is TokenBucket else {}
-    if asked != "in a call":
-        options["cost"] = most + 1 if asked == "when made" else lambda job: most + 1
+    if given != "in a call":
+        options["cost"] = most + 1 if given == "when made" else lambda job: most + 1
 
-    def ask() -> int:
+    def check() -> int:
         limit = make(algorithm, rate="9/minute", **options)
-        return limit.check_cost(most + 1) if asked == "in a call" else limit.cost_of(JOB)
+        return limit.check_cost(most + 1) if given == "in a call" else limit.cost_of(JOB)
 
     with pytest.raises(CostExceedsLimit) as caught:
-        ask()
+        check()
     error, remedy = caught.value, REMEDIES[algorithm].format(cost=most + 1)
     assert (error.cost, error.limit, error.most, error.remedy) == (most + 1, "partner", most, remedy)
     assert str(error) == (
@@ -225,17 +225,17 @@ REMEDIES: dict[type[Limit], str] = {
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
-def test_cost_error_travels(copied: Any) -> None:
-    """The error can be pickled and copied, numbers included: job frameworks do both."""
+def test_cost_error_can_be_pickled_and_copied(copied: Any) -> None:
+    """Job frameworks do both; the numbers are kept."""
     error = copied(CostExceedsLimit(cost=6, limit="partner", most=5, remedy="wait for nothing"))
     assert (error.cost, error.limit, error.most, error.remedy) == (6, "partner", 5, "wait for nothing")
     assert str(error).endswith("a cost of 6: at most 5 can pass at once. Lower the cost, or wait for nothing.")
-    rebuilt = copied(CostExceedsLimit(*error.args))  # as Celery's result backend does with what it reads
+    rebuilt = copied(CostExceedsLimit(*error.args))  # as Celery's result backend does
     assert (str(rebuilt), rebuilt.cost) == (str(error), 0)
 
 
-def test_cost_error_without_a_remedy_says_what_would_have_to_be() -> None:
-    """A limit that knows no remedy of its own still says what is wanted."""
+def test_cost_error_without_a_remedy_states_what_is_needed() -> None:
+    """A limit without a remedy of its own still states what is needed."""
     assert str(CostExceedsLimit(cost=6, limit="partner", most=5)).endswith("or let 6 pass at once.")
 
 
@@ -252,8 +252,8 @@ def test_cost_error_without_a_remedy_says_what_would_have_to_be() -> None:
         (lambda job: "", ""),
     ],
 )
-def test_key_is_worked_out_from_the_job(key: Any, text: str) -> None:
-    """A key comes from a template over the arguments by name, or from a callable that is given the job."""
+def test_key_is_derived_from_the_job(key: Any, text: str) -> None:
+    """A key comes from a template with the arguments by name, or from a callable that gets the job."""
     assert TokenBucket("partner", "10/s", key=key).key_of(JOB) == text
 
 
@@ -262,7 +262,7 @@ NO_TEXT = "a key must be text or a whole number"
 
 
 @pytest.mark.parametrize(
-    ("key", "job", "told"),
+    ("key", "job", "message"),
     [
         ("{customer}", Job(name="send", kwargs={"b": 1, "a": 2}), f"{MISSING} a, b"),
         ("{customer}", Job(name="send"), "has no arguments"),
@@ -276,30 +276,30 @@ NO_TEXT = "a key must be text or a whole number"
         (lambda job: job.kwargs["customer"], JOB, "failed on job 'call_partner': KeyError"),
     ],
 )
-def test_key_that_cannot_be_worked_out_is_a_configuration_error(key: Any, job: Job | None, told: str) -> None:
-    """A key that fails on a job is a permanent fault: the message names the limit, and what is missing."""
-    with pytest.raises(ConfigurationError, match=f"limit 'partner': .*{re.escape(told)}"):
+def test_key_that_cannot_be_derived_is_a_configuration_error(key: Any, job: Job | None, message: str) -> None:
+    """A key that fails on a job is a permanent error: the message names the limit, and what is missing."""
+    with pytest.raises(ConfigurationError, match=f"limit 'partner': .*{re.escape(message)}"):
         TokenBucket("partner", "10/s", key=key).key_of(job)
 
 
 @pytest.mark.parametrize("key", ["{customer!r}", "{customer!s}", "{customer!a:>20}"])
 @pytest.mark.parametrize("customer", [object(), [object()], len.__call__])
 def test_an_address_in_memory_is_no_key(key: str, customer: object) -> None:
-    """Each process, and each copy of the object, would have a limit of its own."""
+    """Otherwise each process, and each copy of the object, would have a limit of its own."""
     with pytest.raises(ConfigurationError, match=f"a memory address, as the text of this {type(customer).__name__}"):
         TokenBucket("partner", "10/s", key=key).key_of(Job(name="send", kwargs={"customer": customer}))
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, None, True, "3", len])
 def test_callable_cost_must_be_a_whole_number(cost: Any) -> None:
-    """What a cost callable returns is checked like a cost that is written down."""
+    """The return value of a cost callable is checked like a fixed cost."""
     assert TokenBucket("tokens", "10/s", cost=lambda job: len(job.args)).cost_of(JOB) == 1
     with pytest.raises(ConfigurationError, match="limit 'tokens'"):
         TokenBucket("tokens", "10/s", cost=lambda job: cost).cost_of(JOB)
 
 
 def test_callable_cost_that_fails_names_limit_and_job() -> None:
-    """A cost callable that raises is a permanent fault, and the original error is the cause; it needs a job."""
+    """A cost callable that raises is a permanent error with the original as its cause; it needs a job."""
     limit = TokenBucket("tokens", "10/s", cost=lambda job: 1 // 0)
     with pytest.raises(ConfigurationError, match=r"limit 'tokens': the cost .* failed on job 'call_partner'") as caught:
         limit.cost_of(JOB)
@@ -310,12 +310,12 @@ def test_callable_cost_that_fails_names_limit_and_job() -> None:
 
 @pytest.mark.parametrize("key", [None, "{account_id}", "{more[zone]}", "{anything}", lambda job: 1])
 def test_function_with_the_named_arguments_fits(key: Any) -> None:
-    """A template may name any argument that the function takes; with **kwargs, any at all."""
+    """A template may name any argument of the function; with **kwargs, any name."""
     TokenBucket("partner", "10/s", key=key).check_function(call_partner)
 
 
 def test_function_without_the_named_argument_is_refused() -> None:
-    """A template that names an argument the function does not take fails where the two meet."""
+    """A template that names an argument that the function lacks raises when the function is declared."""
     limit = TokenBucket("partner", "10/s", key="{account_id}-{tenant.id}")
     with pytest.raises(ConfigurationError, match=r"names an argument 'tenant' that plain\(account_id\) does not take"):
         limit.check_function(plain)
@@ -323,13 +323,13 @@ def test_function_without_the_named_argument_is_refused() -> None:
 
 
 def test_key_may_be_long() -> None:
-    """A field's width of 999 is the greatest, and so is a number of 600 digits."""
+    """The maximum width of a field is 999, and a number may have 600 digits."""
     assert len(TokenBucket("partner", "10/s", key="{account_id:>999}").key_of(JOB)) == 999
     assert len(key_text(10**600)) == 601
 
 
-def test_cost_that_nobody_writes_out_is_refused() -> None:
-    """A cost of many thousands of digits is told without them."""
+def test_cost_with_thousands_of_digits_is_refused() -> None:
+    """The error does not repeat the digits."""
     with pytest.raises(ConfigurationError, match="a cost must be a whole number of at least 0, not something of type"):
         TokenBucket("partner", "10/s").check_units(10**5000)
 
@@ -337,8 +337,8 @@ def test_cost_that_nobody_writes_out_is_refused() -> None:
 SECRET = "s3cret-argument"
 
 
-class EventDispatcher:
-    """An argument whose own errors, and text, tell it."""
+class Revealing:
+    """An argument whose text and whose errors contain the secret."""
 
     def __str__(self) -> str:
         raise RuntimeError(SECRET)
@@ -354,10 +354,10 @@ class EventDispatcher:
 
 
 def _raises(error: Exception) -> Callable[[Job], Any]:
-    def work_out(job: Job) -> Any:
+    def derive(job: Job) -> Any:
         raise error
 
-    return work_out
+    return derive
 
 
 _SOURCES: list[Any] = [
@@ -365,9 +365,9 @@ _SOURCES: list[Any] = [
     "{secret[9999]}",
     "{secret:no such format}",
     "{secret:Y}",
-    "{telling}",
-    "{telling[1]}",
-    "{telling:x}",
+    "{revealing}",
+    "{revealing[1]}",
+    "{revealing:x}",
     "{missing}",
     "{secrets}",
     _raises(ValueError(SECRET)),
@@ -375,7 +375,7 @@ _SOURCES: list[Any] = [
     _raises(AttributeError(SECRET)),
     _raises(ZeroDivisionError()),
     lambda job: job.kwargs["secrets"],
-    lambda job: job.kwargs["telling"],
+    lambda job: job.kwargs["revealing"],
     lambda job: job.kwargs["secret"].encode(),
 ]
 
@@ -385,8 +385,8 @@ _SOURCES: list[Any] = [
     [(what, source) for what in ("key", "tier", "cost") for source in _SOURCES if what != "cost" or callable(source)],
 )
 def test_errors_never_show_an_argument(what: str, source: Any) -> None:
-    """What a job was sent with may be a secret: it is in no message, whatever goes wrong with key, tier or cost."""
-    job = Job(name="send", kwargs={"secret": SECRET, "secrets": [SECRET], "telling": EventDispatcher()})
+    """The arguments of a job may be secret: no message contains them, whatever fails in key, tier or cost."""
+    job = Job(name="send", kwargs={"secret": SECRET, "secrets": [SECRET], "revealing": Revealing()})
     if what == "tier":
         limit = TokenBucket("partner", {"free": "1/s"}, tier=source)
     elif what == "key":
@@ -399,20 +399,20 @@ def test_errors_never_show_an_argument(what: str, source: Any) -> None:
     assert SECRET not in repr(caught.value)
 
 
-def test_tier_that_is_none_of_its_own_is_not_shown() -> None:
-    """A tier comes from the job's arguments as well: what it came to is not told."""
+def test_unknown_tier_is_not_shown() -> None:
+    """A tier comes from the job's arguments too: the message does not contain its value."""
     limit = TokenBucket("partner", {"free": "1/s"}, tier="{plan}")
     with pytest.raises(ConfigurationError) as caught:
         limit.for_job(Job(name="send", kwargs={"plan": SECRET}))
     assert SECRET not in str(caught.value)
 
 
-# A value
+# Limits as values
 
 
 @every_algorithm
 def test_all_ways_to_write_one_rate_are_one_definition(algorithm: type[Limit]) -> None:
-    """A rate may be written in text, or as numbers: it is one definition."""
+    """A rate may be given as text or as numbers: the definition is the same."""
     rates: list[Any] = ["60/minute", "60/m", "60/60s", (60, 60), (60, timedelta(minutes=1))]
     limits = [make(algorithm, rate=rate) for rate in rates]
     assert len({limit.fingerprint for limit in limits}) == 1
@@ -420,7 +420,7 @@ def test_all_ways_to_write_one_rate_are_one_definition(algorithm: type[Limit]) -
 
 
 def test_buckets_of_one_interval_are_one_definition() -> None:
-    """A bucket is its interval and its burst: 60 a minute is 1 a second. Of windows, the period is a part."""
+    """A bucket is its interval and its burst: 60 a minute is 1 a second. For windows, the period is part of it."""
     rates: list[Any] = ["60/minute", "1/s", "10/10s", "3600/h", (2, 2.0)]
     same = [TokenBucket("a", rate, burst=1) for rate in rates]
     others = [TokenBucket("a", "60/minute", burst=2), TokenBucket("a", "61/minute")]
@@ -451,7 +451,7 @@ FINGERPRINTS: list[tuple[Limit, str]] = [
 
 @pytest.mark.parametrize(("limit", "fingerprint"), FINGERPRINTS)
 def test_fingerprint_does_not_depend_on_the_process(limit: Limit, fingerprint: str) -> None:
-    """The fingerprint is the same in every process and release: the names of buckets and waitlists have it."""
+    """The fingerprint is the same in every process and release: the names of buckets and waitlists contain it."""
     assert limit.fingerprint == fingerprint
 
 
@@ -460,8 +460,8 @@ def test_no_two_definitions_share_a_fingerprint() -> None:
     assert len({limit.fingerprint for limit, _ in FINGERPRINTS}) == len(FINGERPRINTS)
 
 
-def test_what_does_not_count_is_not_in_the_fingerprint() -> None:
-    """Name, key and cost are no part of how it is counted, nor is a queue: jobs that wait keep their positions."""
+def test_fingerprint_has_only_what_affects_the_count() -> None:
+    """Name, key, cost and queue are not part of it, so waiting jobs keep their positions when a queue changes."""
     plain = LeakyBucket("a", "1/s")
     others = [
         LeakyBucket("b", "1/s"),
@@ -490,7 +490,7 @@ VALUES: list[Limit] = [
 
 @pytest.mark.parametrize("limit", VALUES, ids=told)
 def test_limit_is_a_value(limit: Limit) -> None:
-    """Limits of every algorithm copy and pickle into equal ones, which hash alike, show alike and decide alike."""
+    """Limits of every algorithm copy and pickle into equal ones with the same hash, repr and decisions."""
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(limit, protocol)) == limit
     for copied in (pickle.loads(pickle.dumps(limit)), copy.copy(limit), copy.deepcopy(limit)):
@@ -502,7 +502,7 @@ def test_limit_is_a_value(limit: Limit) -> None:
         assert copied.for_job(job).bind(1) == limit.for_job(job).bind(1)
 
 
-def test_limits_are_equal_only_if_everything_is() -> None:
+def test_limits_are_equal_only_if_all_options_are() -> None:
     """Another name, rate, option, key, cost, scope, tier or algorithm is another limit."""
     tiers = {"free": "1/m", "pro": "2/m"}
     limits = [
@@ -530,15 +530,15 @@ def test_limits_are_equal_only_if_everything_is() -> None:
 
 
 @pytest.mark.parametrize("other", [None, "partner", 7, object()])
-def test_limit_is_equal_to_no_other_thing(other: object) -> None:
-    """A limit compares with limits only."""
+def test_limit_compares_with_limits_only(other: object) -> None:
+    """A value of any other type is never equal."""
     assert TokenBucket("partner", "10/s") != other
     assert TokenBucket("partner", "10/s").__eq__(other) is NotImplemented
 
 
 @pytest.mark.parametrize("attribute", ["name", "amount", "fingerprint", "burst", "cost", "by_value", "anything"])
 def test_limit_cannot_be_changed(attribute: str) -> None:
-    """A limit is changed only into a new one; the message says so. An attribute that no limit has is told as usual."""
+    """A limit is immutable, and the message says so. A missing attribute raises the usual error."""
     limit = TokenBucket("partner", "10/s")
     with pytest.raises(AttributeError, match=f"a limit cannot be changed: create a new one .* setting '{attribute}'"):
         setattr(limit, attribute, "other")
@@ -565,14 +565,14 @@ def test_limit_cannot_be_changed(attribute: str) -> None:
         ),
     ],
 )
-def test_limit_shows_as_it_is_written(limit: Limit, shown: str) -> None:
-    """A limit's repr is the code that makes it: error messages show it."""
+def test_repr_is_the_code_of_the_limit(limit: Limit, shown: str) -> None:
+    """Error messages show the repr."""
     assert repr(limit) == shown
     assert eval(repr(limit)) == limit
 
 
-def test_algorithms_of_users_own_do_not_take_the_place_of_ours() -> None:
-    """A subclass that only presets values leaves what comes in messages to the class that has its name."""
+def test_subclasses_of_users_do_not_replace_ours() -> None:
+    """A subclass that only presets values does not change the class that a message loads."""
 
     class Partner(TokenBucket):
         def __init__(self) -> None:
@@ -583,12 +583,12 @@ def test_algorithms_of_users_own_do_not_take_the_place_of_ours() -> None:
     assert loaded.fingerprint == Partner().fingerprint
 
 
-# What it comes to
+# Remaining units, queues and errors
 
 
 @every_algorithm
 def test_remaining_is_what_is_not_used(algorithm: type[Limit]) -> None:
-    """What remains is whole units, from none to the capacity, also below empty."""
+    """The remaining units are a whole number from 0 to the capacity, also below empty."""
     limit, now_us = make(algorithm, rate="9/minute"), 1_800_000_000_000_000
     charge = limit.bind(limit.capacity)
     assert limit.remaining(charge.use(None, now_us), now_us) == limit.capacity
@@ -600,8 +600,8 @@ def test_remaining_is_what_is_not_used(algorithm: type[Limit]) -> None:
 
 @every_algorithm
 @pytest.mark.parametrize("queue", [None, 0, 3])
-def test_queue_is_what_may_wait(algorithm: type[Limit], queue: int | None) -> None:
-    """So many jobs; None: any number. It is no part of what is counted, and stays when the rate changes."""
+def test_queue_is_the_number_of_jobs_that_may_wait(algorithm: type[Limit], queue: int | None) -> None:
+    """None means any number. The option does not affect the count, and stays when the rate changes."""
     limit = make(algorithm, queue=queue)
     assert (limit.queue, limit.max_queue) == (queue, queue)
     assert limit.fingerprint == make(algorithm).fingerprint
@@ -614,7 +614,7 @@ def test_queue_is_what_may_wait(algorithm: type[Limit], queue: int | None) -> No
 
 
 def test_queue_of_tiers_of_rates_and_of_a_share() -> None:
-    """One for all tiers, or one for each; a rate that is a callable keeps it; no job waits in a process's share."""
+    """One queue for all tiers, or one each; a callable rate keeps it; no job waits in a process's share."""
     rates = {"free": "1/m", "pro": "2/m"}
     one = TokenBucket("partner", rates, tier="{plan}", queue=3)
     each = TokenBucket("partner", rates, tier="{plan}", queue={"free": 0, "pro": 3})
@@ -631,15 +631,15 @@ def test_queue_of_tiers_of_rates_and_of_a_share() -> None:
 
 
 def test_length_of_a_token_lease_is_kept_to_the_microsecond() -> None:
-    """Of a number of seconds that no float hits exactly, nothing is lost."""
+    """A number of seconds that no float represents exactly loses nothing."""
     limit = TokenBucket("partner", "100000/s", burst=1000, prefetch=4, prefetch_for=0.001001)
     assert limit.prefetch_quota is not None
     assert (limit.prefetch_for, limit.prefetch_quota.for_us) == (0.001001, 1001)
 
 
 @pytest.mark.parametrize(("scope", "job"), [("queue", Job(queue=7)), ("job", Job(name=b"x"))])  # type: ignore[arg-type]
-def test_scope_of_what_is_no_text_is_refused(scope: Any, job: Job) -> None:
-    """A queue or a job's name that is no text has no part in a key."""
+def test_scope_that_is_not_text_is_refused(scope: Any, job: Job) -> None:
+    """A queue or a job name that is not text cannot be part of a key."""
     with pytest.raises(ConfigurationError, match=f"counts each {scope} apart: the job's must be text, not "):
         make(TokenBucket, scope=scope).part_of(job)
 
@@ -663,7 +663,7 @@ def test_limit_without_an_algorithm_cannot_be_made() -> None:
     ids=lambda limit: type(limit).__name__,
 )
 def test_error_repeats_no_number_of_400_digits(limit: Limit) -> None:
-    """A cost that is too large to read is shown by its size; the error's own fields have it exactly."""
+    """A cost that is too long to read is shown by its magnitude; the error's own fields have it exactly."""
     with pytest.raises(CostExceedsLimit) as caught:
         limit.check_cost(10**400)
     assert "a cost of about 10^400: at most" in str(caught.value)

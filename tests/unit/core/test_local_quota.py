@@ -1,4 +1,4 @@
-"""Token leases as arithmetic: the bound whatever happens, and how much is taken ahead."""
+"""Prefetched units as arithmetic: the bound holds in every case, and how many units are prefetched."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ PLENTY = 10_000
 
 @dataclass
 class Fleet:
-    """Processes with threads of their own, one bucket, and a network that takes its time. A process may die."""
+    """Processes with several threads, one bucket, and a slow network. A process may die."""
 
     limit: TokenBucket
     random: random.Random
     tat: Tat | None = None
     spent: list[tuple[int, int]] = field(default_factory=list)
-    """(instant, units), true time."""
+    """(time, units), in true time."""
     charged: int = 0
-    asked: int = 0
+    requests: int = 0
     most_left: int = 0
-    asked_us: dict[int, int] = field(default_factory=dict)
-    """When what lies in each wallet was asked for, true time."""
+    requested_us: dict[int, int] = field(default_factory=dict)
+    """When the units of each quota were requested, in true time."""
     oldest_us: int = 0
-    """How long after that the last of it was spent."""
+    """The longest time between that request and the use of a unit."""
     events: list[tuple[int, int, Generator[int, int, None]]] = field(default_factory=list)
 
     def run(
         self, until_us: int, quota: LocalQuota, offset_us: int, costs: list[int], gap_us: int
     ) -> Generator[int, int, None]:
-        """One thread: yields how long to wait, is sent what time it is."""
+        """One thread: yields how long to wait, and is sent the time."""
         now_us = yield self.random.randrange(gap_us)
         while now_us < until_us:
-            cost, asked_us, local_us = self.random.choice(costs), now_us, now_us + offset_us
+            cost, requested_us, local_us = self.random.choice(costs), now_us, now_us + offset_us
             if quota.spend(cost, local_us):
                 self.spent.append((now_us, cost))
-                self.oldest_us = max(self.oldest_us, now_us - self.asked_us[id(quota)])
+                self.oldest_us = max(self.oldest_us, now_us - self.requested_us[id(quota)])
             else:
                 ahead = quota.worth_taking(cost, local_us)
                 if ahead:
@@ -61,7 +61,7 @@ class Fleet:
                     quota.end_request()
                 if ahead and allowed:
                     quota.record_lease(ahead, cost, local_us, now_us + offset_us, remaining)
-                    self.asked_us[id(quota)] = asked_us
+                    self.requested_us[id(quota)] = requested_us
                     self.most_left = max(self.most_left, quota.left)
                 elif ahead:
                     quota.record_refusal(local_us)
@@ -70,7 +70,7 @@ class Fleet:
             now_us = yield self.gap_us(gap_us)
 
     def decide(self, now_us: int, cost: int, ahead: int) -> tuple[bool, int]:
-        self.asked += 1
+        self.requests += 1
         charge = self.limit.bind_ahead(ahead) if ahead else self.limit.bind(cost)
         allowed = charge.ready_us(self.tat, now_us) <= now_us
         if allowed:
@@ -107,10 +107,10 @@ LIMITS = [
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 @given(seed=st.integers(0, 2**64 - 1), processes=st.integers(1, 5))
-def test_no_window_passes_more_than_the_bound(limit: TokenBucket, seed: int, processes: int) -> None:
+def test_no_window_admits_more_than_the_bound(limit: TokenBucket, seed: int, processes: int) -> None:
     """
     In any window of length w at most `burst + (w + prefetch_for) / interval` units are spent, however slow the network,
-    however many processes and threads, whatever their clocks say, and whenever they die.
+    however many processes and threads, whatever their clocks show, and whenever they die.
     """
     chance = random.Random(seed)
     fleet = Fleet(limit, chance)
@@ -131,14 +131,14 @@ def test_no_window_passes_more_than_the_bound(limit: TokenBucket, seed: int, pro
 
 
 def test_the_bound_is_reached() -> None:
-    """All that was taken ahead, spent just before the leases end, and what has come into the bucket meanwhile."""
+    """All prefetched units, spent just before their leases end, plus the units that the bucket has gained since."""
     limit = TokenBucket("api", "200/s", burst=100, prefetch=25)
     prefetcher, tat = [LocalQuota(PrefetchQuota(25, 250 * MS)) for _ in range(4)], None
     for quota in prefetcher[:3]:
         assert limit.bind_ahead(25).ready_us(tat, START_US) == START_US
         tat = limit.bind_ahead(25).admit(tat, START_US)
         quota.record_lease(25, 1, START_US, START_US, 0)
-    assert limit.bind_ahead(25).ready_us(tat, START_US) > START_US  # 25 are left, for those who ask for themselves
+    assert limit.bind_ahead(25).ready_us(tat, START_US) > START_US  # 25 are left, for requests of one job
     now_us = START_US + 250 * MS
     assert tat is not None
     left = limit.bucket.remaining(tat.at_us, now_us)
@@ -150,31 +150,31 @@ def test_the_bound_is_reached() -> None:
         assert (histories.check(rule, [(now_us - 1, 3), *spent[1:]]) is None) is holds
 
 
-def filled(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
-    """A wallet just filled with so many units, of which one job had its *cost*."""
+def filled_quota(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
+    """A quota that was just filled_quota with *units*, of which the first job used *cost*."""
     quota = LocalQuota(LEASE)
     quota.record_lease(units, cost, at_us, at_us, PLENTY)
     return quota
 
 
-def test_units_are_spent_till_the_lease_ends_and_not_after() -> None:
-    """What was taken counts from the instant of asking, for the length of the lease, to the microsecond."""
-    quota = filled(10)
+def test_units_can_be_spent_until_the_lease_ends() -> None:
+    """The lease is counted from the time of the request, to the microsecond."""
+    quota = filled_quota(10)
     assert quota.spend(1, START_US + LEASE.for_us - 1)
     assert not quota.spend(1, START_US + LEASE.for_us)
     assert quota.left == 8
 
 
 def test_units_are_spent_all_or_none() -> None:
-    """A cost that is more than what is left takes nothing."""
-    quota = filled(10, cost=7)
+    """A cost that exceeds the remaining units takes nothing."""
+    quota = filled_quota(10, cost=7)
     assert not quota.spend(4, START_US)
     assert quota.spend(3, START_US)
     assert not quota.spend(1, START_US)
 
 
-def test_first_question_is_for_the_job_alone() -> None:
-    """A process that has just begun takes nothing ahead, and neither does one that is asked once in a while."""
+def test_first_request_is_for_one_job_only() -> None:
+    """A process that has just started prefetches nothing, and neither does one with a request once in a while."""
     quota = LocalQuota(LEASE)
     assert quota.worth_taking(1, START_US) == 0
     for second in range(5):
@@ -182,8 +182,8 @@ def test_first_question_is_for_the_job_alone() -> None:
     assert quota.worth_taking(1, START_US + 5000 * MS) == 0
 
 
-def test_what_is_taken_doubles_up_to_the_most() -> None:
-    """A process that goes on asking takes 2, 4, 8 … units, and `prefetch` soon."""
+def test_prefetched_amount_doubles_up_to_the_maximum() -> None:
+    """A process that keeps requesting takes 2, 4, 8 … units, and soon `prefetch`."""
     quota, now_us, sizes = LocalQuota(LEASE), START_US, list[int]()
     quota.record_request(1, True, now_us, PLENTY)
     for _ in range(8):
@@ -195,8 +195,8 @@ def test_what_is_taken_doubles_up_to_the_most() -> None:
     assert sizes == [2, 4, 8, 16, 32, 50, 50, 50]
 
 
-def steady(gap_us: int) -> Callable[[], int]:
-    """Asks every *gap_us*; tells how many were taken each time."""
+def steady_process(gap_us: int) -> Callable[[], int]:
+    """A process that requests every *gap_us*; each call of the result returns how many units the next prefetch took."""
     quota, now_us = LocalQuota(LEASE), START_US
 
     def next_take() -> int:
@@ -213,13 +213,13 @@ def steady(gap_us: int) -> Callable[[], int]:
 
 
 def test_a_process_takes_what_it_spends_in_half_a_lease() -> None:
-    """At 80 jobs a second and a quarter of a second: 10 at a time, so that none goes unused."""
-    next_take = steady(12_500)
+    """At 80 jobs a second and a lease of 0.25 s it takes 10 at a time, so that none goes unused."""
+    next_take = steady_process(12_500)
     assert [next_take() for _ in range(12)][4:] == [10] * 8
 
 
 def test_never_more_than_half_of_what_is_left() -> None:
-    """What others may need is left to them: the bucket's last answer says how much there is."""
+    """The rest is left to other processes: the bucket's last answer contains how much there is."""
     quota = LocalQuota(LEASE)
     quota.record_lease(40, 1, START_US, START_US, 31)
     while quota.spend(1, START_US + 100):
@@ -229,10 +229,10 @@ def test_never_more_than_half_of_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("large", [1, 4])
-def test_small_processes_find_what_they_need(large: int) -> None:
+def test_small_processes_get_what_they_need(large: int) -> None:
     """
-    While all that is wanted is less than the rate, nobody is denied: neither the processes that take ahead, nor one
-    that asks for a job now and then. And what goes unused is little.
+    While the total demand is below the rate, no request is denied: neither of the processes that prefetch, nor of one
+    that requests a unit now and then. Few units go unused.
     """
     limit = TokenBucket("api", "1000/s", burst=100, prefetch=50)
     fleet = Fleet(limit, random.Random(1))
@@ -254,13 +254,13 @@ def test_small_processes_find_what_they_need(large: int) -> None:
                 allowed, remaining = fleet.decide(now_us, 1, 0)
             assert allowed
             quota.record_request(1, allowed, now_us, remaining)
-    assert fleet.asked < wanted / 8
+    assert fleet.requests < wanted / 8
     assert fleet.charged < wanted * 1.02
 
 
-def test_denial_is_followed_by_plain_questions() -> None:
-    """While others wait, or nothing is left, a job costs one question: nothing is taken ahead for a lease's length."""
-    quota = filled(1)
+def test_denial_is_followed_by_plain_requests() -> None:
+    """While other jobs wait, or no unit is left, each job needs one request: nothing is prefetched for one lease."""
+    quota = filled_quota(1)
     quota.record_request(1, False, START_US, PLENTY)
     quota.record_request(1, True, START_US + 100, PLENTY)
     assert quota.worth_taking(1, START_US + 200) == 0
@@ -269,9 +269,9 @@ def test_denial_is_followed_by_plain_questions() -> None:
     assert quota.worth_taking(1, START_US + LEASE.for_us + 100) == 2
 
 
-def test_nobody_takes_ahead_while_somebody_does() -> None:
-    """So what lies in a wallet is never more than one lease, with any number of threads."""
-    quota = filled(20)
+def test_no_thread_prefetches_while_another_does() -> None:
+    """A quota holds at most one lease, with any number of threads."""
+    quota = filled_quota(20)
     while quota.spend(1, START_US):
         pass
     assert quota.worth_taking(1, START_US + 100) == 40
@@ -279,21 +279,21 @@ def test_nobody_takes_ahead_while_somebody_does() -> None:
     assert quota.worth_taking(1, START_US + 101) == 0
     quota.end_request()
     assert quota.worth_taking(1, START_US + 101) == 40
-    quota.begin(START_US + 100)  # and is never heard of again
+    quota.begin(START_US + 100)  # this request never ends
     assert quota.worth_taking(1, START_US + 99 + LEASE.for_us) == 0
     assert quota.worth_taking(1, START_US + 100 + LEASE.for_us) > 0
 
 
-def test_nobody_takes_ahead_while_there_is_enough() -> None:
-    """Another thread may have filled the wallet since: what lies there would be lost."""
-    quota = filled(20)
+def test_nothing_is_prefetched_while_there_is_enough() -> None:
+    """Another thread may have filled_quota the quota since: its units would be lost."""
+    quota = filled_quota(20)
     assert quota.worth_taking(19, START_US + 100) == 0
     assert quota.worth_taking(20, START_US + 100) == 40
 
 
-def test_a_cost_as_large_as_the_lease_is_asked_for_itself() -> None:
-    """Where nothing would be left for others, nothing is taken ahead."""
-    quota = filled(50)
+def test_a_cost_as_large_as_the_lease_is_requested_by_itself() -> None:
+    """If nothing would be left for other jobs, nothing is prefetched."""
+    quota = filled_quota(50)
     while quota.spend(1, START_US):
         pass
     assert quota.worth_taking(49, START_US + 100) == 50
@@ -301,23 +301,23 @@ def test_a_cost_as_large_as_the_lease_is_asked_for_itself() -> None:
     assert quota.worth_taking(51, START_US + 100) == 0
 
 
-def test_what_is_left_is_spent_with_the_next_lease() -> None:
-    """Costs that do not fit evenly lose nothing: the rest of the last lease goes to the job that takes the next."""
-    quota = filled(50, cost=30)
+def test_remaining_units_are_spent_with_the_next_lease() -> None:
+    """Costs that do not fit evenly lose nothing: the rest of the last lease is used with the next one."""
+    quota = filled_quota(50, cost=30)
     quota.record_lease(50, 30, START_US + 100, START_US + 200, PLENTY)
     assert quota.left == 40
 
 
-def test_what_is_left_of_a_lease_that_ended_is_not() -> None:
-    """Not even if it ended while the next was on its way."""
-    quota = filled(50, cost=30)
+def test_remaining_units_of_an_ended_lease_are_lost() -> None:
+    """The units are lost even if the lease ended while the next one was requested."""
+    quota = filled_quota(50, cost=30)
     quota.record_lease(50, 30, START_US + 100, START_US + LEASE.for_us, PLENTY)
     assert quota.left == 20
 
 
-def test_units_go_back_to_their_own_lease() -> None:
-    """What was not needed after all can be spent again while its lease lasts, and not as part of a later one."""
-    quota = filled(10)
+def test_units_are_put_back_into_their_own_lease() -> None:
+    """Units that were not needed can be spent again while their lease lasts, and not as part of a later one."""
+    quota = filled_quota(10)
     until_us = quota.until_us
     assert quota.spend(4, START_US)
     quota.put_back(4, until_us)
@@ -328,50 +328,51 @@ def test_units_go_back_to_their_own_lease() -> None:
     assert quota.left == 9
 
 
-def test_a_wallet_that_ended_has_nothing() -> None:
-    """Nor is anything put back into it."""
-    quota = filled(10)
+def test_an_emptied_quota_stays_empty() -> None:
+    """Units cannot be put back into it either."""
+    quota = filled_quota(10)
     until_us = quota.until_us
     quota.empty()
     quota.put_back(1, until_us)
     assert not quota.spend(1, START_US)
 
 
-def test_to_give_back_would_break_the_bound() -> None:
+def test_returning_units_would_break_the_bound() -> None:
     """
-    Why what is left over is lost: 1/s, burst 100, leases of 10 s. Taken by a at 0 and given back at 10, a burst is
-    taken anew by c, and spent at 20; beside it all that came in since 5, for what b took then was given back at 15.
+    Why remaining units are lost: the rate is 1/s, the burst 100, a lease 10 s. Process a takes a burst at 0 and returns
+    it at 10; c takes it again, and spends it at 20. In the same moment all units gained since 5 are spent, because b
+    returned at 15 what it had taken at 5.
     """
     limit = TokenBucket("api", "1/s", burst=100)
     tat = limit.bind(100).admit(None, START_US)  # a takes all
-    tat = limit.bind(5).admit(tat, START_US + 5_000 * MS)  # b takes what has come in
-    tat = limit.bind(1).settle(tat, START_US + 10_000 * MS, START_US, -limit.bind(100).size)  # a gives back
+    tat = limit.bind(5).admit(tat, START_US + 5_000 * MS)  # b takes what was gained
+    tat = limit.bind(1).settle(tat, START_US + 10_000 * MS, START_US, -limit.bind(100).size)  # a returns its units
     tat = limit.bind(100).admit(tat, START_US + 10_000 * MS)  # c takes all
-    tat = limit.bind(1).settle(tat, START_US + 15_000 * MS, START_US, -limit.bind(5).size)  # b gives back
+    tat = limit.bind(1).settle(tat, START_US + 15_000 * MS, START_US, -limit.bind(5).size)  # b returns its units
     now_us = START_US + 20_000 * MS
     left = limit.bucket.remaining(tat.at_us, now_us) if tat is not None else 0
     spent = [(now_us, 100), (now_us, left)]  # c spends what it has just before its lease ends; others take the rest
     assert histories.check(histories.leased_bucket(1, 1000 * MS, 100, 10_000 * MS), spent) is not None
 
 
-def _wallet() -> LocalQuota:
-    """One that took 10 units as the first job asked, which cost nothing."""
+def _quota_of_ten() -> LocalQuota:
+    """A quota that took 10 units with a first job that cost nothing."""
     quota = LocalQuota(LEASE)
     quota.record_lease(10, 0, START_US, START_US, PLENTY)
     return quota
 
 
-def test_what_was_put_back_was_not_spent() -> None:
-    """A process takes ahead for what it has spent, from the instant on at which its lease has ended."""
-    quota = _wallet()
+def test_units_that_were_put_back_are_not_counted_as_spent() -> None:
+    """A process prefetches according to what it has spent, as soon as its lease has ended."""
+    quota = _quota_of_ten()
     assert quota.spend(9, START_US)
     assert quota.worth_taking(1, quota.until_us) == 5
     quota.put_back(9, quota.until_us)
     assert quota.worth_taking(1, quota.until_us) == 0
 
 
-def test_what_others_ask_meanwhile_counts_as_spent() -> None:
-    """Jobs that ask for themselves while one takes ahead are part of what the process will need."""
+def test_requests_during_a_prefetch_count_as_spent() -> None:
+    """Plain requests while another thread prefetches are part of what the process will need."""
     quota = LocalQuota(LEASE)
     quota.record_lease(10, 10, START_US, START_US, PLENTY)
     quota.begin(START_US + 1)
@@ -380,23 +381,23 @@ def test_what_others_ask_meanwhile_counts_as_spent() -> None:
     assert quota.worth_taking(1, START_US + 250 * MS) == 5
 
 
-def test_first_taken_is_at_most_half_of_what_a_plain_answer_left() -> None:
-    """Also after a question for the job alone."""
+def test_first_prefetch_is_at_most_half_of_what_is_left() -> None:
+    """The remaining units are known from a plain request too."""
     quota = LocalQuota(LEASE)
     quota.record_request(10, True, START_US, 8)
     assert quota.worth_taking(1, START_US + 1) == 4
 
 
-def test_who_was_refused_begins_anew() -> None:
-    """After a denial, what was taken before says nothing: the next question is for the job alone."""
+def test_quota_starts_over_after_a_denial() -> None:
+    """After a denial, earlier amounts do not count: the next request is for one job only."""
     quota = LocalQuota(LEASE)
     quota.record_request(10, True, START_US, PLENTY)
     quota.record_refusal(START_US - 200 * MS)
     assert quota.worth_taking(1, START_US + 50 * MS) == 0
 
 
-def test_emptied_wallet_has_nothing() -> None:
-    """What was left is lost."""
-    quota = _wallet()
+def test_emptied_quota_has_nothing() -> None:
+    """The remaining units are lost."""
+    quota = _quota_of_ten()
     quota.empty()
     assert (quota.left, quota.until_us) == (0, 0)

@@ -1,4 +1,4 @@
-"""Rates: what is read, and what is refused."""
+"""Rates: which forms are accepted, and which are refused."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_rate_is_read(rate: Any, amount: int, period_us: int) -> None:
         (10, timedelta(days=367)),
     ],
 )
-def test_what_is_no_rate_is_refused(rate: Any) -> None:
-    """Whatever is not a rate is refused at once, and the message repeats it: the begin of it, if it is endless."""
+def test_invalid_rate_is_refused(rate: Any) -> None:
+    """Anything but a rate is refused at once, and the message repeats it, or its beginning if it is very long."""
     with pytest.raises(ConfigurationError) as caught:
         parse_rate(rate)
     assert repr(rate)[:60] in str(caught.value)
@@ -131,7 +131,7 @@ def test_what_is_no_rate_is_refused(rate: Any) -> None:
     ],
 )
 def test_window_is_read(rate: Any, expected: tuple[int, int]) -> None:
-    """Windows of the calendar may be months and years."""
+    """The windows of the calendar include months and years."""
     assert parse_window(rate) == expected
 
 
@@ -145,33 +145,33 @@ def test_window_is_read(rate: Any, expected: tuple[int, int]) -> None:
         ("10/fortnight", "also takes month and year"),
     ],
 )
-def test_what_is_no_window_is_refused(rate: Any, remedy: str) -> None:
-    """Several months, and as many days as a month may have, are not windows of the calendar."""
+def test_invalid_window_is_refused(rate: Any, remedy: str) -> None:
+    """Several months, or as many days as a month may have, are not windows of the calendar."""
     with pytest.raises(ConfigurationError, match=remedy):
         parse_window(rate)
 
 
 @pytest.mark.parametrize("limit", [TokenBucket, LeakyBucket, SlidingWindow, SlidingLog])
 def test_month_of_another_limit_is_refused(limit: Any) -> None:
-    """A month is an error for every other limit, which names the one that can do it, and what to write here."""
+    """A month is an error for every other limit; the message names the limit that supports it, and an alternative."""
     with pytest.raises(ConfigurationError, match=r"FixedWindow\(name, '10/month'\).* '10/30d'"):
         limit("quota", "10/month")
 
 
 @pytest.mark.parametrize("rate", ["10/s;100/h", "10/s, 100 per hour", "10/s and 100/h"])
 def test_several_rates_in_one_text(rate: str) -> None:
-    """Other libraries read several rates from one text: the error says what to write here."""
+    """Other libraries read several rates from one text: the error says what to write instead."""
     with pytest.raises(ConfigurationError, match="is 2 rates: create a limit for each"):
         parse_rate(rate)
 
 
-def test_largest_amount_is_told() -> None:
-    """An amount that is too large is told how large it may be."""
+def test_error_states_the_largest_amount() -> None:
+    """The error for an amount that is too large states the maximum."""
     with pytest.raises(ConfigurationError, match="at most 999999999999"):
         parse_rate((10**12, 1))
 
 
 @given(period_us=st.integers(1, LONGEST_PERIOD_US))
 def test_seconds_that_are_whole_microseconds_are_exact(period_us: int) -> None:
-    """A number of seconds is no microsecond more than what it was written for."""
+    """A period in seconds is converted to exactly that number of microseconds."""
     assert parse_rate((1, period_us / 1_000_000)) == (1, period_us)

@@ -1,4 +1,4 @@
-"""A definition that changes on a live key: at once, never more than the new burst, and nothing is poisoned."""
+"""A definition that changes on a live key: it applies at once, admits at most the new burst, and corrupts nothing."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def job(id: str = "1") -> Job:
 
 
 def drain(limiter: Limiter, limit: Limit) -> int:
-    """Ask until it is denied; how many passed."""
-    passed = 0
+    """Request until a denial; return the number of grants."""
+    granted = 0
     while limiter.acquire(limit, job=job("")):
-        passed += 1
-    return passed
+        granted += 1
+    return granted
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_raised_limit_takes_effect_at_once(store: MemoryStore, algorithm: Any) -> None:
-    """From 1/day to 100/s: the next job passes, though a line of days had been waiting."""
+    """From 1/day to 100/s: the next job is granted, although the waitlist was days long."""
     old, new = algorithm("api", "1/day"), algorithm("api", "100/s")
     before, after = Limiter(store), Limiter(store)
     drain(before, old)
@@ -71,7 +71,7 @@ def test_raised_limit_takes_effect_at_once(store: MemoryStore, algorithm: Any) -
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_lowered_limit_admits_its_new_burst_at_most(store: MemoryStore, clock: FakeClock, algorithm: Any) -> None:
-    """From 100/s to 1/day: whatever the old one had left, no more passes than the new one's burst."""
+    """From 100/s to 1/day: whatever the old limit had left, the new one admits at most its burst."""
     old, new = algorithm("api", "100/s"), algorithm("api", "1/day")
     before, after = Limiter(store), Limiter(store)
     before.acquire(old)
@@ -81,8 +81,8 @@ def test_lowered_limit_admits_its_new_burst_at_most(store: MemoryStore, clock: F
 
 
 @pytest.mark.parametrize(("old", "new"), list(permutations(EVERY, 2)))
-def test_another_definition_never_meets_the_state_of_the_old(store: MemoryStore, old: str, new: str) -> None:
-    """Another algorithm, option, scope or tier under the same name begins anew, and neither touches the other."""
+def test_another_definition_never_uses_the_old_state(store: MemoryStore, old: str, new: str) -> None:
+    """Another algorithm, option, scope or tier under the same name starts empty, and neither affects the other."""
     before, after = Limiter(store), Limiter(store)
     first, second = drain(before, EVERY[old]), drain(after, EVERY[new])
     assert first == drain(Limiter(MemoryStore(clock_us=FakeClock())), EVERY[old])
@@ -92,8 +92,8 @@ def test_another_definition_never_meets_the_state_of_the_old(store: MemoryStore,
 
 
 @pytest.mark.parametrize("name", ["token bucket", "leaky bucket", "fixed window", "sliding window", "sliding log"])
-def test_two_definitions_side_by_side_hold_each_by_itself(store: MemoryStore, clock: FakeClock, name: str) -> None:
-    """While a fleet holds two definitions, neither gives back what the other has taken."""
+def test_two_definitions_side_by_side_are_independent(store: MemoryStore, clock: FakeClock, name: str) -> None:
+    """While a fleet has two definitions, neither returns units that the other has taken."""
     old, new = EVERY[name], type(EVERY[name])("api", "3/minute")  # type: ignore[call-arg]
     before, after = Limiter(store), Limiter(store)
     drain(before, old)
@@ -106,7 +106,7 @@ def test_two_definitions_side_by_side_hold_each_by_itself(store: MemoryStore, cl
 
 @pytest.mark.parametrize(("old", "new"), list(permutations(list(EVERY)[:6], 2)))
 def test_jobs_of_the_old_definition_wait_again(store: MemoryStore, clock: FakeClock, old: str, new: str) -> None:
-    """A job that waited under the old definition waits behind those of the new one, and passes in its turn."""
+    """A job that waited under the old definition waits behind those of the new one, and is granted in its turn."""
     before, after = Limiter(store), Limiter(store)
     drain(before, EVERY[old])
     assert not before.acquire(EVERY[old], job=job("moved"))
@@ -114,7 +114,7 @@ def test_jobs_of_the_old_definition_wait_again(store: MemoryStore, clock: FakeCl
     ahead = after.acquire(EVERY[new], job=job("ahead"))
     moved = after.acquire(EVERY[new], job=job("moved"))
     assert moved.reason == "exhausted"
-    assert moved.delay >= ahead.delay  # the jobs of a fixed window pass as it begins
+    assert moved.delay >= ahead.delay  # the jobs of a fixed window are granted at its start
     clock.advance(ahead.delay)
     assert after.acquire(EVERY[new], job=job("ahead"))
     clock.advance(moved.delay - ahead.delay)
@@ -122,7 +122,7 @@ def test_jobs_of_the_old_definition_wait_again(store: MemoryStore, clock: FakeCl
 
 
 def test_key_and_cost_may_change_and_positions_stay(store: MemoryStore, clock: FakeClock) -> None:
-    """A queue, a cost and a key template are no part of how it is counted: who waits keeps its position."""
+    """A queue, a cost and a key template do not affect the count: waiting jobs keep their positions."""
     old = LeakyBucket("api", "1/s", key="{account}", queue=9)
     new = LeakyBucket("api", "1/s", key=lambda job: job.kwargs["account"], queue=3)
     before, after = Limiter(store), Limiter(store)
@@ -152,12 +152,12 @@ def test_one_name_has_one_definition_in_a_process(one: str, other: str) -> None:
 @pytest.mark.parametrize("verb", ["acquire", "peek", "reset"])
 @pytest.mark.parametrize("name", EVERY)
 def test_limit_given_twice_is_an_error(verb: str, name: str) -> None:
-    """One limit is named once, with a cost; also where it is one object and its equal, or a limit and its tier."""
+    """Each limit is given once, with a cost; this includes an equal object, and a limit together with its tier."""
     limit = EVERY[name]
-    told = "limit 'api' was given twice: name it once, with a cost"
+    message = "limit 'api' was given twice: name it once, with a cost"
     with pytest.raises(ConfigurationError) as caught:
         getattr(Limiter(), verb)(limit, TokenBucket("other", "1/s"), limit, job=job())
-    assert str(caught.value) == told
+    assert str(caught.value) == message
     with pytest.raises(ConfigurationError) as caught:
         getattr(Limiter(), verb)(limit, limit.for_job(job()), job=job())
-    assert str(caught.value) == told
+    assert str(caught.value) == message

@@ -1,4 +1,4 @@
-"""A limit with another rule: a tier, a rate of a callable, a rate that is set or scaled, and the part of a process."""
+"""A limit with another rule: a tier, a rate from a callable, a rate that is set or scaled, and one process's share."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ KINDS: tuple[tuple[Any, Any, Any], ...] = (
 )
 
 
-def _says(limit: Limit, *left_out: str) -> dict[str, Any]:
+def _options_of(limit: Limit, *left_out: str) -> dict[str, Any]:
     return {each: getattr(limit, each) for each in ("name", *DECLARED) if each not in left_out}
 
 
 @pytest.mark.parametrize(("kind", "rate", "other"), KINDS)
-def test_only_the_rate_is_another(kind: Any, rate: Any, other: Any) -> None:
-    """A rate that is set, scaled, of a tier or of a callable changes nothing else of what the limit says."""
+def test_only_the_rate_changes(kind: Any, rate: Any, other: Any) -> None:
+    """A rate that is set, scaled, of a tier or from a callable changes no other option of the limit."""
     limit: Limit = kind("api", rate, **DECLARED)
     tiered: Limit = kind("api", {"free": other}, tier="{plan}", **DECLARED)
     varying: Limit = kind("api", lambda job: other, **DECLARED)
     job = Job(kwargs={"plan": "free"})
     made = [altered(limit, other), scaled(limit, 400), tiered.for_job(job), varying.for_job(job)]
     assert [each.amount * (60_000_000 / each.period_us if each.period_us else 1) for each in made] == [40] * 4
-    assert [_says(each) for each in made] == [_says(limit)] * 4
+    assert [_options_of(each) for each in made] == [_options_of(limit)] * 4
     assert [type(each) for each in made] == [kind] * 4
     assert [(each.tier, each.tiers, each.varies) for each in made] == [(None, None, False)] * 4
 
 
 @pytest.mark.parametrize(("kind", "rate", "other"), KINDS)
-def test_part_of_a_process_is_the_limit_in_its_memory(kind: Any, rate: Any, other: Any) -> None:
-    """It has the key and the cost, and no line, share or part of its own."""
+def test_local_part_counts_in_process_memory(kind: Any, rate: Any, other: Any) -> None:
+    """The local part has the limit's key and cost, but no queue, share or local part of its own."""
     part = kind("api", rate, **DECLARED).local_part
     assert (part.scope, part.on_store_failure, part.processes) == ("process", "closed", None)
     assert (part.share, part.adapt, part.queue, part.local_part) == (None, None, None, None)
     assert (part.name, part.key, part.cost) == ("api", DECLARED["key"], DECLARED["cost"])
 
 
-def test_a_limit_that_adapts_falls_to_the_same_part_of_a_rate_that_is_set() -> None:
-    """A floor of a tenth stays a tenth; a limit with tiers has its floor in each."""
+def test_adaptive_limit_keeps_its_relative_floor_when_its_rate_is_set() -> None:
+    """A floor of a tenth of the rate stays a tenth; each tier of a limit has the floor."""
     limit = TokenBucket("api", "100/s", adapt=Adapt("10/s"))
     changed = altered(limit, "50/s").adapt
     assert isinstance(changed, Adapt)
@@ -60,8 +60,8 @@ def test_a_limit_that_adapts_falls_to_the_same_part_of_a_rate_that_is_set() -> N
     assert {tier: each.adapt == limit.adapt for tier, each in tiered.tiers.items()} == {"free": True, "pro": True}
 
 
-def test_a_leaky_bucket_is_a_bucket_of_burst_one() -> None:
-    """It decides as the token bucket of that burst, at every rate; only its definition is its own."""
+def test_leaky_bucket_decides_like_a_token_bucket_of_burst_one() -> None:
+    """Both decide alike at every rate; only their definitions differ."""
     for rate in ("100/s", "1/m", "7/h", "3000/s"):
         leaky, token = LeakyBucket("api", rate), TokenBucket("api", rate, burst=1)
         assert leaky.bind(1) == token.bind(1)

@@ -1,4 +1,4 @@
-"""A limit at a part of its rate: never above it, never stopped, and counted where it was counted."""
+"""A limit at a part of its rate: never above it, never zero, and with the same count."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ VARYING = TokenBucket("x", lambda job: job.kwargs["rate"], adapt=Adapt("2/s"))
     ],
 )
 def test_part_of_a_rate(limit: Limit, thousandths: int, rate: tuple[int, int], capacity: int) -> None:
-    """Exact for a bucket; whole units of a window, and whole slots. What a fixed cost needs still passes."""
+    """The part is exact for a bucket; whole units for a window; whole slots. A fixed cost is still admitted."""
     part = scaled(limit, thousandths)
     assert (part.amount, part.period_us, part.capacity) == (rate[0], rate[1] * 1_000_000, capacity)
     assert (part.fingerprint, part.varying_us) == (limit.fingerprint, limit.varying_us)
@@ -72,7 +72,7 @@ def test_part_of_a_rate(limit: Limit, thousandths: int, rate: tuple[int, int], c
     make=st.sampled_from([TokenBucket, LeakyBucket, SlidingWindow]),
 )
 def test_part_is_never_above_the_rate(amount: int, period_us: int, thousandths: int, make: Any) -> None:
-    """Nor above that part of it, as long as a unit comes in a year; a bucket's is less by 1 in 30 000 at most."""
+    """A bucket's part is exact to 1/30 000, but at least a unit a year; a window's is in whole units, at least 1."""
     rate = make.rate_from(amount, period_us)
     try:
         limit: Limit = make("x", rate)
@@ -89,8 +89,8 @@ def test_part_is_never_above_the_rate(amount: int, period_us: int, thousandths: 
 
 
 @pytest.mark.parametrize("limit", [TokenBucket("x", "100/s", adapt=Adapt("10/s")), VARYING.at("20/s")])
-def test_adapting_limit_falls_to_the_same_parts(limit: Limit) -> None:
-    """Also below its floor, which is scaled like the rate; as soon, and for as long, as without."""
+def test_adaptive_limit_slows_down_to_the_same_parts(limit: Limit) -> None:
+    """Parts below the floor, which is scaled like the rate, and the duration of the slow-down are the same too."""
     part = scaled(limit, 20)
     assert limit.adapt is not None
     assert part.adapt is not None
@@ -99,7 +99,7 @@ def test_adapting_limit_falls_to_the_same_parts(limit: Limit) -> None:
 
 
 def test_log_is_not_scaled() -> None:
-    """It would count by itself: its own amount and the part besides would pass."""
+    """A scaled log would have a count of its own: its amount and the part would both be admitted."""
     with pytest.raises(ConfigurationError, match="limit 'x' is a SlidingLog, which counts each rate separately"):
         scaled(SlidingLog("x", "9/s"), 500)
 
@@ -107,10 +107,10 @@ def test_log_is_not_scaled() -> None:
 @pytest.mark.parametrize(
     "limit", [TokenBucket("x", "8/s"), LeakyBucket("x", "8/s"), FixedWindow("x", "8/s"), SlidingWindow("x", "8/s")]
 )
-def test_scaling_on_and_off_gives_no_unit(limit: Limit) -> None:
-    """However often it is scaled, no more passes in a period than the bound of the whole rate."""
+def test_scaling_on_and_off_gives_no_extra_unit(limit: Limit) -> None:
+    """However often a limit is scaled, a period admits no more than the bound of the whole rate."""
     clock = FakeClock()
     with Limiter(MemoryStore(clock_us=clock)) as limiter:
         forms = [limit, scaled(limit, 500), scaled(limit, 130)]
-        passed = sum(limiter.acquire(forms[turn % 3], job=Job(id=str(turn))).allowed for turn in range(60))
-        assert 1 <= passed <= limit.capacity
+        granted = sum(limiter.acquire(forms[turn % 3], job=Job(id=str(turn))).allowed for turn in range(60))
+        assert 1 <= granted <= limit.capacity

@@ -1,4 +1,4 @@
-"""Scopes: what is counted apart, and the share of one process, asked before anybody else."""
+"""Scopes: what is counted separately, and the share of one process, which is decided before the shared store."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ FLEET = TokenBucket("fleet", "1/s", burst=3)
 
 
 class Shared(Passing):
-    """A shared store in memory that counts what it is asked, and can be down."""
+    """A shared store in memory that records its requests, and can be unavailable."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.inner = MemoryStore(clock_us=clock)
-        self.asked: list[list[str]] = []
-        self.forgotten: list[str] = []
+        self.requested: list[list[str]] = []
+        self.reset_names: list[str] = []
         self.down = False
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
         request = Request(claims, requester, attempt)
-        self.asked.append([claim.bucket for claim in request.claims])
+        self.requested.append([claim.bucket for claim in request.claims])
         if self.down:
             raise StoreUnavailable("the store gave no usable answer: TimeoutError")
         return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     def reset(self, names: Sequence[str]) -> None:
-        self.forgotten += names
+        self.reset_names += names
         self.inner.reset(names)
 
     def close(self) -> None: ...
 
 
 class Clocked(Limiter):
-    """A limiter whose own memory goes by the clock of the test."""
+    """A limiter whose in-process memory uses the clock of the test."""
 
     def __init__(self, store: Shared, clock: FakeClock) -> None:
         super().__init__(store)
@@ -79,37 +79,37 @@ def job(id: str = "1", /, *, queue: str = "mail", name: str = "send", **kwargs: 
     return Job(id=id, name=name, queue=queue, kwargs=kwargs)
 
 
-# Each queue, each job
+# Scopes "queue" and "job"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(
-    ("scope", "other", "told"),
+    ("scope", "other", "keys"),
     [("queue", {"queue": "fax"}, ("mail", "fax")), ("job", {"name": "print"}, ("send", "print"))],
 )
 def test_each_queue_or_job_is_counted_apart(
-    limiter: Limiter, algorithm: Any, scope: str, other: dict[str, str], told: tuple[str, str]
+    limiter: Limiter, algorithm: Any, scope: str, other: dict[str, str], keys: tuple[str, str]
 ) -> None:
-    """Of each scope, what it names has a budget of its own, and the decision tells under what it was counted."""
+    """Each queue, or job, of the scope has a budget of its own, and the decision names it."""
     limit = algorithm("api", "1/day", scope=scope)
     granted = limiter.acquire(limit, job=job())
     assert granted
     assert not limiter.acquire(limit, job=job())
     apart = limiter.acquire(limit, job=job(**other))
     assert apart
-    assert (granted.key, apart.key) == told
+    assert (granted.key, apart.key) == keys
 
 
 @pytest.mark.parametrize(("scope", "other"), [("queue", {"name": "print"}), ("job", {"queue": "fax"})])
-def test_what_the_scope_does_not_name_is_counted_together(limiter: Limiter, scope: Any, other: dict[str, Any]) -> None:
-    """Jobs of one queue share it whatever their name, and jobs of one name whatever their queue."""
+def test_jobs_of_one_scope_are_counted_together(limiter: Limiter, scope: Any, other: dict[str, Any]) -> None:
+    """Jobs of one queue share a budget whatever their names, and jobs of one name whatever their queues."""
     limit = FixedWindow("api", "1/day", scope=scope)
     limiter.acquire(limit, job=job())
     assert not limiter.acquire(limit, job=job(**other))
 
 
 @pytest.mark.parametrize("scope", ["queue", "job"])
-def test_scope_and_key_are_counted_by_pairs(limiter: Limiter, scope: Any) -> None:
+def test_each_pair_of_scope_and_key_is_counted_separately(limiter: Limiter, scope: Any) -> None:
     """With a key as well, each pair has a budget; queue "a" with key "b:c" is not queue "a:b" with key "c"."""
     limit = FixedWindow("api", "1/day", scope=scope, key="{account}")
     decisions = [
@@ -125,15 +125,15 @@ def test_scope_and_key_are_counted_by_pairs(limiter: Limiter, scope: Any) -> Non
 @pytest.mark.parametrize("scope", ["queue", "job"])
 @pytest.mark.parametrize("verb", ["acquire", "peek", "reset"])
 def test_scope_without_a_job_is_refused(limiter: Limiter, store: Shared, scope: Any, verb: str) -> None:
-    """Which queue, or job, only a job can say: without one the message says what to pass."""
+    """Only a job determines the queue or the name: without one, the message says what to pass."""
     with pytest.raises(ConfigurationError) as caught:
         getattr(limiter, verb)(TokenBucket("api", "1/s", scope=scope))
     assert str(caught.value) == f"limit 'api' counts each {scope} apart: pass job="
-    assert (store.asked, store.forgotten) == ([], [])
+    assert (store.requested, store.reset_names) == ([], [])
 
 
-def test_reset_is_of_the_jobs_queue(limiter: Limiter) -> None:
-    """A reset forgets what was counted for the queue of the job that is given, and of no other."""
+def test_reset_applies_to_the_jobs_queue(limiter: Limiter) -> None:
+    """A reset forgets what was counted for the queue of the given job, and for no other."""
     limit = FixedWindow("api", "1/day", scope="queue")
     for queue in ("mail", "fax"):
         limiter.acquire(limit, job=job(queue=queue))
@@ -142,55 +142,55 @@ def test_reset_is_of_the_jobs_queue(limiter: Limiter) -> None:
     assert not limiter.acquire(limit, job=job(queue="mail"))
 
 
-# Each process
+# Scope "process"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_process_limit_asks_nobody(limiter: Limiter, store: Shared, algorithm: Any) -> None:
-    """A limit of scope "process" is decided in memory, for a job and without one: no round trip."""
+def test_process_limit_makes_no_request(limiter: Limiter, store: Shared, algorithm: Any) -> None:
+    """A limit of scope "process" is decided in memory, with and without a job: no round trip."""
     limit = algorithm("share", "1/day", scope="process")
     decisions = [limiter.acquire(limit, job=job()), limiter.acquire(limit, job=job()), limiter.acquire(limit)]
     assert [decision.allowed for decision in decisions] == [True, False, False]
     assert not limiter.peek(limit)
     limiter.reset(limit)
     assert limiter.peek(limit)
-    assert (store.asked, store.forgotten) == ([], [])
+    assert (store.requested, store.reset_names) == ([], [])
 
 
 def test_each_process_has_its_own_share(store: Shared, clock: FakeClock) -> None:
-    """What one process has used leaves another's share as it is; what is shared holds for both."""
+    """What one process has used does not change another's share; a shared limit applies to both."""
     one, other = Clocked(store, clock), Clocked(store, clock)
-    passed = [bool(limiter.acquire(SHARE, FLEET)) for limiter in (one, one, one, other, other)]
-    assert passed == [True, True, False, True, False]
+    granted = [bool(limiter.acquire(SHARE, FLEET)) for limiter in (one, one, one, other, other)]
+    assert granted == [True, True, False, True, False]
     assert one.peek(SHARE).reason == "exhausted"
     assert other.peek(SHARE).remaining == 1
     assert other.peek(FLEET).reason == "exhausted"
 
 
 @pytest.mark.parametrize("order", [(SHARE, FLEET), (FLEET, SHARE)])
-def test_process_over_its_share_asks_nobody(limiter: Limiter, store: Shared, order: tuple[Limit, ...]) -> None:
-    """The own share is asked first, wherever it stands: when it denies, there is no round trip and no charge."""
+def test_process_over_its_share_makes_no_request(limiter: Limiter, store: Shared, order: tuple[Limit, ...]) -> None:
+    """The process's own share is decided first, in any order: its denial costs no round trip and no charge."""
     limiter.acquire(SHARE, cost=2)
     denied = limiter.acquire(*order, job=job())
     assert (denied.allowed, denied.limit, denied.reason, denied.delay) == (False, SHARE, "exhausted", 1.0)
-    assert store.asked == []
+    assert store.requested == []
     assert limiter.peek(FLEET).remaining == 3
 
 
 def test_grant_of_both_is_one_round_trip(limiter: Limiter, store: Shared) -> None:
-    """However many limits there are, the shared store is asked once, for its own only."""
+    """However many limits there are, the shared store gets one request, for its own limits only."""
     other = SlidingLog("other", "9/s")
     decision = limiter.acquire(FLEET, SHARE, other, TokenBucket("mine", "9/s", scope="process"))
     assert decision
-    assert [len(asked) for asked in store.asked] == [2]
+    assert [len(requested) for requested in store.requested] == [2]
     assert (decision.limit, decision.remaining) == (SHARE, 1)
     assert [each.limit.name for each in decision.charged] == ["fleet", "share", "other", "mine"]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("caller", [None, job()])
-def test_share_is_given_back_when_the_fleet_denies(limiter: Limiter, algorithm: Any, caller: Job | None) -> None:
-    """A denial by the shared store charges nothing at all: what the process had taken is given back."""
+def test_share_is_returned_when_the_fleet_denies(limiter: Limiter, algorithm: Any, caller: Job | None) -> None:
+    """A denial by the shared store charges nothing: the units of the process's share are returned."""
     share = algorithm("own", "3/day", scope="process", **({"burst": 3} if algorithm is TokenBucket else {}))
     limiter.acquire(FLEET, cost=3)
     before = limiter.peek(share, cost=0).remaining
@@ -200,8 +200,8 @@ def test_share_is_given_back_when_the_fleet_denies(limiter: Limiter, algorithm: 
     assert limiter.peek(share, cost=0).remaining == before
 
 
-def test_share_is_given_back_when_the_fleet_does_not_answer(limiter: Limiter, store: Shared) -> None:
-    """While the shared store is down jobs are deferred uncharged: their share is given back."""
+def test_share_is_returned_when_the_store_is_unavailable(limiter: Limiter, store: Shared) -> None:
+    """While the shared store is unavailable, jobs are deferred uncharged: the units of their share are returned."""
     store.down = True
     for _ in range(5):
         decision = limiter.acquire(SHARE, FLEET, job=job())
@@ -212,7 +212,7 @@ def test_share_is_given_back_when_the_fleet_does_not_answer(limiter: Limiter, st
 
 @pytest.mark.parametrize("caller", [None, job()])
 def test_outage_names_the_first_limit_that_needs_the_store(limiter: Limiter, store: Shared, caller: Job | None) -> None:
-    """What the process counts by itself did not fail: the decision names the first limit of the shared store."""
+    """Limits of the process did not fail: the decision names the first limit of the shared store."""
     store.down = True
     other = SlidingLog("other", "9/s", key="{account}")
     for limits, first in (
@@ -225,8 +225,8 @@ def test_outage_names_the_first_limit_that_needs_the_store(limiter: Limiter, sto
         assert decision.key == ("7" if first is other else "")
 
 
-def test_waiting_for_the_share_is_no_right_of_way_in_the_fleets_line(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that waited for its process's share stands behind those that wait for the fleet's limit."""
+def test_waiting_for_the_share_gives_no_position_in_the_fleets_waitlist(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that waited for its process's share is behind the jobs that wait for the fleet's limit."""
     limiter.acquire(SHARE, cost=2)
     waits = limiter.acquire(SHARE, FLEET, job=job())
     assert (waits.limit, waits.delay) == (SHARE, 1.0)
@@ -239,8 +239,8 @@ def test_waiting_for_the_share_is_no_right_of_way_in_the_fleets_line(limiter: Li
     assert limiter.acquire(FLEET, job=job("a"))
 
 
-def test_slot_in_the_fleets_line_is_kept_by_a_job_that_is_early(limiter: Limiter, clock: FakeClock) -> None:
-    """A job back before its slot in the shared line keeps it, and its process's share is not charged."""
+def test_early_job_keeps_its_position_in_the_fleets_waitlist(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that requests again too early keeps its position in the shared waitlist, and its share is not charged."""
     limiter.acquire(FLEET, cost=3)
     waits = limiter.acquire(SHARE, FLEET, job=job())
     assert (waits.limit, waits.delay) == (FLEET, 1.0)
@@ -255,19 +255,19 @@ def test_slot_in_the_fleets_line_is_kept_by_a_job_that_is_early(limiter: Limiter
     assert limiter.peek(SHARE).remaining == 1
 
 
-def test_slot_in_the_own_line_is_kept_by_a_job_that_is_early(limiter: Limiter, store: Shared, clock: FakeClock) -> None:
-    """A job back before its slot in its process's line is told the rest, and nobody is asked."""
+def test_early_job_keeps_its_position_in_its_process(limiter: Limiter, store: Shared, clock: FakeClock) -> None:
+    """A job that requests again too early gets the remaining delay, without a request to the store."""
     limiter.acquire(SHARE, cost=2)
     limiter.acquire(SHARE, FLEET, job=job())
     limiter.acquire(SHARE, job=job("other"))
     clock.advance(0.4)
     early = limiter.acquire(FLEET, SHARE, job=job())
     assert (early.reason, early.limit, early.delay) == ("exhausted", SHARE, 0.6)
-    assert store.asked == []
+    assert store.requested == []
 
 
 def test_job_that_the_fleet_denies_is_not_charged_by_its_share(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that comes for its process's share, and is denied by the fleet, stands in the fleet's line."""
+    """A job that gets a unit of its share, and is denied by the fleet, waits on the fleet's waitlist."""
     limiter.acquire(SHARE, cost=2)
     limiter.acquire(SHARE, FLEET, job=job())
     clock.advance(1)
@@ -279,25 +279,25 @@ def test_job_that_the_fleet_denies_is_not_charged_by_its_share(limiter: Limiter,
 
 
 @pytest.mark.parametrize("order", [(SHARE, FLEET), (FLEET, SHARE)])
-def test_peek_at_both_tells_what_comes_last_and_changes_nothing(
+def test_peek_at_both_reports_the_later_limit_and_changes_nothing(
     limiter: Limiter, store: Shared, order: tuple[Limit, ...]
 ) -> None:
-    """A peek asks both, and answers for the one that opens last."""
+    """A peek reads both limits, and reports the one that admits last."""
     assert limiter.peek(*order).allowed
     limiter.acquire(SHARE, cost=2)
     limiter.acquire(FLEET, cost=3)
     limiter.acquire(FLEET, job=job())
     for _ in range(3):
-        looked = limiter.peek(*order)
-        assert (looked.limit, looked.retry_after) == (FLEET, 2.0)
+        peeked = limiter.peek(*order)
+        assert (peeked.limit, peeked.retry_after) == (FLEET, 2.0)
     limiter.reset(FLEET)
     assert limiter.peek(*order).limit is SHARE
 
 
-def test_process_queue_that_is_full_refuses_without_asking(limiter: Limiter, store: Shared) -> None:
-    """A leaky bucket of the process refuses by itself, and the fleet is not charged."""
+def test_full_queue_of_a_process_refuses_without_a_request(limiter: Limiter, store: Shared) -> None:
+    """A leaky bucket of the process refuses by itself, and the fleet's limit is not charged."""
     even = LeakyBucket("even", "1/s", queue=0, scope="process")
     limiter.acquire(even)
     refused = limiter.acquire(even, FLEET, job=job())
     assert (refused.reason, refused.final, refused.delay) == ("queue full", True, 0.0)
-    assert store.asked == []
+    assert store.requested == []

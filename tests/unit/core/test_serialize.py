@@ -1,4 +1,4 @@
-"""Limits sent in a message: the same limit on arrival, and nothing that was tampered with."""
+"""Limits sent in a message: they arrive unchanged, and a modified message is refused."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ LIMITS: list[Limit] = [
 
 
 def sent(limit: Limit, job: Job = JOB) -> dict[str, Any]:
-    """What arrives of *limit*."""
+    """The data of *limit* after it was sent."""
     arrived: dict[str, Any] = json.loads(json.dumps(dump(limit, job)))
     return arrived
 
 
-def same(loaded: Limit, limit: Limit, job: Job) -> bool:
-    """Whether *loaded* holds *job* to exactly what *limit* does."""
+def is_same_limit(loaded: Limit, limit: Limit, job: Job) -> bool:
+    """Whether *loaded* limits *job* exactly as *limit* does."""
     own = limit.for_job(job)
     assert type(loaded) is type(own)
     assert (loaded.fingerprint, loaded.name, loaded.scope, loaded.of_tier, loaded.capacity) == (
@@ -71,9 +71,9 @@ def same(loaded: Limit, limit: Limit, job: Job) -> bool:
 
 @pytest.mark.parametrize("limit", LIMITS, ids=told)
 def test_limit_is_the_same_on_arrival(limit: Limit) -> None:
-    """Of every algorithm, with every option, scope and tier: definition, key and cost of its job arrive."""
+    """Definition, key and cost arrive, for every algorithm, option, scope and tier."""
     loaded = load(sent(limit))
-    assert same(loaded, limit, JOB)
+    assert is_same_limit(loaded, limit, JOB)
     assert loaded.by_value
     assert not limit.by_value
     assert sent(loaded) == sent(limit)
@@ -98,11 +98,11 @@ def test_any_limit_survives_a_trip_through_a_message(
     """Whatever its name, rate, key and scope, a limit arrives as it was sent."""
     limit = kind(name, rate, key="{key}", cost=cost, scope=scope)
     job = Job(name="send", queue="mail", kwargs={"key": key})
-    assert same(load(sent(limit, job)), limit, job)
+    assert is_same_limit(load(sent(limit, job)), limit, job)
 
 
-def test_what_is_sent_is_this_and_nothing_else() -> None:
-    """Releases that run side by side read each other's messages: what is in them does not change."""
+def test_message_format_does_not_change() -> None:
+    """Releases that run side by side read each other's messages, so the format must not change."""
     assert [sent(limit) for limit in (LIMITS[0], LIMITS[4], LIMITS[6], LIMITS[8], LIMITS[11])] == [
         {"algorithm": "token-bucket", "name": "partner", "rate": [10, 1_000_000], "key": "", "cost": 2, "burst": 3},
         {"algorithm": "leaky-bucket", "name": "partner", "rate": [10, 1_000_000], "key": "42", "cost": 1, "queue": 7},
@@ -122,8 +122,8 @@ def test_what_is_sent_is_this_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=told)
-def test_limit_that_came_by_value_shares_the_declared_ones_budget(limit: Limit) -> None:
-    """Where the definition is the same, one budget holds for both, whichever way the limit came."""
+def test_limit_from_a_message_shares_the_declared_limits_budget(limit: Limit) -> None:
+    """If the definition is the same, both use one budget."""
     limiter = Limiter(MemoryStore(clock_us=FakeClock(NOW)))
     cost = limit.for_job(JOB).capacity
     assert limiter.acquire(limit, job=JOB, cost=cost)
@@ -132,8 +132,8 @@ def test_limit_that_came_by_value_shares_the_declared_ones_budget(limit: Limit) 
 
 @pytest.mark.parametrize("share", [None, "{tenant}"])
 @pytest.mark.parametrize("tenant", ["", "a"])
-def test_a_shared_limit_arrives_shared_whatever_its_tenant_is(share: str | None, tenant: str) -> None:
-    """A job stands elsewhere in a line that is shared, also the job of a tenant without a name."""
+def test_a_shared_limit_stays_shared_whatever_its_tenant(share: str | None, tenant: str) -> None:
+    """A job has another position in a shared waitlist, also the job of a tenant without a name."""
     limit = TokenBucket("partner", "10/s", share=share)
     loaded = load(sent(limit, Job(kwargs={"tenant": tenant})))
     assert (loaded.share is None) == (share is None)
@@ -141,12 +141,12 @@ def test_a_shared_limit_arrives_shared_whatever_its_tenant_is(share: str | None,
 
 
 def test_limit_without_a_key_needs_no_job_on_arrival() -> None:
-    """A limit that counts everything together is asked without a job."""
+    """A limit that counts everything together is used without a job."""
     assert load(dump(TokenBucket("partner", "10/s"), Job())).key_of(None) == ""
 
 
-def test_sender_works_out_what_comes_from_the_job() -> None:
-    """Key, cost and tier are those of the sender's job, whatever job it is asked with on arrival."""
+def test_sender_resolves_what_depends_on_the_job() -> None:
+    """Key, cost and tier are those of the sender's job, whatever job is used on arrival."""
     limit = TokenBucket("partner", RATES, burst=9, tier="{plan}", key="{account}", cost=lambda job: job.kwargs["size"])
     loaded, other = load(sent(limit)), Job(kwargs={"plan": "free", "account": 7, "size": 9})
     assert (loaded.of_tier, loaded.key_of(other), loaded.cost_of(other)) == ("pro", "42", 1)
@@ -156,7 +156,7 @@ def test_sender_works_out_what_comes_from_the_job() -> None:
     "job", [Job(kwargs={"account": 1}), Job(kwargs={"plan": "gold", "account": 1}), Job(kwargs={"plan": "pro"})]
 )
 def test_job_that_does_not_fit_fails_where_it_is_sent(job: Job) -> None:
-    """A tier or key that cannot be worked out fails in the sender, not in the worker."""
+    """A tier or key that cannot be resolved fails in the sender, not in the worker."""
     with pytest.raises(ConfigurationError, match="limit 'partner': "):
         dump(TokenBucket("partner", RATES, tier="{plan}", key="{account}"), job)
 
@@ -205,8 +205,8 @@ def test_limit_that_was_tampered_with_is_refused(limit: Limit, wrong: dict[str, 
 
 
 @pytest.mark.parametrize("data", [None, 7, [], "token-bucket", {}])
-def test_what_is_no_limit_at_all_is_refused(data: Any) -> None:
-    """Anything else than what `dump` writes is a configuration error, never another."""
+def test_data_that_is_no_limit_is_refused(data: Any) -> None:
+    """Anything that `dump` does not write is a configuration error, never another error."""
     with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
         load(data)
 
@@ -229,14 +229,14 @@ def test_limit_that_lost_a_part_is_refused(limit: Limit, part: str) -> None:
 
 
 def test_limit_of_a_message_that_names_no_algorithm_is_a_token_bucket() -> None:
-    """What was sent before there was another algorithm is read as what it was."""
+    """A message from before other algorithms existed is still read."""
     data = dump(BUCKET, Job())
     del data["algorithm"]
     assert load(data).fingerprint == BUCKET.fingerprint
 
 
 def test_fault_in_a_message_does_not_show_the_key() -> None:
-    """The key is an argument of the job: what is wrong with the rest is told without it."""
+    """The key is an argument of the job: the error about another part does not contain it."""
     with pytest.raises(ConfigurationError) as caught:
         load({**dump(BUCKET, Job()), "key": "s3cret-argument", "rate": [0, 1]})
     assert "s3cret-argument" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A rate that live control sets counts where the declared one counts: no change gives a unit, and none blocks."""
+"""A rate that live control sets shares the count of the declared one: no change adds a unit, and none blocks."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def limiter(clock: FakeClock) -> Limiter:
 
 
 def drain(limiter: Limiter, limit: Limit) -> int:
-    """Ask until it is denied; how many passed."""
-    passed = 0
+    """Request until a denial; return the number of grants."""
+    granted = 0
     while limiter.acquire(limit):
-        passed += 1
-    return passed
+        granted += 1
+    return granted
 
 
-def ask(limit: Limit, state: Any, now_us: int, cost: int) -> tuple[bool, Any]:
-    """As `acquire` asks."""
+def request(limit: Limit, state: Any, now_us: int, cost: int) -> tuple[bool, Any]:
+    """Decide in the same way as `acquire`."""
     charge = limit.bind(cost)
     state = charge.adopt_rate(charge.sanitize(state, now_us), now_us)
     if charge.ready_us(state, now_us) > now_us:
@@ -88,9 +88,9 @@ steps = st.lists(
 @given(steps=steps, declared=st.sampled_from(["bucket", "leaky"]))
 def test_units_stay_when_the_rate_changes(steps: list[tuple[int, int, int]], declared: str) -> None:
     """
-    Whatever changes, and whichever process asks by whichever rate: what passes is what a bucket passes whose units
-    stay, at most its new burst, and which fills at the rate of the one that asked last. No more by any unit, and no
-    less than a microsecond's worth for each change.
+    Whatever the changes, and whichever rate each process requests with: the grants are those of a bucket that keeps its
+    units, holds at most its new burst, and fills at the rate of the last request. There is never a unit more, and at
+    most a microsecond's worth less for each change.
     """
     limits = BUCKETS
     if declared == "leaky":
@@ -105,34 +105,34 @@ def test_units_stay_when_the_rate_changes(steps: list[tuple[int, int, int]], dec
         left = min(left + wait_us * rate, Fraction(burst), Fraction(limit.capacity))
         rate, burst = Fraction(charge.denominator, charge.numerator), limit.capacity
         lost += 2 * rate + Fraction(1, 1000)
-        allowed, state = ask(limit, state, now_us, units)
+        allowed, state = request(limit, state, now_us, units)
         if allowed:
             left -= units
             assert left >= 0
         else:
             assert left < units + lost
-        if state is None:  # it is full, whatever it is called
+        if state is None:  # the bucket is full at every rate
             left = Fraction(10**6)
             burst = 10**6
 
 
 @given(steps=steps)
 @pytest.mark.parametrize("limits", WINDOWS, ids=lambda limits: limits[0].name)
-def test_windows_count_on_when_the_amount_changes(limits: list[Limit], steps: list[tuple[int, int, int]]) -> None:
-    """In any window, no more units pass than under the greatest of the amounts alone."""
+def test_windows_keep_counting_when_the_amount_changes(limits: list[Limit], steps: list[tuple[int, int, int]]) -> None:
+    """No window admits more units than under the greatest of the amounts alone."""
     state: Any = None
-    now_us, passed = START_US, list[tuple[int, int]]()
+    now_us, granted = START_US, list[tuple[int, int]]()
     for at, units, wait_us in steps:
         limit = limits[at % len(limits)]
         now_us += wait_us
         units = min(units, limit.capacity)
-        allowed, state = ask(limit, state, now_us, units)
-        passed += [(now_us, units)] * allowed
+        allowed, state = request(limit, state, now_us, units)
+        granted += [(now_us, units)] * allowed
     greatest = max(limit.amount for limit in limits)
-    for begin, (begin_us, _) in enumerate(passed):
-        for end in range(begin, len(passed)):
-            units, length_us = sum(each for _, each in passed[begin : end + 1]), passed[end][0] - begin_us
-            windows = passed[end][0] // (60 * S) - begin_us // (60 * S) + 1
+    for begin, (begin_us, _) in enumerate(granted):
+        for end in range(begin, len(granted)):
+            units, length_us = sum(each for _, each in granted[begin : end + 1]), granted[end][0] - begin_us
+            windows = granted[end][0] // (60 * S) - begin_us // (60 * S) + 1
             if isinstance(limits[0], FixedWindow):
                 assert units <= greatest * windows
             else:
@@ -140,8 +140,8 @@ def test_windows_count_on_when_the_amount_changes(limits: list[Limit], steps: li
 
 
 @pytest.mark.parametrize(("kind", "before", "after"), RAISED)
-def test_rate_is_in_use_at_once(limiter: Limiter, clock: FakeClock, kind: Any, before: str, after: str) -> None:
-    """Within a second of a change by ten the new rate is used, from a limit that had just been used up."""
+def test_rate_applies_at_once(limiter: Limiter, clock: FakeClock, kind: Any, before: str, after: str) -> None:
+    """Within a second of a tenfold change the new rate applies, on a limit that had just been used up."""
     declared = kind("api", before)
     changed = altered(declared, after)
     drain(limiter, declared)
@@ -157,7 +157,7 @@ def test_rate_is_in_use_at_once(limiter: Limiter, clock: FakeClock, kind: Any, b
 
 @pytest.mark.parametrize("rates", [("1/d", "100/s"), ("1/m", "100/s"), ("1/30s", "100/s")])
 def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: FakeClock, rates: tuple[str, str]) -> None:
-    """A unit of a day, or of the minute in which a clock is believed, is a unit of ten milliseconds at once."""
+    """A unit that would take a day, or the minute for which a clock is trusted, takes 10 ms at once."""
     declared = TokenBucket("api", rates[0], burst=1)
     changed = altered(declared, rates[1])
     assert drain(limiter, declared) == 1
@@ -167,12 +167,12 @@ def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: Fake
 
 
 def test_lowered_rate_admits_what_was_left_and_not_more(limiter: Limiter, clock: FakeClock) -> None:
-    """Of 60 units that were left, the new burst; of 3, three; and then one a day."""
-    for taken, passes in ((40, 5), (97, 3)):
+    """Of 60 remaining units it admits the new burst; of 3, three; then one a day."""
+    for taken, admitted in ((40, 5), (97, 3)):
         declared = TokenBucket(f"api {taken}", "100/s", burst=100)
         changed = altered(declared, "1/d", 5)
         assert limiter.acquire(declared, cost=taken)
-        assert drain(limiter, changed) == passes
+        assert drain(limiter, changed) == admitted
         clock.advance(86_399)
         assert drain(limiter, changed) == 0
         clock.advance(2)
@@ -180,15 +180,15 @@ def test_lowered_rate_admits_what_was_left_and_not_more(limiter: Limiter, clock:
 
 
 def test_changes_give_no_bursts(limiter: Limiter) -> None:
-    """Ten changes within a moment let nothing pass; a bucket that is full stays full."""
+    """Ten changes at one moment grant nothing; a full bucket stays full."""
     changed = [altered(DECLARED, "500/s", 100), altered(DECLARED, "5/s", 1)]
     assert limiter.peek(changed[0]).remaining == 100
     assert drain(limiter, DECLARED) == 10
     assert sum(drain(limiter, limit) for limit in (*changed, DECLARED) * 10) == 0
 
 
-def test_debt_stays(limiter: Limiter, clock: FakeClock) -> None:
-    """What is owed beyond an empty bucket is owed in units, at every rate."""
+def test_debt_is_kept_when_the_rate_changes(limiter: Limiter, clock: FakeClock) -> None:
+    """A debt below empty is owed in units, at every rate."""
     changed = altered(DECLARED, "5/s")
     taken = limiter.acquire(DECLARED, cost=10)
     limiter.settle(taken, actual=30)
@@ -196,8 +196,8 @@ def test_debt_stays(limiter: Limiter, clock: FakeClock) -> None:
     assert limiter.acquire(DECLARED, cost=5).retry_after == pytest.approx(25 / 50, abs=1e-5)
 
 
-def test_debt_that_is_absurd_at_another_rate_is_cut() -> None:
-    """An hour's worth, or 60 bursts, or ten years: as where it is settled; and every number is exact."""
+def test_debt_is_capped_at_another_rate() -> None:
+    """The cap is an hour, 60 bursts or ten years, as for a settlement; and every number is exact."""
     slow, fast = altered(DECLARED, "1/d", 1).bind(1), altered(DECLARED, "9000/s", 40).bind(1)
     owed = fast.settle(fast.admit(None, START_US), START_US, START_US, 10**30)
     assert owed.debt_us == 3600 * S
@@ -205,8 +205,8 @@ def test_debt_that_is_absurd_at_another_rate_is_cut() -> None:
     assert slow.adopt_rate(owed, START_US).at_us == START_US + 61 * DAY
 
 
-def test_settling_what_another_rate_charged_keeps_the_rate_in_force(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that began at 100/s and ends at 1/day gives back, or owes, units; they come back at a unit a day."""
+def test_settling_a_charge_of_another_rate_keeps_the_current_rate(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that began at 100/s and ends at 1/day returns, or owes, units; they refill at one a day."""
     declared = TokenBucket("api", "100/s", burst=100)
     changed = altered(declared, "1/d", 3)
     first, second = limiter.acquire(declared, cost=50), limiter.acquire(declared, cost=50)
@@ -221,8 +221,8 @@ def test_settling_what_another_rate_charged_keeps_the_rate_in_force(limiter: Lim
     assert drain(limiter, changed) == 1
 
 
-def test_settled_beyond_empty_is_kept_for_as_long_as_it_counts(limiter: Limiter, clock: FakeClock) -> None:
-    """The store keeps a settled bucket by the rate that is in force, and not by the one that the job was charged at."""
+def test_settled_debt_is_stored_as_long_as_it_counts(limiter: Limiter, clock: FakeClock) -> None:
+    """The store keeps a settled bucket according to the current rate, not the rate at which the job was charged."""
     declared = TokenBucket("api", "100/s", burst=2)
     changed = altered(declared, "1/d")
     taken = limiter.acquire(declared)
@@ -232,8 +232,8 @@ def test_settled_beyond_empty_is_kept_for_as_long_as_it_counts(limiter: Limiter,
     assert drain(limiter, changed) == 0
 
 
-def test_a_caller_that_looks_changes_no_rate(limiter: Limiter, clock: FakeClock) -> None:
-    """A page that still knows the declared rate shows the units, and the bucket fills at the rate that is in force."""
+def test_peek_changes_no_rate(limiter: Limiter, clock: FakeClock) -> None:
+    """A page that still has the declared rate shows the units, and the bucket fills at the current rate."""
     changed = altered(DECLARED, "1/d")
     assert drain(limiter, changed) == 10
     for _ in range(20):
@@ -243,14 +243,14 @@ def test_a_caller_that_looks_changes_no_rate(limiter: Limiter, clock: FakeClock)
 
 
 @pytest.mark.parametrize("known", [DECLARED, BUCKETS[1]])
-def test_state_of_a_clock_that_was_wrong_counts_as_used_up(known: Limit) -> None:
-    """By whichever rate it was written; also for a caller that only looks, and the rate stays."""
+def test_state_of_a_wrong_clock_counts_as_used_up(known: Limit) -> None:
+    """The state counts as used up at every rate that wrote it, also for a peek, and the rate does not change."""
     charge, other = known.bind(1), BUCKETS[2].bind(1)
     assert isinstance(other, GcraAlgorithm)
     written = other.admit(Tat(START_US + 10**9, 0, other.admit(None, START_US).measure), START_US)  # type: ignore[union-attr]
-    believed = charge.sanitize(written, START_US)
-    assert believed == Tat(START_US + other.capacity_us, 0, written.measure)  # type: ignore[union-attr]
-    assert charge.there(charge.adopt_rate(believed, START_US), START_US) == 0
+    trusted = charge.sanitize(written, START_US)
+    assert trusted == Tat(START_US + other.capacity_us, 0, written.measure)  # type: ignore[union-attr]
+    assert charge.there(charge.adopt_rate(trusted, START_US), START_US) == 0
     edge = replace_at(written, START_US + other.capacity_us + STALE_US)
     assert charge.sanitize(edge, START_US) is edge
     assert charge.adopt_rate(edge, START_US).at_us == START_US + charge.params[1]
@@ -270,23 +270,23 @@ def test_a_small_step_of_the_clock_admits_nothing_extra(limiter: Limiter, clock:
     assert drain(limiter, changed) == 10
 
 
-def test_jobs_that_wait_keep_their_order(limiter: Limiter, clock: FakeClock) -> None:
-    """Jobs that waited at one rate pass in their order at the other, before those that come."""
+def test_waiting_jobs_keep_their_order(limiter: Limiter, clock: FakeClock) -> None:
+    """Jobs that waited at one rate are granted in order at the other, ahead of new ones."""
     changed = altered(DECLARED, "500/s")
     drain(limiter, DECLARED)
     jobs = [Job(id=f"{n:02}") for n in range(40)]
     assert not any(limiter.acquire(DECLARED, job=job) for job in jobs)
-    passed, came = list[str](), [(0.0, job.id) for job in jobs]
-    while came:
-        at, id = heappop(came)
+    granted, waiting = list[str](), [(0.0, job.id) for job in jobs]
+    while waiting:
+        at, id = heappop(waiting)
         clock.advance(max(0, at - clock() / 1e6 + START_US / 1e6))
         decision = limiter.acquire(changed, job=Job(id=id))
         if decision:
-            passed.append(id)
+            granted.append(id)
         else:
-            heappush(came, (clock() / 1e6 - START_US / 1e6 + decision.delay, id))
-        assert not came or not limiter.acquire(changed, job=Job(id="new"))
-    assert passed == [job.id for job in jobs]
+            heappush(waiting, (clock() / 1e6 - START_US / 1e6 + decision.delay, id))
+        assert not waiting or not limiter.acquire(changed, job=Job(id="new"))
+    assert granted == [job.id for job in jobs]
     assert clock() <= START_US + 80_000
 
 
@@ -298,16 +298,16 @@ def test_jobs_that_wait_keep_their_order(limiter: Limiter, clock: FakeClock) -> 
         (SlidingWindow("api", "5/m"), "5/h"),
     ],
 )
-def test_what_cannot_be_counted_together_is_counted_apart(limiter: Limiter, limit: Limit, rate: str) -> None:
-    """A log has as many places as its amount; windows of another length have other edges."""
+def test_incompatible_rates_are_counted_separately(limiter: Limiter, limit: Limit, rate: str) -> None:
+    """A log stores as many times as its amount; windows of another length begin at other times."""
     changed = altered(limit, rate)
     assert changed.declared is None
     assert drain(limiter, limit) == 5
     assert drain(limiter, changed) == changed.capacity
 
 
-def test_share_of_a_process_counts_on(limiter: Limiter) -> None:
-    """While the store is away, the share of a limit is one bucket at both rates."""
+def test_share_of_a_process_keeps_its_count(limiter: Limiter) -> None:
+    """While the store is unavailable, the share of a limit is one bucket at both rates."""
     declared = TokenBucket("api", "100/s", burst=40, on_store_failure="local", processes=4)
     changed = altered(declared, "200/s")
     assert declared.local_part is not None
@@ -320,8 +320,8 @@ def test_share_of_a_process_counts_on(limiter: Limiter) -> None:
 @pytest.mark.parametrize(
     "changed", [BUCKETS[1], altered(LEAKY, "9/s"), *(limits[1] for limits in WINDOWS)], ids=lambda limit: limit.name
 )
-def test_travels_where_the_fleet_wrote_it_and_not_where_a_sender_did(limiter: Limiter, changed: Limit) -> None:
-    """A report and a receipt say where it counts. A limit in a message cannot: it counts by itself."""
+def test_declared_limit_is_in_reports_and_receipts_but_not_in_messages(limiter: Limiter, changed: Limit) -> None:
+    """A report and a receipt contain the declared limit. A limit in a message does not: it counts by itself."""
     data = plain(changed, "", 0)
     assert load_in_force(data) == replace_cost(changed)
     assert changed.declared is not None
@@ -338,6 +338,6 @@ def replace_cost(limit: Limit) -> Limit:
 
 @pytest.mark.parametrize("declared", [1, "x", {}, {"rate": [0, 1]}, {"rate": "1/s", "burst": 1}])
 def test_forged_declaration_is_refused(declared: Any) -> None:
-    """A receipt whose declared rate is none is no receipt."""
+    """A receipt with an invalid declared rate is refused."""
     with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
         load_in_force({**plain(BUCKETS[1], "", 0), "declared": declared})

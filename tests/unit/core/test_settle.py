@@ -1,4 +1,4 @@
-"""Costs known only afterwards: given back or charged, below zero if need be, never above what is full."""
+"""Costs that are known only afterwards: returned or charged, below zero if necessary, never above full."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ every_algorithm = pytest.mark.parametrize("limit", ALGORITHMS, ids=lambda limit:
 
 
 class Recorder(Passing):
-    """A memory store that keeps what it was told to correct."""
+    """A memory store that records its corrections."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.inner = MemoryStore(clock_us=clock)
@@ -81,17 +81,17 @@ def left(limiter: Limiter, limit: Limit) -> int:
     return limiter.peek(limit, cost=0).remaining
 
 
-# What is meant
+# Which limit is settled
 
 
-def test_only_limit_needs_no_name(limiter: Limiter) -> None:
-    """A decision of one limit is settled without saying which."""
+def test_single_limit_needs_no_name(limiter: Limiter) -> None:
+    """A decision of one limit is settled without naming the limit."""
     limiter.settle(limiter.acquire(PARTNER, cost=3), actual=1)
     assert left(limiter, PARTNER) == 4
 
 
-def test_limits_with_a_callable_cost_are_meant(limiter: Limiter) -> None:
-    """Of several limits, those whose cost is worked out from the job are settled; a fixed cost was right."""
+def test_limits_with_a_callable_cost_are_settled(limiter: Limiter) -> None:
+    """Of several limits, those with a callable cost are settled; a fixed cost was right."""
     other = TokenBucket("other", "1/s", burst=50, cost=_size)
     decision = limiter.acquire(PARTNER, TOKENS, other, job=job(size=20))
     settled = limiter.settle(decision, actual=5)
@@ -100,14 +100,14 @@ def test_limits_with_a_callable_cost_are_meant(limiter: Limiter) -> None:
 
 
 def test_limit_may_be_named(limiter: Limiter) -> None:
-    """Of several limits, the one that is named is settled, and no other."""
+    """Of several limits, only the one that is named is settled."""
     decision = limiter.acquire(PARTNER, TOKENS, job=job(size=20))
     limiter.settle(decision, actual=3, limit=PARTNER)
     assert (left(limiter, PARTNER), left(limiter, TOKENS)) == (2, 80)
 
 
 def test_limit_with_tiers_is_named_as_it_was_declared(limiter: Limiter) -> None:
-    """A limit with tiers is found by itself, and by the tier that the decision tells."""
+    """A limit with tiers is named by itself, or by the tier of the decision."""
     api = TokenBucket("api", {"free": "1/s", "pro": "1/s"}, burst=9, tier="{plan}")
     decision = limiter.acquire(api, PARTNER, job=job(plan="pro"))
     decision = limiter.settle(decision, actual=4, limit=api)
@@ -118,17 +118,17 @@ def test_limit_with_tiers_is_named_as_it_was_declared(limiter: Limiter) -> None:
 
 
 def test_settling_reaches_the_key_that_was_charged(limiter: Limiter) -> None:
-    """What is corrected is the key, and the queue, that the job was counted under."""
+    """The correction applies to the key, and the queue, that the job was counted under."""
     limit = TokenBucket("account", "1/s", burst=9, key="{account}", scope="queue")
     mine, other = (Job(queue="mail", kwargs={"account": account}) for account in (1, 2))
     decision = limiter.acquire(limit, job=mine, cost=6)
     limiter.acquire(limit, job=other, cost=6)
     limiter.settle(decision, actual=1)
-    assert [limiter.peek(limit, job=asked, cost=0).remaining for asked in (mine, other)] == [8, 3]
+    assert [limiter.peek(limit, job=each, cost=0).remaining for each in (mine, other)] == [8, 3]
 
 
 @pytest.mark.parametrize(
-    ("actual", "told"),
+    ("actual", "message"),
     [
         (-1, "limit 'partner': a cost must be a whole number of at least 0, not -1"),
         (1.5, "limit 'partner': a cost must be a whole number of at least 0, not 1.5"),
@@ -137,11 +137,11 @@ def test_settling_reaches_the_key_that_was_charged(limiter: Limiter) -> None:
         ("s3cret", "limit 'partner': a cost must be a whole number of at least 0, not str"),
     ],
 )
-def test_what_is_no_number_of_units_is_an_error(limiter: Limiter, store: Recorder, actual: Any, told: str) -> None:
-    """The actual cost is a whole number of units; else nothing is corrected."""
+def test_actual_cost_must_be_a_whole_number(limiter: Limiter, store: Recorder, actual: Any, message: str) -> None:
+    """The actual cost must be a whole number of units; otherwise nothing is corrected."""
     with pytest.raises(ConfigurationError) as caught:
         limiter.settle(limiter.acquire(PARTNER), actual=actual)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
     assert store.settled == []
 
 
@@ -154,7 +154,7 @@ def test_denied_decision_cannot_be_settled(limiter: Limiter, store: Recorder) ->
 
 
 def test_peek_cannot_be_settled(limiter: Limiter, store: Recorder) -> None:
-    """A peek has charged nothing: to settle it would give back what somebody else took."""
+    """A peek has charged nothing: settling it would return units that somebody else took."""
     limiter.acquire(PARTNER, cost=4)
     with pytest.raises(ConfigurationError, match="has charged nothing"):
         limiter.settle(limiter.peek(PARTNER), actual=0)
@@ -163,15 +163,15 @@ def test_peek_cannot_be_settled(limiter: Limiter, store: Recorder) -> None:
 
 
 def test_limit_that_was_not_charged_is_an_error(limiter: Limiter) -> None:
-    """A limit that is none of the decision's is told, with those that are."""
+    """The error names the limit, and those that the decision charged."""
     decision = limiter.acquire(PARTNER, TOKENS, job=job(size=1))
     with pytest.raises(ConfigurationError) as caught:
         limiter.settle(decision, actual=1, limit=TokenBucket("other", "1/s"))
     assert str(caught.value) == ("limit 'other' is not one that the decision charged; it charged 'partner', 'tokens'")
 
 
-def test_which_limit_is_meant_must_be_clear(limiter: Limiter) -> None:
-    """Of several limits with fixed costs, the one that is meant must be named."""
+def test_ambiguous_limit_is_an_error(limiter: Limiter) -> None:
+    """Of several limits with fixed costs, the one to settle must be named."""
     decision = limiter.acquire(PARTNER, TokenBucket("other", "1/s"))
     with pytest.raises(ConfigurationError) as caught:
         limiter.settle(decision, actual=1)
@@ -181,20 +181,20 @@ def test_which_limit_is_meant_must_be_clear(limiter: Limiter) -> None:
     )
 
 
-# What it comes to
+# The result
 
 
 @every_algorithm
 @pytest.mark.parametrize(("cost", "actual"), [(4, 1), (4, 4), (4, 0), (4, 9), (0, 3), (1, 10)])
-def test_settled_at_once_is_as_if_it_had_been_its_cost(
+def test_settling_at_once_equals_charging_the_actual_cost(
     limiter: Limiter, clock: FakeClock, limit: Limit, cost: int, actual: int
 ) -> None:
-    """Of every algorithm, a decision settled at once leaves what the actual cost would have left."""
+    """For every algorithm, a decision that is settled at once leaves what the actual cost would have left."""
     limiter.settle(limiter.acquire(limit, cost=cost), actual=actual)
     other = Limiter(MemoryStore(clock_us=clock))
     other.acquire(limit, cost=actual)
-    for asked in range(limit.capacity + 1):
-        mine, wanted = limiter.peek(limit, cost=asked), other.peek(limit, cost=asked)
+    for units in range(limit.capacity + 1):
+        mine, wanted = limiter.peek(limit, cost=units), other.peek(limit, cost=units)
         assert (mine.allowed, mine.remaining, mine.retry_after) == (
             wanted.allowed, wanted.remaining, wanted.retry_after,
         )  # fmt: skip
@@ -202,7 +202,7 @@ def test_settled_at_once_is_as_if_it_had_been_its_cost(
 
 @every_algorithm
 def test_settled_cost_may_go_below_zero(limiter: Limiter, clock: FakeClock, limit: Limit) -> None:
-    """A job that took more than there is drives the limit below zero: nobody passes until that is made up for."""
+    """A cost above what is left drives the limit below zero: no request is granted until the debt is made up for."""
     decision = limiter.settle(limiter.acquire(limit), actual=limit.capacity + 5)
     assert decision.allowed
     denied = limiter.acquire(limit)
@@ -215,22 +215,22 @@ def test_settled_cost_may_go_below_zero(limiter: Limiter, clock: FakeClock, limi
 
 
 @every_algorithm
-def test_giving_back_is_never_more_than_was_taken(limiter: Limiter, clock: FakeClock, limit: Limit) -> None:
-    """After however many hours, giving back a whole cost leaves a limit that is full, and no fuller."""
+def test_never_more_is_returned_than_was_taken(limiter: Limiter, clock: FakeClock, limit: Limit) -> None:
+    """After any number of hours, returning a whole cost leaves a limit that is full, and no fuller."""
     for wait in (0.0, 1.0, 59.0, 60.0, 61.0, 125.0, 3600.0, DAY):
         decision = limiter.acquire(limit, cost=limit.capacity)
         clock.advance(wait)
         limiter.settle(decision, actual=0)
-        passed = 0
+        granted = 0
         while limiter.acquire(limit):
-            passed += 1
-            assert passed <= limit.capacity
+            granted += 1
+            assert granted <= limit.capacity
         clock.advance(DAY)
 
 
 @pytest.mark.parametrize(("limit", "wait"), [(ALGORITHMS[1], 60.0), (ALGORITHMS[2], 120.0), (ALGORITHMS[3], 60.0)])
-def test_what_counts_no_more_stays_taken(limiter: Limiter, clock: FakeClock, limit: Limit, wait: float) -> None:
-    """What a window that is over took is not given back to the one that runs."""
+def test_expired_units_are_not_returned(limiter: Limiter, clock: FakeClock, limit: Limit, wait: float) -> None:
+    """Units that an earlier window took are not returned to the current one."""
     decision = limiter.acquire(limit, cost=10)
     clock.advance(wait)
     limiter.acquire(limit, cost=4)
@@ -239,13 +239,13 @@ def test_what_counts_no_more_stays_taken(limiter: Limiter, clock: FakeClock, lim
 
 
 def test_deep_debt_is_paid_in_full(limiter: Limiter, clock: FakeClock) -> None:
-    """A debt of hours is no sign of a wrong clock: it is not forgiven, however deep, and however often one asks."""
+    """A debt of hours is not mistaken for a wrong clock: it is never forgiven, however many requests there are."""
     limiter.settle(limiter.acquire(PARTNER), actual=30_005)
     for _ in range(29):
         clock.advance(100)
         denied = limiter.acquire(PARTNER)
         assert not denied
-    # Each of those that asked is told a time of its own.
+    # Each caller gets a retry time of its own.
     assert denied.retry_after == pytest.approx(100.1 + 28 * 0.1)
     assert limiter.peek(PARTNER).retry_after == pytest.approx(100.1)
     clock.advance(100)
@@ -257,8 +257,8 @@ def test_deep_debt_is_paid_in_full(limiter: Limiter, clock: FakeClock) -> None:
 
 @given(costs=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 40), st.integers(0, 90)), max_size=12))
 @pytest.mark.parametrize("limit", ALGORITHMS, ids=lambda limit: limit.name)
-def test_settling_never_lets_more_pass_than_is_left(limit: Limit, costs: list[tuple[int, int, int]]) -> None:
-    """Whatever is settled, what remains is between nothing and the capacity, and is what passes."""
+def test_settling_never_grants_more_than_is_left(limit: Limit, costs: list[tuple[int, int, int]]) -> None:
+    """Whatever is settled, the remaining units are between 0 and the capacity, and are exactly what is granted."""
     clock = FakeClock()
     limiter = Limiter(MemoryStore(clock_us=clock))
     decisions: list[Decision] = []
@@ -274,7 +274,7 @@ def test_settling_never_lets_more_pass_than_is_left(limit: Limit, costs: list[tu
         assert remaining == limit.capacity or not limiter.peek(limit, cost=remaining + 1)
 
 
-# The decision that comes back
+# The decision that `settle` returns
 
 
 def test_cost_of_the_binding_limit_stays_if_another_is_settled(limiter: Limiter) -> None:
@@ -287,8 +287,8 @@ def test_cost_of_the_binding_limit_stays_if_another_is_settled(limiter: Limiter)
 
 
 @every_algorithm
-def test_settled_twice_by_what_came_back_is_settled_once(limiter: Limiter, limit: Limit) -> None:
-    """To correct again, settle what came back: then only the difference counts."""
+def test_settling_the_returned_decision_charges_the_difference(limiter: Limiter, limit: Limit) -> None:
+    """To correct again, settle the returned decision: only the difference is charged."""
     decision = limiter.acquire(limit, cost=2)
     for actual in (6, 3, 3, 8, 1):
         decision = limiter.settle(decision, actual=actual)
@@ -296,15 +296,15 @@ def test_settled_twice_by_what_came_back_is_settled_once(limiter: Limiter, limit
         assert left(limiter, limit) == limit.capacity - actual
 
 
-def test_nothing_to_correct_asks_nobody(limiter: Limiter, store: Recorder) -> None:
-    """A cost that was right costs no round trip."""
+def test_correct_cost_makes_no_request(limiter: Limiter, store: Recorder) -> None:
+    """A cost that was right needs no round trip."""
     decision = limiter.acquire(PARTNER, cost=3)
     assert limiter.settle(decision, actual=3) == decision
     assert store.settled == []
 
 
 def test_several_limits_are_corrected_in_one_call(limiter: Limiter, store: Recorder, clock: FakeClock) -> None:
-    """All that is to be corrected goes to the store at once, with the instant of the grant."""
+    """All corrections go to the store in one call, with the time of the grant."""
     other = TokenBucket("other", "1/s", burst=50, cost=_size)
     granted_us = clock()
     decision = limiter.acquire(PARTNER, TOKENS, other, job=job(size=20))
@@ -318,7 +318,7 @@ def test_several_limits_are_corrected_in_one_call(limiter: Limiter, store: Recor
 
 
 def test_process_limits_are_settled_in_the_process(limiter: Limiter, store: Recorder) -> None:
-    """A limit of scope "process" is corrected in memory, and the shared one where it is."""
+    """A limit of scope "process" is corrected in memory, and the shared limit in its store."""
     share = TokenBucket("share", "1/s", burst=50, scope="process", cost=_size)
     decision = limiter.acquire(share, TOKENS, job=job(size=20))
     limiter.settle(decision, actual=5)
@@ -329,21 +329,21 @@ def test_process_limits_are_settled_in_the_process(limiter: Limiter, store: Reco
     assert len(store.settled) == 1
 
 
-def test_store_that_does_not_answer_is_told(clock: FakeClock) -> None:
-    """Whether it was corrected is not known: the caller is told so, and may try again."""
+def test_unavailable_store_raises(clock: FakeClock) -> None:
+    """The caller cannot know whether the cost was corrected: the error is raised, and the caller may try again."""
 
-    class Mute(Recorder):
+    class Unavailable(Recorder):
         def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
             raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
-    limiter = Limiter(Mute(clock))
+    limiter = Limiter(Unavailable(clock))
     with pytest.raises(StoreUnavailable):
         limiter.settle(limiter.acquire(PARTNER), actual=3)
 
 
 @every_algorithm
-def test_key_that_was_reset_meanwhile_has_nothing_to_give_back(limiter: Limiter, limit: Limit) -> None:
-    """After a reset nothing is given back; what turned out dearer is charged all the same."""
+def test_key_that_was_reset_returns_nothing(limiter: Limiter, limit: Limit) -> None:
+    """After a reset no units are returned; a higher cost is still charged."""
     decision = limiter.acquire(limit, cost=5)
     limiter.reset(limit)
     limiter.settle(decision, actual=1)
@@ -353,10 +353,10 @@ def test_key_that_was_reset_meanwhile_has_nothing_to_give_back(limiter: Limiter,
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_units_of_a_process_are_given_back_by_its_own_clock(
+def test_units_of_a_process_are_returned_by_its_own_clock(
     store: Recorder, clock: FakeClock, order: tuple[int, int]
 ) -> None:
-    """However far the server's clock is off, what is given back to the process's log is the job's own unit."""
+    """However wrong the server's clock is, the job's own unit is returned to the process's log."""
     own = FakeClock(clock() - 30_000_000)
     limiter = Limiter(store)
     wiring_of(limiter).stores.in_process = MemoryStore(clock_us=own)
@@ -371,10 +371,10 @@ def test_units_of_a_process_are_given_back_by_its_own_clock(
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_each_limit_is_told_by_the_clock_that_counts_it(
+def test_each_limit_is_reported_by_the_clock_that_counts_it(
     store: Recorder, clock: FakeClock, order: tuple[int, int]
 ) -> None:
-    """However far the clocks are apart, the binding limit's figures are reckoned by its own store's."""
+    """However far apart the clocks are, the figures of the binding limit use the clock of its own store."""
     own = FakeClock(clock() - 30_000_000)
     limiter = Limiter(store)
     wiring_of(limiter).stores.in_process = MemoryStore(clock_us=own)

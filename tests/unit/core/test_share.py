@@ -1,4 +1,4 @@
-"""What a job's part in a shared limit is, and what is refused."""
+"""The share of a tenant in a shared limit, and the options that are refused."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _job(tenant: Any = "acme", queue: str = "mail") -> Job:
 
 
 @pytest.mark.parametrize("weight", [None, 0, -1, 0.0009, 1e6 + 1, math.nan, math.inf, True, "5", 10**400, [1]])
-def test_weight_that_no_tenant_can_have_is_refused(weight: Any) -> None:
-    """Where it is written; of a callable, when it is called; and in a message."""
+def test_invalid_weight_is_refused(weight: Any) -> None:
+    """An invalid weight raises at the declaration; from a callable, when it is called; and in a message."""
     for make in (lambda: Share("{tenant}", weight=weight), lambda: Share("{tenant}", weight={"acme": weight})):
         with pytest.raises(ConfigurationError, match="a weight must be"):
             make()
@@ -36,13 +36,13 @@ def test_weight_that_no_tenant_can_have_is_refused(weight: Any) -> None:
 
 
 @pytest.mark.parametrize("tenant", [None, True, 1.5, b"acme", ["acme"], 10**700])
-def test_tenant_that_is_no_text_is_refused(tenant: Any) -> None:
+def test_tenant_that_is_not_text_is_refused(tenant: Any) -> None:
     for share in (Share("{tenant}"), Share(lambda job: job.kwargs["tenant"])):
         with pytest.raises(ConfigurationError):
             share.tenant_share_of(_job(tenant))
 
 
-def test_callable_that_fails_is_an_error_of_its_own() -> None:
+def test_callable_that_raises_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="failed on job 'send': ZeroDivisionError"):
         Share(lambda job: 1 // 0).tenant_share_of(_job())
 
@@ -54,7 +54,7 @@ def test_share_may_be_the_queue() -> None:
 
 
 def test_sixteen_priorities_at_most() -> None:
-    """What the mapping does not have is of weight 1, and a priority too."""
+    """A tenant that the mapping does not name has weight 1, and the priority of weight 1."""
     most = {str(weight): weight for weight in range(1, 17)}
     leads = [Share("{tenant}", weight=most, strict=True).tenant_share_of(_job(name)).lead for name in ["none", *most]]
     assert leads == sorted(leads)
@@ -63,7 +63,7 @@ def test_sixteen_priorities_at_most() -> None:
         Share("{tenant}", weight={**most, "more": 17}, strict=True)
 
 
-def test_share_comes_in_a_message_as_it_was() -> None:
+def test_share_is_the_same_after_a_message() -> None:
     share = Share("{tenant}", weight={"acme": 3}, strict=True)
     given = load(dump(TokenBucket("api", "1/s", share=share), _job())).share
     assert isinstance(given, GivenShare)
@@ -71,22 +71,28 @@ def test_share_comes_in_a_message_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("cost", [1, 100_000, 5_000_000])
-def test_no_job_passes_before_one_of_a_higher_priority(cost: int) -> None:
-    """However much jobs cost: neither one that stands behind others of its priority, nor one that comes back."""
+def test_no_job_is_granted_before_one_of_a_higher_priority(cost: int) -> None:
+    """Whatever the cost, all jobs of a higher priority are granted first, whether new or returning."""
     limit = TokenBucket("tokens", f"{cost}/s", burst=cost)
     share = Share("{tenant}", weight={"high": 2, "low": 1}, strict=True)
     store, owner, ids = MemoryStore(), "worker", itertools.count()
     store.listen(owner, lambda bucket, wakes: None)
 
-    def ask(tenant: str, at_s: float, id: str = "") -> tuple[str, bool]:
-        mine = share.tenant_share_of(_job(tenant))
+    def request(tenant: str, at_s: float, id: str = "") -> tuple[str, bool]:
+        tenant_share = share.tenant_share_of(_job(tenant))
         now_us, id = NOW_US + round(at_s * 1e6), id or f"{tenant} {next(ids)}"
-        claim = claim_of(limit.bind(cost, now_us), cost, tenant=mine.tenant, step=mine.step(cost), lead=mine.lead)
+        claim = claim_of(
+            limit.bind(cost, now_us),
+            cost,
+            tenant=tenant_share.tenant,
+            step=tenant_share.step(cost),
+            lead=tenant_share.lead,
+        )
         return id, store.decide([claim], Requester(Caller.JOB, id, owner, 9), now_us).allowed
 
-    assert ask("low", 0)[1]
-    waiting = [*(ask("low", 0)[0] for _ in range(3)), *(ask("high", 0.1)[0] for _ in range(3))]
-    passed: list[str] = []
+    assert request("low", 0)[1]
+    waiting = [*(request("low", 0)[0] for _ in range(3)), *(request("high", 0.1)[0] for _ in range(3))]
+    granted: list[str] = []
     for second in range(1, 12):
-        passed += [id for id in waiting if id not in passed and ask(id.split()[0], second, id)[1]]
-    assert passed == [*waiting[3:], *waiting[:3]], "every high one passes before every low one"
+        granted += [id for id in waiting if id not in granted and request(id.split()[0], second, id)[1]]
+    assert granted == [*waiting[3:], *waiting[:3]], "every high job is granted before every low job"

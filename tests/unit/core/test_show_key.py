@@ -1,4 +1,4 @@
-"""`show_key=`: tools show the names of a limit's keys. It stays with the limit, and is no part of its definition."""
+"""`show_key=`: tools show the names of a limit's keys. Copies of the limit keep it; the definition excludes it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ACME = Job(kwargs={"tenant": "acme"})
     ],
     ids=lambda limit: f"{type(limit).__name__}-{limit.rate}",
 )
-def test_what_is_made_of_a_limit_shows_its_keys_too(limit: Limit) -> None:
-    """At another rate, for a tier, or in a message; of each algorithm."""
+def test_derived_limits_keep_show_key(limit: Limit) -> None:
+    """The option is kept at another rate, for a tier, in a message, and by every algorithm."""
     assert limit.show_key is True
 
 
-def test_it_is_no_part_of_the_definition() -> None:
-    """Limits that differ in it count together. By default it is off, and no message has it."""
+def test_show_key_is_no_part_of_the_definition() -> None:
+    """Limits that differ only in `show_key` count together. By default it is off, and not in a message."""
     assert PLAIN.show_key is False
     assert PLAIN.definition == NAMED.definition
     assert PLAIN != NAMED
@@ -46,8 +46,8 @@ def test_it_is_no_part_of_the_definition() -> None:
     assert "show_key" not in dump(PLAIN, ACME)
 
 
-def test_a_value_that_is_no_truth_value_is_refused() -> None:
-    """The error says what would be right. A message that has another value shows nothing."""
+def test_a_value_that_is_not_a_bool_is_refused() -> None:
+    """The error says what would be right. A message with another value shows no names."""
     wrong: Any = "yes"
     with pytest.raises(ConfigurationError, match="show_key must be True or False, not 'yes'"):
         TokenBucket("api", "10/s", show_key=wrong)

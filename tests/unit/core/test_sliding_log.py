@@ -1,4 +1,4 @@
-"""The exact log: never more than the amount in any window, and not one unit less."""
+"""The exact log: no window admits more than the amount, and no unit is denied without need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW = 1_800_000_000_000_000
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[SlidingLogAlgorithm, Log]:
-    """A charge, and a log as the algorithm can leave it: in order, no longer than the amount."""
+    """A charge, and a log that the algorithm can produce: in order, no longer than the amount."""
     amount = draw(st.integers(1, 12))
     ages = draw(st.lists(st.integers(-SECOND, 2 * MINUTE), max_size=amount))
     return SlidingLogAlgorithm(draw(st.integers(1, amount)), amount, MINUTE), Log(
@@ -30,30 +30,28 @@ def logs(draw: st.DrawFn) -> tuple[SlidingLogAlgorithm, Log]:
 
 @given(
     amount=st.integers(1, 8),
-    asked=st.lists(st.tuples(st.integers(0, 40) | st.integers(0, 40 * SECOND), st.integers(1, 8)), max_size=60),
+    requests=st.lists(st.tuples(st.integers(0, 40) | st.integers(0, 40 * SECOND), st.integers(1, 8)), max_size=60),
 )
-def test_no_window_passes_more_than_its_amount_and_none_is_denied_for_less(
-    amount: int, asked: list[tuple[int, int]]
-) -> None:
-    """In any window [t, t + period) the amount passes at most; and what is denied would have gone beyond it."""
+def test_every_window_admits_exactly_its_amount(amount: int, requests: list[tuple[int, int]]) -> None:
+    """Any window [t, t + period) admits the amount at most; a denied request would have exceeded it."""
     state: Log | None = None
-    passed: list[int] = []
-    for (_, cost), off in zip(asked, accumulate(gap for gap, _ in asked), strict=True):
+    admitted: list[int] = []
+    for (_, cost), off in zip(requests, accumulate(gap for gap, _ in requests), strict=True):
         now_us = NOW + off
         charge = SlidingLogAlgorithm(min(cost, amount), amount, MINUTE)
-        in_window = sum(now_us - MINUTE < at_us for at_us in passed)
+        in_window = sum(now_us - MINUTE < at_us for at_us in admitted)
         allowed = charge.ready_us(state, now_us) == now_us
         assert allowed == (in_window + charge.size <= amount)
         if allowed:
             state = charge.admit(state, now_us)
-            passed += [now_us] * charge.size
-    for at_us in passed:
-        assert sum(at_us <= other < at_us + MINUTE for other in passed) <= amount
+            admitted += [now_us] * charge.size
+    for at_us in admitted:
+        assert sum(at_us <= other < at_us + MINUTE for other in admitted) <= amount
 
 
 @given(case=logs())
 def test_log_stays_in_order_and_never_grows_beyond_the_amount(case: tuple[SlidingLogAlgorithm, Log]) -> None:
-    """Only the last units are kept, the oldest first."""
+    """Only the newest units are kept, the oldest first."""
     charge, state = case
     after = charge.admit(state, NOW)
     assert after is not None
@@ -79,23 +77,23 @@ def test_log_stays_in_order_and_never_grows_beyond_the_amount(case: tuple[Slidin
         (1, Log((NOW - MINUTE + 1, NOW - 3, NOW)), NOW + 1),
     ],
 )
-def test_unit_passes_once_the_one_the_amount_ago_has_left(size: int, state: Log | None, ready_us: int) -> None:
-    """A request for k units passes when the k oldest of the last `amount` have left the window."""
+def test_request_is_ready_when_the_oldest_units_have_left(size: int, state: Log | None, ready_us: int) -> None:
+    """A request for k units is ready when the k oldest of the last `amount` units have left the window."""
     assert SlidingLogAlgorithm(size, 3, MINUTE).ready_us(state, NOW) == ready_us
 
 
-def test_instants_are_kept_in_order_when_the_clock_falls_back() -> None:
-    """A clock that steps back is made to stand still: nothing passes sooner for it."""
+def test_times_are_kept_in_order_when_the_clock_falls_back() -> None:
+    """If the clock steps back, the last time is used instead: nothing is admitted sooner."""
     charge, state = SlidingLogAlgorithm(1, 3, MINUTE), Log((NOW, NOW + 5))
     assert charge.admit(state, NOW - SECOND) == Log((NOW, NOW + 5, NOW + 5))
     assert charge.ready_us(Log((NOW, NOW, NOW)), NOW - 30 * SECOND) == NOW + MINUTE
 
 
-@pytest.mark.parametrize(("ahead_us", "believed"), [(STALE_US, True), (STALE_US + 1, False)])
-def test_log_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: bool) -> None:
-    """Units more than a minute ahead were written by a wrong clock: all of the amount counts as used now."""
+@pytest.mark.parametrize(("ahead_us", "trusted"), [(STALE_US, True), (STALE_US + 1, False)])
+def test_log_far_in_the_future_counts_as_used_up_now(ahead_us: int, trusted: bool) -> None:
+    """Units more than a minute in the future were written by a wrong clock: the whole amount counts as used now."""
     charge, state = SlidingLogAlgorithm(1, 3, MINUTE), Log((NOW - 9, NOW), NOW + SECOND)
-    assert charge.sanitize(state, NOW - ahead_us) == (state if believed else Log((NOW - ahead_us,) * 3, 0))
+    assert charge.sanitize(state, NOW - ahead_us) == (state if trusted else Log((NOW - ahead_us,) * 3, 0))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +108,7 @@ def test_log_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: 
     ],
 )
 def test_use_is_what_is_in_the_window(state: Log | None, use: Use) -> None:
-    """What is used are the units of the last period, until the youngest has left."""
+    """The used units are those of the last period, until the youngest has left."""
     assert SlidingLogAlgorithm(1, 3, MINUTE).use(state, NOW) == use
 
 
@@ -118,8 +116,8 @@ def test_use_is_what_is_in_the_window(state: Log | None, use: Use) -> None:
 
 
 @given(case=logs(), actual=st.integers(0, 12))
-def test_settled_at_once_is_what_would_have_been_charged(case: tuple[SlidingLogAlgorithm, Log], actual: int) -> None:
-    """A cost that is settled at once leaves the window's units as if the actual one had been charged."""
+def test_settling_at_once_equals_charging_the_actual_cost(case: tuple[SlidingLogAlgorithm, Log], actual: int) -> None:
+    """A cost that is settled at once leaves the same units in the window as if the actual cost had been charged."""
     charge, state = case
     actual = min(actual, charge.amount)
     units = tuple(at_us for at_us in state.units if NOW - MINUTE < at_us <= NOW)[: charge.amount - charge.size]
@@ -132,10 +130,8 @@ def test_settled_at_once_is_what_would_have_been_charged(case: tuple[SlidingLogA
 
 
 @given(case=logs(), age_us=st.integers(0, 70 * SECOND), back=st.integers(1, 12))
-def test_giving_back_takes_no_unit_that_passed_later(
-    case: tuple[SlidingLogAlgorithm, Log], age_us: int, back: int
-) -> None:
-    """Only units up to the grant are given back, the youngest of them first: the rest leave when they would have."""
+def test_returning_units_removes_no_later_unit(case: tuple[SlidingLogAlgorithm, Log], age_us: int, back: int) -> None:
+    """Only units up to the grant are returned, the youngest first: the others leave when they would have."""
     charge, state = case
     granted_us = NOW - age_us
     after = charge.settle(state, NOW, granted_us, -back)
@@ -147,8 +143,8 @@ def test_giving_back_takes_no_unit_that_passed_later(
     assert after == Log((*earlier, *later))
 
 
-def test_units_that_count_no_more_are_not_given_back() -> None:
-    """What has left the window, is of a later grant, or of an unknown key, stays as it is."""
+def test_expired_units_are_not_returned() -> None:
+    """Units that have left the window, of a later grant, or of an unknown key do not change."""
     charge, state = SlidingLogAlgorithm(1, 3, MINUTE), Log((NOW - MINUTE, NOW))
     assert charge.settle(state, NOW, NOW - 1, -1) is state
     assert charge.settle(state, NOW, NOW - 2 * MINUTE, -1) is state
@@ -167,8 +163,8 @@ def test_units_that_count_no_more_are_not_given_back() -> None:
         (10**9, Log((NOW, NOW, NOW), NOW + MINUTE)),
     ],
 )
-def test_units_that_turn_out_dearer_count_from_now_on(by: int, after: Log) -> None:
-    """What a request turns out dearer is used now, up to the amount: then nothing passes for a period."""
+def test_units_settled_higher_count_from_now_on(by: int, after: Log) -> None:
+    """The additional units of a settled cost count from now, up to the amount: then none is admitted for a period."""
     charge = SlidingLogAlgorithm(1, 3, MINUTE)
     assert charge.settle(Log((NOW - 9,)), NOW, NOW - 9, by) == after
     assert charge.settle(None, NOW, NOW, by) == Log((NOW,) * min(by, 3), NOW + MINUTE if by > 3 else 0)
@@ -186,15 +182,15 @@ def test_units_that_turn_out_dearer_count_from_now_on(by: int, after: Log) -> No
         (Log((NOW - 7, NOW - 5, NOW - 3), NOW + 9), 1, NOW - 7 + MINUTE),
     ],
 )
-def test_debt_is_owed_until_what_it_pushed_out_has_left(state: Log, by: int, owed_until_us: int) -> None:
-    """What counts and is no longer in the log is remembered by when the last of it leaves; what has left is not."""
+def test_debt_is_owed_until_the_units_that_it_displaced_have_left(state: Log, by: int, owed_until_us: int) -> None:
+    """Units that count but are no longer in the log are stored as the time when the last of them leaves."""
     after = SlidingLogAlgorithm(1, 3, MINUTE).settle(state, NOW, NOW, by)
     assert after is not None
     assert after.owed_until_us == owed_until_us
 
 
-def test_nothing_is_given_back_while_more_is_owed_than_the_log_holds() -> None:
-    """Until what a debt pushed out has left the window, giving back would make room for what still counts."""
+def test_nothing_is_returned_while_more_is_owed_than_the_log_holds() -> None:
+    """Until the units that a debt displaced have left the window, a return would make room for what still counts."""
     charge, owed_us = SlidingLogAlgorithm(1, 3, MINUTE), NOW + 30 * SECOND
     state = Log((NOW - 5, NOW, NOW), owed_us)
     assert charge.settle(state, owed_us - 1, NOW, -2) is state
@@ -209,8 +205,8 @@ def test_nothing_is_given_back_while_more_is_owed_than_the_log_holds() -> None:
         max_size=40,
     ),
 )
-def test_log_is_never_looser_than_one_that_forgets_nothing(amount: int, steps: list[tuple[int, int, int, int]]) -> None:
-    """Whatever is settled up and down: nothing passes that would not pass if every unit charged were remembered."""
+def test_log_is_never_looser_than_a_complete_one(amount: int, steps: list[tuple[int, int, int, int]]) -> None:
+    """Whatever is settled up and down, nothing is admitted that would not be if every charged unit were stored."""
     state: Log | None = None
     everything: list[int] = []
     grants = [NOW]

@@ -1,4 +1,4 @@
-"""The two counters, against exact fractions: what the load is, when it falls, and the bound with its worst case."""
+"""The two counters against exact fractions: the load, its decrease, and the bound with its worst case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from throttlekit._core.algorithms.sliding_window import Counts, SlidingWindowAlg
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US
 
 SECOND, MINUTE = 1_000_000, 60_000_000
-NOW = 1_800_000_000_000_000  # the begin of a minute
+NOW = 1_800_000_000_000_000  # the start of a minute
 WINDOW = NOW // MINUTE
 
 limits = st.tuples(
@@ -29,7 +29,7 @@ def charge_of(amount: int, period_us: int, size: int = 1) -> SlidingWindowAlgori
 
 
 def exact_load(charge: SlidingWindowAlgorithm, state: Counts | None, now_us: int) -> Fraction:
-    """The load by the book, without steps: before × what is left of the window + used."""
+    """The exact load, without steps: before × the remaining part of the window + used."""
     window = now_us // charge.period_us
     if state is None or state.window < window - 1:
         return Fraction(0)
@@ -41,7 +41,7 @@ def exact_load(charge: SlidingWindowAlgorithm, state: Counts | None, now_us: int
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[SlidingWindowAlgorithm, Counts, int]:
-    """A charge, a state, and an instant within three windows of it."""
+    """A charge, a state, and a time within three windows of it."""
     amount, period_us = draw(limits)
     charge = charge_of(amount, period_us, draw(st.integers(1, amount)))
     window = NOW // period_us
@@ -54,7 +54,7 @@ def states(draw: st.DrawFn) -> tuple[SlidingWindowAlgorithm, Counts, int]:
 
 @given(case=states())
 def test_load_is_never_below_the_exact_one(case: tuple[SlidingWindowAlgorithm, Counts, int]) -> None:
-    """What passes would pass by the exact load's whole units too: a step never fades before it is over."""
+    """An admitted request also fits the whole units of the exact load: a step never fades before it is over."""
     charge, state, now_us = case
     if charge.ready_us(state, now_us) == now_us:
         assert floor(exact_load(charge, state, now_us)) + charge.size <= charge.amount
@@ -63,7 +63,7 @@ def test_load_is_never_below_the_exact_one(case: tuple[SlidingWindowAlgorithm, C
 
 @given(case=states())
 def test_load_of_an_ordinary_limit_is_exact(case: tuple[SlidingWindowAlgorithm, Counts, int]) -> None:
-    """Where a step is one microsecond, a request is denied only if the exact load has no room for it."""
+    """If a step is one microsecond, a request is denied only if the exact load has no room for it."""
     charge, state, now_us = case
     if charge.step_us == 1:
         units = floor(exact_load(charge, state, now_us))
@@ -79,10 +79,10 @@ def test_load_of_an_ordinary_limit_is_exact(case: tuple[SlidingWindowAlgorithm, 
     now=st.integers(-20, 90),
     data=st.data(),
 )
-def test_promised_instant_is_the_first_at_which_the_exact_load_has_room(
+def test_ready_time_is_the_first_at_which_the_exact_load_has_room(
     amount: int, period_us: int, before: int, used: int, now: int, data: st.DataObject
 ) -> None:
-    """The promise is the very first instant at which whole units of the load leave room, also beyond a debt."""
+    """The ready time is the first moment when the whole units of the load leave room, also after a debt."""
     charge = charge_of(amount, period_us, data.draw(st.integers(1, amount)))
     window = NOW // period_us
     state, now_us = Counts(window, before, used), window * period_us + now
@@ -102,7 +102,7 @@ def test_ordinary_limits_slide_by_the_microsecond(amount: int, period_us: int) -
 
 @pytest.mark.parametrize("amount", [1, 3, 60])
 def test_traffic_on_the_edge_of_windows_is_late_by_a_microsecond(amount: int) -> None:
-    """Where the load is exactly the amount, a unit has to have begun to fade: 1 µs, not added up over time."""
+    """If the load is exactly the amount, a unit must have begun to fade: this costs 1 µs, which does not add up."""
     charge, state = charge_of(amount, MINUTE), None
     for number in range(5 * amount):
         now_us = NOW + number * MINUTE // amount
@@ -111,8 +111,8 @@ def test_traffic_on_the_edge_of_windows_is_late_by_a_microsecond(amount: int) ->
         state = charge.admit(state, ready_us)
 
 
-def test_whole_amount_passes_at_once() -> None:
-    """From nothing used, exactly the amount passes at one instant, in single units or in one."""
+def test_whole_amount_is_admitted_at_once() -> None:
+    """If nothing is used, exactly the amount is admitted at once, in single units or in one request."""
     charge, state = charge_of(3, MINUTE), None
     for _ in range(3):
         assert charge.ready_us(state, NOW) == NOW
@@ -123,7 +123,7 @@ def test_whole_amount_passes_at_once() -> None:
     assert charge_of(3, MINUTE, 3).ready_us(state, NOW) == NOW + MINUTE + 40 * SECOND + 1
 
 
-# Windows that follow each other
+# Consecutive windows
 
 
 @pytest.mark.parametrize(
@@ -137,25 +137,25 @@ def test_whole_amount_passes_at_once() -> None:
         (NOW - MINUTE, Counts(WINDOW, 1, 3)),
     ],
 )
-def test_windows_move_on(now_us: int, after: Counts) -> None:
-    """What was used becomes what was used before, and then nothing; the window never goes back."""
+def test_windows_advance(now_us: int, after: Counts) -> None:
+    """The used units become those of the previous window, and then none; a window never goes back."""
     assert charge_of(9, MINUTE).admit(Counts(WINDOW, 1, 2), now_us) == after
 
 
 @given(back_us=st.integers(1, MINUTE), used=st.integers(0, 5))
 def test_clock_that_falls_back_admits_nothing_extra(back_us: int, used: int) -> None:
-    """With the clock behind the window, the load is what it was at the window's begin."""
+    """With the clock behind the window, the load is that of the window's start."""
     charge, state = charge_of(5, MINUTE), Counts(WINDOW, 5 - used, used)
     assert charge.sanitize(state, NOW - back_us) is state
     assert charge.ready_us(state, NOW - back_us) > NOW - back_us
     assert charge.ready_us(state, NOW - back_us) == charge.ready_us(state, NOW)
 
 
-@pytest.mark.parametrize(("ahead_us", "believed"), [(STALE_US, True), (STALE_US + 1, False)])
-def test_window_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: bool) -> None:
-    """A window more than a minute ahead was begun by a wrong clock: this one counts as used up, and no later one."""
+@pytest.mark.parametrize(("ahead_us", "trusted"), [(STALE_US, True), (STALE_US + 1, False)])
+def test_window_far_in_the_future_counts_as_used_up_now(ahead_us: int, trusted: bool) -> None:
+    """A window more than a minute ahead was begun by a wrong clock: only the current one counts as used up."""
     charge, state, now_us = charge_of(3, MINUTE), Counts(WINDOW, 1, 1), NOW - ahead_us
-    assert charge.sanitize(state, now_us) == (state if believed else Counts(now_us // MINUTE, 0, 3))
+    assert charge.sanitize(state, now_us) == (state if trusted else Counts(now_us // MINUTE, 0, 3))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_window_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believe
     ],
 )
 def test_use_is_the_load_in_whole_units(state: Counts | None, now_us: int, use: Use) -> None:
-    """The load is told in whole units, rounded down, and until when any of it counts; what remains is the rest."""
+    """Use is the load in whole units, rounded down, and the time until which any of it counts; the rest remains."""
     assert charge_of(5, MINUTE).use(state, now_us) == use
     assert SlidingWindow("partner", "5/m").remaining(use, now_us) == max(0, 5 - use.units)
 
@@ -185,39 +185,41 @@ def test_use_is_the_load_in_whole_units(state: Counts | None, now_us: int, use: 
 
 
 @given(before=st.integers(0, 5), used=st.integers(0, 5), cost=st.integers(0, 5), actual=st.integers(0, 60))
-def test_settled_in_its_window_is_what_would_have_been_charged(before: int, used: int, cost: int, actual: int) -> None:
-    """A cost that is settled in its own window leaves it as if the actual one had been charged."""
+def test_settling_in_the_same_window_equals_charging_the_actual_cost(
+    before: int, used: int, cost: int, actual: int
+) -> None:
+    """A cost that is settled in its own window leaves it as if the actual cost had been charged."""
     charge = charge_of(5, MINUTE, cost)
     after = charge.settle(Counts(WINDOW, before, used + cost), NOW, NOW, actual - cost)
     assert after == Counts(WINDOW, before, used + actual)
 
 
 @given(used=st.integers(0, 5), cost=st.integers(0, 5), back=st.integers(0, 5))
-def test_units_of_the_last_window_are_given_back_there(used: int, cost: int, back: int) -> None:
-    """A request of the last window gets back what of it still fades out."""
+def test_units_of_the_last_window_are_returned_there(used: int, cost: int, back: int) -> None:
+    """A request of the last window gets back the part that still fades."""
     charge = charge_of(5, MINUTE, cost)
     after = charge.settle(Counts(WINDOW, 0, used + cost), NOW + MINUTE, NOW, -min(back, cost))
     assert after == Counts(WINDOW + 1, used + cost - min(back, cost), 0)
 
 
-def test_units_that_count_no_more_are_not_given_back() -> None:
-    """What was used two windows ago, or of an unknown key, is not given back."""
+def test_expired_units_are_not_returned() -> None:
+    """Units from two windows ago, or of an unknown key, are not returned."""
     charge, state = charge_of(5, MINUTE), Counts(WINDOW, 2, 2)
     assert charge.settle(state, NOW, NOW - 2 * MINUTE, -1) is state
     assert charge.settle(state, NOW + 2 * MINUTE, NOW, -1) is state
     assert charge.settle(None, NOW, NOW, -1) is None
 
 
-def test_windows_are_never_emptier_than_unused() -> None:
-    """More than was taken is not given back, in neither window."""
+def test_windows_never_go_below_zero_use() -> None:
+    """No more is returned than was taken, in either window."""
     charge, state = charge_of(5, MINUTE), Counts(WINDOW, 2, 2)
     assert charge.settle(state, NOW, NOW, -9) == Counts(WINDOW, 2, 0)
     assert charge.settle(state, NOW, NOW - 1, -9) == Counts(WINDOW, 0, 2)
 
 
 @given(by=st.integers(1, 10**9), granted=st.integers(-10, 0))
-def test_units_that_turn_out_dearer_count_from_now_on(by: int, granted: int) -> None:
-    """What a request turns out dearer is charged to the window that runs, up to 60 amounts; nothing passes then."""
+def test_units_settled_higher_count_from_now_on(by: int, granted: int) -> None:
+    """The additional units of a settled cost count in the current window, up to 60 amounts, which block it."""
     charge = charge_of(5, MINUTE)
     after = charge.settle(Counts(WINDOW - 1, 0, 5), NOW, NOW + granted * MINUTE, by)
     assert after == Counts(WINDOW, 5, min(by, 300))

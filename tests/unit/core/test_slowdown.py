@@ -1,4 +1,4 @@
-"""A limit that is slower for a while: it only ever denies more, falls once an overload, and ends by itself."""
+"""A limit that is slower for a while: it only denies more, slows down once per overload, and recovers by itself."""
 
 from __future__ import annotations
 
@@ -27,111 +27,111 @@ S = 1_000_000
 
 
 class Downstream:
-    """One limit in a store whose clock is an argument."""
+    """One limit, in a store whose time is an argument."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit, self.store, self.now_us = limit, MemoryStore(), NOW_US
         self.claim = StoreClaim("tk1:{x:}:0", limit.bind(1, NOW_US))
 
-    def passes(self) -> bool:
+    def is_granted(self) -> bool:
         return self.store.decide([self.claim], Requester(Caller.PEEK), self.now_us).allowed and (
             self.store.decide([self.claim], WITHOUT_JOB, self.now_us).allowed
         )
 
-    def passed_in(self, us: int, step_us: int = 10_000) -> int:
-        """How many pass while each instant has as many callers as there are units."""
+    def grants_in(self, us: int, step_us: int = 10_000) -> int:
+        """How many requests are granted while there are always as many callers as units."""
         count, until_us = 0, self.now_us + us
         while self.now_us < until_us:
-            while self.passes():
+            while self.is_granted():
                 count += 1
             self.now_us += step_us
         return count
 
-    def falls(self, granted_us: int | None = None, span_us: int = 10 * S, floor: int = ONE // 10) -> None:
+    def refuse(self, granted_us: int | None = None, span_us: int = 10 * S, floor: int = ONE // 10) -> None:
         self.store.slow([Slowing(self.claim, Refusal(granted_us, span_us, floor))], self.now_us)
 
-    def hears(self, remaining: int, reset_us: int) -> None:
+    def report_remaining(self, remaining: int, reset_us: int) -> None:
         self.store.slow([Slowing(self.claim, Remaining(remaining, reset_us))], self.now_us)
 
 
 LIMITS: list[Any] = [TokenBucket("x", "100/s", burst=5), FixedWindow("x", "100/s"), SlidingWindow("x", "100/s")]
 
 
-def test_rate_after_a_fall_is_cubic() -> None:
+def test_rate_recovers_cubically_after_a_refusal() -> None:
     slow = apply_refusal(None, Refusal(None, 10 * S, ONE // 10), 0, NOW_US)
     parts = [slow.part(NOW_US + seconds * S) for seconds in (0, 5, 10, 15, 20)]
-    assert parts == [760_000, 926_250, 950_000, 973_750, ONE], "its top is 0.95 of where it fell"
+    assert parts == [760_000, 926_250, 950_000, 973_750, ONE], "the top is 0.95 of the rate before the refusal"
     lower = apply_refusal(slow, Refusal(NOW_US, 10 * S, ONE // 10), 0, NOW_US)
-    assert lower.top == 684_000, "0.9 of where it fell: a fall below the last top leaves room"
+    assert lower.top == 684_000, "0.9 of the rate before: a refusal below the last top leaves room"
     assert lower.part(NOW_US) == 547_200
     assert lower.part(NOW_US + 10 * S) == 684_000
     assert lower.part(lower.back_us) == ONE
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: type(limit).__name__)
-def test_limit_is_slower_after_a_fall_and_whole_again_in_the_end(limit: Limit) -> None:
+def test_limit_slows_down_after_a_refusal_and_recovers(limit: Limit) -> None:
     downstream = Downstream(limit)
-    downstream.falls()
-    assert 70 <= downstream.passed_in(S) <= 82
+    downstream.refuse()
+    assert 70 <= downstream.grants_in(S) <= 82
     assert downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us) is not None
     downstream.now_us = NOW_US + 60 * S
-    assert 99 <= downstream.passed_in(S) <= 105
+    assert 99 <= downstream.grants_in(S) <= 105
     downstream.now_us += 60 * S
     assert downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us) is None
 
 
-def test_one_overload_is_one_fall() -> None:
+def test_one_overload_slows_the_limit_down_once() -> None:
     downstream = Downstream(TokenBucket("x", "100/s"))
     granted_us = downstream.now_us
     for _ in range(20):
         downstream.now_us += 1_000
-        downstream.falls(granted_us)
-    assert 78 <= downstream.passed_in(S) <= 84
-    downstream.falls(downstream.now_us - 1)
-    assert downstream.passed_in(S) < 72
+        downstream.refuse(granted_us)
+    assert 78 <= downstream.grants_in(S) <= 84
+    downstream.refuse(downstream.now_us - 1)
+    assert downstream.grants_in(S) < 72
 
 
 def test_rate_never_falls_below_the_floor() -> None:
     downstream = Downstream(TokenBucket("x", "100/s"))
     for _ in range(50):
-        downstream.falls(floor=ONE // 4)
-    assert 24 <= downstream.passed_in(S) <= 26
+        downstream.refuse(floor=ONE // 4)
+    assert 24 <= downstream.grants_in(S) <= 26
 
 
-def test_what_downstream_says_is_left_is_paced_until_its_reset() -> None:
+def test_reported_remaining_units_are_paced_until_the_reset() -> None:
     downstream = Downstream(TokenBucket("x", "100/s", burst=50))
-    downstream.hears(10, 5 * S)
-    instants: list[int] = []
+    downstream.report_remaining(10, 5 * S)
+    granted_us: list[int] = []
     while downstream.now_us < NOW_US + 5 * S - 1:
-        if downstream.passes():
-            instants.append(downstream.now_us - NOW_US)
+        if downstream.is_granted():
+            granted_us.append(downstream.now_us - NOW_US)
         downstream.now_us += 10_000
-    assert len(instants) == 9
-    assert all(480_000 <= after - before <= 520_000 for before, after in pairwise(instants))
+    assert len(granted_us) == 9
+    assert all(480_000 <= after - before <= 520_000 for before, after in pairwise(granted_us))
     downstream.now_us = NOW_US + 5 * S
-    assert downstream.passes()
-    assert downstream.passed_in(10_000) >= 40, "after the reset it is forgotten"
+    assert downstream.is_granted()
+    assert downstream.grants_in(10_000) >= 40, "after the reset, the report no longer applies"
 
 
-def test_nothing_left_lets_nothing_pass_until_the_reset() -> None:
+def test_remaining_zero_denies_until_the_reset() -> None:
     downstream = Downstream(FixedWindow("x", "100/m"))
-    downstream.hears(0, 20 * S)
-    assert downstream.passed_in(20 * S, 100_000) == 0
-    assert downstream.passes()
+    downstream.report_remaining(0, 20 * S)
+    assert downstream.grants_in(20 * S, 100_000) == 0
+    assert downstream.is_granted()
 
 
-def test_it_only_ever_goes_down() -> None:
+def test_report_only_ever_slows_the_limit_down() -> None:
     slow = apply_remaining(None, Remaining(100, 10 * S), 100, NOW_US)
-    assert slow is None, "the limit itself lets no more pass"
+    assert slow is None, "the limit itself grants no more"
     slow = apply_remaining(None, Remaining(10, 10 * S), 100, NOW_US)
     assert slow is not None
     assert slow.each_ns == 1_000_000_000
-    assert apply_remaining(slow, Remaining(50, 10 * S), 100, NOW_US) is slow, "an older answer of the same window"
-    assert apply_remaining(slow, Remaining(20, 5 * S), 100, NOW_US) is slow, "an answer of an older window"
+    assert apply_remaining(slow, Remaining(50, 10 * S), 100, NOW_US) is slow, "an older response of the same window"
+    assert apply_remaining(slow, Remaining(20, 5 * S), 100, NOW_US) is slow, "a response of an older window"
     denied = apply_remaining(slow, Remaining(0, 5 * S), 100, NOW_US)
     assert denied is not None
     assert (denied.reported_until_us, denied.tat_us) == (NOW_US + 5 * S, NOW_US + 5 * S), (
-        "but a slower one counts until then"
+        "but a lower one applies until its reset"
     )
     lower = apply_remaining(slow, Remaining(5, 10 * S), 100, NOW_US)
     assert lower is not None
@@ -141,7 +141,7 @@ def test_it_only_ever_goes_down() -> None:
     assert newer.each_ns == 400_000_000, "a newer window replaces it"
 
 
-def test_clock_that_steps_back_makes_it_no_longer() -> None:
+def test_clock_that_steps_back_does_not_prolong_a_slowdown() -> None:
     slow = Slowdown(
         fell_us=NOW_US, top=ONE, span_us=S, floor=1000, back_us=NOW_US + 3 * S, reported_at_us=NOW_US,
         reported_until_us=NOW_US + 5 * S, each_ns=1, tat_us=NOW_US + S,
@@ -154,24 +154,24 @@ def test_clock_that_steps_back_makes_it_no_longer() -> None:
         st.tuples(st.integers(0, 3 * S), st.integers(0, 3), st.integers(0, 40), st.integers(0, 8 * S)), max_size=30
     )
 )
-def test_bound_holds_whatever_is_heard(events: list[tuple[int, int, int, int]]) -> None:
+def test_bound_holds_whatever_is_reported(events: list[tuple[int, int, int, int]]) -> None:
     slowed, plain = Downstream(TokenBucket("x", "20/s", burst=4)), Downstream(TokenBucket("x", "20/s", burst=4))
     granted: list[int] = []
     for wait_us, kind, remaining, reset_us in events:
         slowed.now_us += wait_us
         if kind == 0:
-            slowed.falls(slowed.now_us - reset_us, span_us=max(1, reset_us))
+            slowed.refuse(slowed.now_us - reset_us, span_us=max(1, reset_us))
         elif kind == 1:
-            slowed.hears(remaining, reset_us)
-        while slowed.passes():
+            slowed.report_remaining(remaining, reset_us)
+        while slowed.is_granted():
             granted.append(slowed.now_us)
     for at_us in granted:
         plain.now_us = at_us
-        assert plain.passes(), "it let a unit pass that the limit alone would not"
+        assert plain.is_granted(), "a unit was granted that the limit alone would deny"
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: Adapt("fast"), "is not a rate"),
         (lambda: Adapt("1/s", span=0), "the span must be"),
@@ -183,19 +183,19 @@ def test_bound_holds_whatever_is_heard(events: list[tuple[int, int, int, int]]) 
         (lambda: TokenBucket("x", {"a": "10/s", "b": "1/s"}, tier="{t}", adapt=Adapt("5/s")), "less than the rate"),
     ],
 )
-def test_bad_values_are_errors_at_once(make: Any, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+def test_bad_values_raise_at_once(make: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         make()
 
 
-def test_span_is_of_the_limits_own_period() -> None:
+def test_default_span_follows_the_limits_period() -> None:
     refusal = Adapt("10/m").refusal(100, 60 * S, None)
     assert (refusal.span_us, refusal.floor) == (360 * S, ONE // 10)
     assert Adapt("1/s").refusal(1000, S, None).span_us == S
     assert Adapt("1/s", span=timedelta(seconds=7)).refusal(1000, S, None).span_us == 7 * S
 
 
-def test_it_travels_by_value_and_is_no_part_of_the_definition() -> None:
+def test_adapt_is_serialized_and_is_no_part_of_the_definition() -> None:
     limit = TokenBucket("x", "100/s", adapt=Adapt("10/s", span=3))
     given = load(dump(limit, Job()))
     assert given.adapt is not None
@@ -205,7 +205,7 @@ def test_it_travels_by_value_and_is_no_part_of_the_definition() -> None:
     assert repr(limit).endswith("adapt=Adapt('10/s', span=3))")
 
 
-def test_sign_of_ones_own_makes_it_fall() -> None:
+def test_reported_overload_slows_the_limit_down() -> None:
     limit = TokenBucket("x", "1000/h", burst=1000, adapt=Adapt("100/h", span=3600))
     limiter = Limiter("memory://")
     assert limiter.acquire(limit, cost=500).allowed
@@ -223,11 +223,13 @@ def test_429_outside_of_a_job_leaves_the_limit_empty_and_slower() -> None:
     clock.advance(1.0)
     assert limiter.peek(limit).reason == "exhausted"
     clock.advance(2.0)
-    passed = sum(limiter.acquire(limit).allowed for _ in range(10))
-    assert 0 < passed < 5, "a quarter of a second's worth at once, and not the burst"
+    granted = sum(limiter.acquire(limit).allowed for _ in range(10))
+    assert 0 < granted < 5, "a quarter of a second's worth at once, and not the burst"
     limiter.pause(TokenBucket("y", "10/s", burst=10), 1)
     clock.advance(1.0)
-    assert limiter.acquire(TokenBucket("y", "10/s", burst=10), cost=10).allowed, "a plain pause leaves what is counted"
+    assert limiter.acquire(TokenBucket("y", "10/s", burst=10), cost=10).allowed, (
+        "a plain pause does not change the count"
+    )
 
 
 def _limited(limit: Limit) -> tuple[FakeClock, Limiter]:
@@ -235,56 +237,56 @@ def _limited(limit: Limit) -> tuple[FakeClock, Limiter]:
     return clock, Limiter(MemoryStore(clock_us=clock))
 
 
-def test_jobs_that_wait_come_soon_after_the_slowdown_is_over() -> None:
+def test_waiting_jobs_are_scheduled_soon_after_the_slowdown() -> None:
     limit = TokenBucket("x", "10/s", burst=10)
     _, limiter = _limited(limit)
     limiter.apply_response({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "10"}, limit)
     delays = [limiter.acquire(limit, job=Job(id=str(number))).delay for number in range(30)]
     assert delays == sorted(delays)
     assert delays[0] == pytest.approx(10, abs=0.1)
-    assert delays[-1] < 13, "the burst at its end, and the others at the limit's own rate"
+    assert delays[-1] < 13, "the burst at the end, and the others at the limit's own rate"
 
 
-def test_waiting_jobs_of_a_limit_that_fell_are_due_by_its_end() -> None:
+def test_waiting_jobs_of_a_slow_limit_are_scheduled_by_its_recovery() -> None:
     downstream = Downstream(TokenBucket("x", "10/s", burst=1))
     for _ in range(12):
-        downstream.falls(floor=ONE // 100)
+        downstream.refuse(floor=ONE // 100)
     slow = downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us).slow  # type: ignore[attr-defined]
-    askers = [Requester(Caller.JOB, str(number), PLAIN_OWNER) for number in range(100)]
-    due = [downstream.store.decide([downstream.claim], each, downstream.now_us).retry_us for each in askers]
-    assert due[-1] < slow.back_us + 15 * S
+    requesters = [Requester(Caller.JOB, str(number), PLAIN_OWNER) for number in range(100)]
+    retries_us = [downstream.store.decide([downstream.claim], each, downstream.now_us).retry_us for each in requesters]
+    assert retries_us[-1] < slow.back_us + 15 * S
 
 
 @pytest.mark.parametrize("step_s", [60, 3600])
 def test_clock_that_steps_back_does_not_stop_a_slow_limit(step_s: int) -> None:
     downstream = Downstream(TokenBucket("x", "10/s", burst=1))
-    downstream.falls(span_us=3600 * S)
-    downstream.passed_in(5 * S)
+    downstream.refuse(span_us=3600 * S)
+    downstream.grants_in(5 * S)
     downstream.now_us -= step_s * S
-    downstream.store._values.pop("tk1:{x:}:0")  # the bucket itself keeps what a later clock wrote for a while
-    assert downstream.passed_in(5 * S) > 30
+    downstream.store._values.pop("tk1:{x:}:0")  # the bucket keeps the state of a later clock for a while
+    assert downstream.grants_in(5 * S) > 30
 
 
-def test_fall_lasts_from_the_end_of_the_pause() -> None:
+def test_slowdown_is_measured_from_the_end_of_the_pause() -> None:
     limit = TokenBucket("x", "100/s", burst=1, adapt=Adapt("1/s"))
     clock, limiter = _limited(limit)
     limiter.pause(limit, 30, refused=True)
     clock.advance(30.0)
-    passed = 0
+    granted = 0
     for _ in range(100):
         clock.advance(0.01)
-        passed += bool(limiter.acquire(limit))
-    assert 60 < passed < 85
+        granted += bool(limiter.acquire(limit))
+    assert 60 < granted < 85
 
 
-def test_newer_window_that_leaves_more_is_believed() -> None:
+def test_newer_window_with_more_remaining_is_applied() -> None:
     slow = apply_remaining(None, Remaining(0, 600 * S), 10_000, NOW_US)
     newer = apply_remaining(slow, Remaining(500, 660 * S), 10_000, NOW_US + 10 * S)
     assert newer is not None
     assert newer.tat_us < NOW_US + 12 * S
 
 
-def test_rate_that_is_set_below_the_floor_counts_with_the_same_part_of_it() -> None:
+def test_rate_set_below_the_floor_keeps_the_relative_floor() -> None:
     made = altered(TokenBucket("x", "10/s", adapt=Adapt("5/s")), "3/s")
     assert made.rate == "3/s"
     assert made.adapt is not None
@@ -294,6 +296,6 @@ def test_rate_that_is_set_below_the_floor_counts_with_the_same_part_of_it() -> N
 def test_fastest_rates_can_be_slowed_down() -> None:
     downstream = Downstream(TokenBucket("x", "2000000000/s", burst=10))
     for _ in range(30):
-        downstream.falls(floor=ONE // 1000)
+        downstream.refuse(floor=ONE // 1000)
     slow = downstream.store._get(wait_names("tk1:{x:}:0")[0], downstream.now_us).slow  # type: ignore[attr-defined]
     assert pace_of(slow, downstream.claim.algorithm.mark, 1, downstream.now_us) is not None

@@ -26,6 +26,6 @@ def test_the_most_similar_name_comes_first() -> None:
 
 
 def test_a_hint_ends_an_error() -> None:
-    """It is empty if no name is similar."""
+    """The hint is empty if no name is similar."""
     assert spelling_hint("brust", ["rate", "burst"]) == ": did you mean 'burst'?"
     assert spelling_hint("colour", ["rate", "burst"]) == ""

@@ -1,4 +1,4 @@
-"""What a limit may say of an outage: on_store_failure, and among how many processes it is shared."""
+"""The options of a limit for an outage: on_store_failure, and the number of processes that share the limit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _share(limit: Limit) -> Limit:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_limit_is_closed_unless_it_says_otherwise(algorithm: Any) -> None:
-    """The default is closed; every algorithm takes the others."""
+def test_a_limit_is_closed_by_default(algorithm: Any) -> None:
+    """Every algorithm accepts the other policies."""
     closed, opened = algorithm("a", "8/m"), algorithm("a", "8/m", on_store_failure="open")
     local = algorithm("a", "8/m", on_store_failure="local", processes=4)
     assert [each.on_store_failure for each in (closed, opened, local)] == ["closed", "open", "local"]
@@ -40,8 +40,8 @@ def test_a_limit_is_closed_unless_it_says_otherwise(algorithm: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_happens_in_an_outage_changes_no_counting(algorithm: Any) -> None:
-    """The fingerprint is that of the closed limit, so both count together; but they are two values, and show it."""
+def test_the_outage_policy_does_not_affect_the_count(algorithm: Any) -> None:
+    """The fingerprint is that of the closed limit, so both count together; but the values and their reprs differ."""
     closed = algorithm("a", "8/m")
     local = algorithm("a", "8/m", on_store_failure="local", processes=4)
     assert closed.fingerprint == local.fingerprint != local.local_part.fingerprint
@@ -52,14 +52,14 @@ def test_what_happens_in_an_outage_changes_no_counting(algorithm: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", WINDOWS)
-def test_a_window_is_shared_out_in_whole_units(algorithm: Any) -> None:
-    """Of 10 units among 4 each has 2: together never more than the limit."""
+def test_a_window_is_divided_into_whole_units(algorithm: Any) -> None:
+    """Of 10 units each of 4 processes has 2: together never more than the limit."""
     share = algorithm("a", "10/h", on_store_failure="local", processes=4).local_part
     assert (share.amount, share.period_us, share.capacity) == (2, 3_600_000_000, 2)
 
 
-def test_a_bucket_is_shared_out_exactly() -> None:
-    """The rate is divided exactly, the burst rounded down: but at least one unit passes at once."""
+def test_a_bucket_is_divided_exactly() -> None:
+    """The rate is divided exactly, the burst rounded down, with a minimum of one unit."""
     for rate, burst, processes, expected in (
         ("100/m", 20, 4, (25, 60_000_000, 5)),
         ("10/s", 5, 3, (10, 3_000_000, 1)),
@@ -73,7 +73,7 @@ def test_a_bucket_is_shared_out_exactly() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_tier_has_its_share(algorithm: Any) -> None:
-    """Tiers are shared out one by one, and counted apart also where they are equal."""
+    """Tiers are divided separately, and counted separately even if they are equal."""
     limit = algorithm(
         "a", {"free": "8/m", "pro": "8/m"}, tier="{plan}", on_store_failure="local", processes=4, cost=lambda job: 1
     )
@@ -84,8 +84,8 @@ def test_each_tier_has_its_share(algorithm: Any) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("tier", [None, "free"])
-def test_the_option_travels_by_value(algorithm: Any, tier: str | None) -> None:
-    """A limit in a message keeps its policy and its share; a closed one's message is what it was."""
+def test_the_option_is_serialized(algorithm: Any, tier: str | None) -> None:
+    """A limit in a message keeps its policy and its share; the message of a closed limit does not change."""
     rate: Any = "8/m" if tier is None else {"free": "8/m"}
     limit = algorithm("a", rate, tier=tier and (lambda job: tier), on_store_failure="local", processes=4)
     found = load(json.loads(json.dumps(dump(limit, Job(id="1")))))
@@ -96,8 +96,8 @@ def test_the_option_travels_by_value(algorithm: Any, tier: str | None) -> None:
     assert load(dump(algorithm("a", "8/m", on_store_failure="open"), Job(id="1"))).on_store_failure == "open"
 
 
-def test_a_message_cannot_bring_another_policy() -> None:
-    """What throttlekit did not write is refused."""
+def test_a_message_cannot_forge_the_policy() -> None:
+    """A message that throttlekit did not write is refused."""
     data = dump(TokenBucket("a", "8/m"), Job(id="1"))
     for forged in ({"on_store_failure": "ajar"}, {"processes": 3}, {"on_store_failure": "local", "processes": "4"}):
         with pytest.raises(ConfigurationError, match="is not one that throttlekit wrote"):
@@ -105,7 +105,7 @@ def test_a_message_cannot_bring_another_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"on_store_failure": "ajar"}, """on_store_failure must be "closed", "open" or "local", not 'ajar'"""),
         ({"on_store_failure": None}, "on_store_failure must be"),
@@ -122,29 +122,29 @@ def test_a_message_cannot_bring_another_policy() -> None:
         ({"on_store_failure": "local", "processes": 2, "cost": 5}, "never admits a cost of 5"),
     ],
 )
-def test_what_can_never_work_is_refused_at_once(options: dict[str, Any], told: str) -> None:
-    """The error comes when the limit is made, with the limit's name, the value, and what would be right."""
+def test_invalid_options_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    """The error is raised at the declaration, with the limit's name, the value, and what would be right."""
     with pytest.raises(ConfigurationError) as caught:
         TokenBucket("partner", "100/m", burst=8, **options)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith("limit 'partner': ")
 
 
 @pytest.mark.parametrize("algorithm", WINDOWS)
-def test_fewer_units_than_processes_cannot_be_shared_out(algorithm: Any) -> None:
-    """A share of less than one unit is none."""
+def test_fewer_units_than_processes_cannot_be_divided(algorithm: Any) -> None:
+    """A share of less than one unit is invalid."""
     with pytest.raises(ConfigurationError, match="an amount of 3 cannot be divided among processes=4"):
         algorithm("a", "3/h", on_store_failure="local", processes=4)
 
 
 def test_a_share_that_is_too_slow_for_a_limit_is_refused() -> None:
-    """One unit a year among four would be one in four years."""
+    """One unit a year divided by four would be one in four years."""
     with pytest.raises(ConfigurationError, match="processes=4 leaves each of them a share that cannot be held"):
         TokenBucket("a", "1/365d", on_store_failure="local", processes=4)
 
 
-def test_slots_are_shared_out_with_their_lease() -> None:
-    """Of 8 slots among 4 processes each has 2, for as long."""
+def test_slots_are_divided_with_the_same_lease() -> None:
+    """Of 8 slots each of 4 processes has 2, with the same lease."""
     share = _share(Concurrency("a", 8, lease=60, on_store_failure="local", processes=4))
     assert (share.amount, share.capacity, share.most, share.scope) == (2, 2, 2, "process")
     assert repr(share) == "Concurrency('a', 2, lease=60.0, scope='process')"

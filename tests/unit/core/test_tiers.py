@@ -1,4 +1,4 @@
-"""Tiers: one limit with a rate for each, and a job held to its own."""
+"""Tiers: one limit with a rate for each tier, and each job is limited by its own tier."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def limiter(request: pytest.FixtureRequest) -> Iterator[Limiter]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("tier", ["{plan}", lambda job: job.kwargs["plan"]])
-def test_job_is_held_to_its_tier(algorithm: Any, tier: Any) -> None:
-    """Which tier is a job's comes from a template or a callable, for every algorithm."""
+def test_job_is_limited_by_its_tier(algorithm: Any, tier: Any) -> None:
+    """The tier of a job comes from a template or a callable, for every algorithm."""
     limit = algorithm("api", RATES, tier=tier, key="{account}", scope="queue", cost=1)
     free, pro = limit.for_job(job("free")), limit.for_job(job("pro"))
     assert (free.amount, pro.amount) == (10, 100)
@@ -51,7 +51,7 @@ def test_job_is_held_to_its_tier(algorithm: Any, tier: Any) -> None:
 
 
 def test_tiers_are_counted_apart_even_with_equal_rates(limiter: Limiter) -> None:
-    """Each tier has a budget of its own: that one tier is used up takes nothing of another."""
+    """Each tier has a budget of its own: using up one tier takes nothing from another."""
     limit = FixedWindow("api", {"free": "1/day", "pro": "1/day"}, tier="{plan}")
     assert limiter.acquire(limit, job=job("free"))
     assert not limiter.acquire(limit, job=job("free"))
@@ -61,7 +61,7 @@ def test_tiers_are_counted_apart_even_with_equal_rates(limiter: Limiter) -> None
 
 
 def test_unknown_tier_is_an_error_that_names_the_tiers() -> None:
-    """A job of a tier that has no rate fails for good, and the message says what would be right."""
+    """A job of a tier without a rate fails for good, and the message says what would be right."""
     limit = TokenBucket("api", RATES, tier="{plan}")
     with pytest.raises(ConfigurationError) as caught:
         limit.for_job(job("gold"))
@@ -73,7 +73,7 @@ def test_unknown_tier_is_an_error_that_names_the_tiers() -> None:
 
 @pytest.mark.parametrize("plan", ["gold", "", "Free", " free", None, 7, True, ["free"], {"free": 1}])
 def test_unknown_tier_is_the_default_if_there_is_one(plan: Any) -> None:
-    """With a default named, every tier without a rate is it; also what is no text at all."""
+    """If a default is named, it applies to every tier without a rate, and to a value that is not text."""
     callable_tier = TokenBucket("api", RATES, tier=lambda job: job.kwargs["plan"], default_tier="free")
     assert callable_tier.for_job(job(plan)).of_tier == "free"
     if isinstance(plan, (str, int)) and not isinstance(plan, bool):
@@ -82,15 +82,15 @@ def test_unknown_tier_is_the_default_if_there_is_one(plan: Any) -> None:
 
 
 @pytest.mark.parametrize("plan", [None, 7, ["free"]])
-def test_what_is_no_text_is_no_tier(plan: Any) -> None:
-    """A callable that returns something else than a tier's name is a fault, and its value is not shown."""
+def test_tier_must_be_text(plan: Any) -> None:
+    """A callable that returns anything but the name of a tier raises, and its value is not shown."""
     limit = TokenBucket("api", RATES, tier=lambda job: job.kwargs["plan"])
     with pytest.raises(ConfigurationError, match="is not one of 'free', 'pro'"):
         limit.for_job(job(plan))
 
 
-def test_missing_argument_is_no_default() -> None:
-    """A default is for tiers without a rate; a template that names no argument of the job is a mistake all the same."""
+def test_missing_argument_does_not_use_the_default() -> None:
+    """A default is for tiers without a rate: a template that names no argument of the job still raises."""
     limit = TokenBucket("api", RATES, tier="{level}", default_tier="free")
     with pytest.raises(ConfigurationError, match=r"the tier '{level}' names 'level', which job 'call_partner'"):
         limit.for_job(job("free"))
@@ -98,14 +98,14 @@ def test_missing_argument_is_no_default() -> None:
 
 @pytest.mark.parametrize("verb", ["acquire", "peek", "reset"])
 def test_tier_without_a_job_is_refused(limiter: Limiter, verb: str) -> None:
-    """A tier comes from the job: without one, the message says what to pass."""
+    """The tier comes from the job: without one, the message says what to pass."""
     with pytest.raises(ConfigurationError) as caught:
         getattr(limiter, verb)(TokenBucket("api", RATES, tier="{plan}"))
     assert str(caught.value) == "limit 'api': it takes its tier from the job ('{plan}'): pass job="
 
 
-def test_one_tier_may_be_asked_by_itself(limiter: Limiter) -> None:
-    """Code outside a job asks a tier by its name; it is the same budget."""
+def test_one_tier_can_be_used_by_itself(limiter: Limiter) -> None:
+    """Code outside a job names a tier, and uses that tier's budget."""
     limit = TokenBucket("api", RATES, burst=1, tier="{plan}")
     assert limit.tiers is not None
     assert limiter.acquire(limit.tiers["pro"])
@@ -146,33 +146,33 @@ TIER_FAULTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "told"), TIER_FAULTS)
-def test_tiers_that_cannot_work_are_refused_when_made(wrong: dict[str, Any], told: str) -> None:
-    """A mistake in the tiers fails where it is written, and the message says what would be right."""
+@pytest.mark.parametrize(("wrong", "message"), TIER_FAULTS)
+def test_tiers_that_cannot_work_are_refused_when_made(wrong: dict[str, Any], message: str) -> None:
+    """A mistake in the tiers raises at the declaration, and the message says what would be right."""
     values: dict[str, Any] = {"rate": RATES, "tier": "{plan}", **wrong}
     with pytest.raises(ConfigurationError) as caught:
         TokenBucket("api", values.pop("rate"), **values)
-    assert str(caught.value) == f"limit 'api': {told}"
+    assert str(caught.value) == f"limit 'api': {message}"
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options", "told"),
+    ("algorithm", "options", "message"),
     [
         (LeakyBucket, {"queue": {"free": 1}}, "queue= must have a value for each of the tiers 'free', 'pro'"),
         (LeakyBucket, {"queue": {"free": 1, "pro": -1}}, "the queue must be a whole number of at least 0, not -1"),
         (FixedWindow, {"tz": {"free": "UTC"}}, "tz= must have a value for each of the tiers 'free', 'pro'"),
     ],
 )
-def test_options_of_every_tier_are_checked(algorithm: Any, options: dict[str, Any], told: str) -> None:
-    """Options by tier are checked like those for all, whatever the algorithm."""
+def test_options_of_every_tier_are_checked(algorithm: Any, options: dict[str, Any], message: str) -> None:
+    """Options by tier are checked like options for all tiers, for every algorithm."""
     with pytest.raises(ConfigurationError) as caught:
         algorithm("api", RATES, tier="{plan}", **options)
-    assert str(caught.value) == f"limit 'api': {told}"
+    assert str(caught.value) == f"limit 'api': {message}"
 
 
 @pytest.mark.parametrize(("burst", "bursts"), [(None, [1, 1]), (7, [7, 7]), ({"free": 2, "pro": 20}, [2, 20])])
 def test_burst_is_for_all_tiers_or_for_each(burst: Any, bursts: list[int]) -> None:
-    """One burst is every tier's; one for each is its own; without one each tier has a second's worth."""
+    """One burst applies to every tier; a mapping gives each its own; by default each tier has a second's worth."""
     limit = TokenBucket("api", RATES, burst=burst, tier="{plan}")
     assert [limit.for_job(job(plan)).capacity for plan in ("free", "pro")] == bursts
 
@@ -190,7 +190,7 @@ def test_queue_is_for_all_tiers_or_for_each(limiter: Limiter) -> None:
 
 
 def test_cost_that_no_tier_admits_is_refused_when_made() -> None:
-    """A fixed cost that fits no tier fails at once, with the largest that fits one; any other fails in its job."""
+    """A fixed cost above every tier's capacity fails at once, and names the largest one; any other fails in its job."""
     with pytest.raises(CostExceedsLimit) as caught:
         TokenBucket("api", RATES, burst={"free": 2, "pro": 20}, tier="{plan}", cost=21)
     assert (caught.value.cost, caught.value.most, caught.value.limit) == (21, 20, "api")
@@ -198,7 +198,7 @@ def test_cost_that_no_tier_admits_is_refused_when_made() -> None:
 
 
 def test_cost_that_only_some_tiers_admit_fails_in_the_others(limiter: Limiter) -> None:
-    """A cost that the job's own tier can never admit is told in the job."""
+    """A cost that the job's own tier can never admit raises for that job."""
     limit = TokenBucket("api", RATES, burst={"free": 2, "pro": 20}, tier="{plan}", cost=3)
     assert limiter.acquire(limit, job=job("pro")).cost == 3
     with pytest.raises(CostExceedsLimit) as caught:
@@ -215,8 +215,8 @@ def test_a_limit_with_tiers_says_where_its_rates_are(attribute: str) -> None:
     assert str(caught.value) == f"limit 'api' has tiers, and a '{attribute}' for each: read it from one of its .tiers"
 
 
-def test_definition_is_that_of_all_tiers() -> None:
-    """Another rate of any tier, another name of one, or one more, is another definition; their order is none."""
+def test_definition_includes_all_tiers() -> None:
+    """A change of a rate, a name or the number of tiers makes another definition; the order of the tiers does not."""
     limits = [
         TokenBucket("api", rates, tier="{plan}")
         for rates in (
@@ -233,8 +233,8 @@ def test_definition_is_that_of_all_tiers() -> None:
     assert turned == limits[0]
 
 
-def test_tiers_are_kept_as_they_were_given() -> None:
-    """What happens to the mapping afterwards does not reach the limit."""
+def test_tiers_are_copied() -> None:
+    """A later change of the mapping does not change the limit."""
     rates = dict(RATES)
     limit = TokenBucket("api", rates, tier="{plan}")
     rates["free"] = "1000/s"
@@ -243,7 +243,7 @@ def test_tiers_are_kept_as_they_were_given() -> None:
 
 
 def test_function_must_take_the_tiers_argument() -> None:
-    """A template that names an argument the function does not take fails where the two meet."""
+    """A template that names an argument that the function lacks raises when the function is declared."""
 
     def send(account: int) -> None: ...
 

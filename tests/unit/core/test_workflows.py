@@ -1,4 +1,4 @@
-"""`held_by=`: the jobs of one workflow hold one slot, which stays between them."""
+"""`held_by=`: the jobs of one workflow hold one slot, which stays taken between them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GPU = Concurrency("gpu", 2, held_by="{workflow}")
 HOUR = 3600.0
 
 
-def of(workflow: object, id: str = "", **arguments: Any) -> Job:
+def job_of(workflow: object, id: str = "", **arguments: Any) -> Job:
     """A job of a workflow; with an *id*, that job again."""
     return Job(id=id or f"{workflow}-{random.random()}", kwargs={"workflow": workflow, **arguments}, name="step")
 
@@ -58,31 +58,31 @@ def free(limiter: Limiter) -> int:
 
 
 def test_jobs_of_one_workflow_hold_one_slot(limiter: Limiter) -> None:
-    """Any number of them, at once or one after the other; and as many workflows as there are slots."""
-    assert all(limiter.acquire(GPU, job=of("a")).allowed for _ in range(5))
-    assert limiter.acquire(GPU, job=of("b")).allowed
-    denied = limiter.acquire(GPU, job=of("c"))
+    """One workflow holds one slot for any number of jobs; there can be as many workflows as slots."""
+    assert all(limiter.acquire(GPU, job=job_of("a")).allowed for _ in range(5))
+    assert limiter.acquire(GPU, job=job_of("b")).allowed
+    denied = limiter.acquire(GPU, job=job_of("c"))
     assert (denied.allowed, denied.reason, free(limiter)) == (False, "exhausted", 0)
-    assert limiter.acquire(GPU, job=of("a")).allowed
+    assert limiter.acquire(GPU, job=job_of("a")).allowed
 
 
-def test_slot_stays_when_a_body_ends(limiter: Limiter) -> None:
-    """A release gives nothing back; what the limiter is told of the workflow does, once."""
-    with running(limiter, limiter.acquire(GPU, job=of("a")), of("a")):
+def test_slot_stays_taken_when_a_body_ends(limiter: Limiter) -> None:
+    """A release does not free the slot; `done` for the workflow does, once."""
+    with running(limiter, limiter.acquire(GPU, job=job_of("a")), job_of("a")):
         pass
     assert free(limiter) == 1
     limiter.done(GPU, "a")
     assert free(limiter) == 2
-    limiter.done(GPU, job=of("a"))
+    limiter.done(GPU, job=job_of("a"))
     assert free(limiter) == 2
 
 
-def test_last_job_gives_the_slot_back_in_its_body(limiter: Limiter) -> None:
-    """At once, and the end of the body takes nothing back."""
-    first, last = limiter.acquire(GPU, job=of("a")), limiter.acquire(GPU, job=of("a"))
-    with running(limiter, first, of("a")):
+def test_last_job_frees_the_slot_in_its_body(limiter: Limiter) -> None:
+    """The slot is free at once, and the end of the body does not take it again."""
+    first, last = limiter.acquire(GPU, job=job_of("a")), limiter.acquire(GPU, job=job_of("a"))
+    with running(limiter, first, job_of("a")):
         assert free(limiter) == 1
-    with running(limiter, last, of("a")):
+    with running(limiter, last, job_of("a")):
         current().done(GPU)
         assert free(limiter) == 2
         current().done(GPU)
@@ -90,14 +90,14 @@ def test_last_job_gives_the_slot_back_in_its_body(limiter: Limiter) -> None:
 
 
 def test_lease_counts_from_the_end_of_the_last_job(limiter: Limiter, clock: FakeClock) -> None:
-    """An hour by default: from each job's begin, each renewal, and each end."""
+    """The lease is an hour by default, from the start of each job, each renewal, and each end."""
     assert GPU.lease == HOUR
-    decision = limiter.acquire(GPU, job=of("a"))
+    decision = limiter.acquire(GPU, job=job_of("a"))
     clock.advance(HOUR - 1)
     limiter.release(decision)
     clock.advance(HOUR - 1)
     assert free(limiter) == 1
-    again = limiter.acquire(GPU, job=of("a"))
+    again = limiter.acquire(GPU, job=job_of("a"))
     clock.advance(HOUR)
     assert free(limiter) == 1
     clock.advance(0.001)
@@ -106,39 +106,39 @@ def test_lease_counts_from_the_end_of_the_last_job(limiter: Limiter, clock: Fake
     assert free(limiter) == 2
 
 
-def test_late_job_of_a_workflow_that_is_done_takes_a_slot_anew(limiter: Limiter) -> None:
-    """A job that is delivered once more waits for a slot like any first job, and its own `done` gives that back."""
+def test_late_job_of_a_finished_workflow_takes_a_new_slot(limiter: Limiter) -> None:
+    """A job that is delivered again waits for a slot like any first job, and its own `done` frees that slot."""
     for workflow in "ab":
-        limiter.acquire(GPU, job=of(workflow))
+        limiter.acquire(GPU, job=job_of(workflow))
     limiter.done(GPU, "a")
-    assert limiter.acquire(GPU, job=of("c")).allowed
-    assert not limiter.acquire(GPU, job=of("a")).allowed
+    assert limiter.acquire(GPU, job=job_of("c")).allowed
+    assert not limiter.acquire(GPU, job=job_of("a")).allowed
     limiter.done(GPU, "c")
-    assert limiter.acquire(GPU, job=of("b")).allowed
+    assert limiter.acquire(GPU, job=job_of("b")).allowed
 
 
-def test_job_that_runs_uncharged_gives_the_slot_back(limiter: Limiter) -> None:
-    """The last job ran without a decision on slots: its workflow's slot is given back all the same."""
-    limiter.acquire(GPU, job=of("a"))
+def test_job_that_runs_uncharged_can_free_the_slot(limiter: Limiter) -> None:
+    """The last job ran without a decision on slots: its `done` still frees the slot of its workflow."""
+    limiter.acquire(GPU, job=job_of("a"))
     rate = TokenBucket("rate", "10/s")
-    with running(limiter, limiter.acquire(rate, job=of("a")), of("a")):
+    with running(limiter, limiter.acquire(rate, job=job_of("a")), job_of("a")):
         current().done(GPU)
     assert free(limiter) == 2
 
 
-def test_cancelled_grant_gives_back_what_it_took(limiter: Limiter) -> None:
-    """The slot, if it took it and no other job of the workflow came; else nothing."""
-    limiter.cancel(limiter.acquire(GPU, job=of("a")))
+def test_cancelled_grant_returns_what_it_took(limiter: Limiter) -> None:
+    """The cancellation frees the slot if the grant took it and no other job of the workflow has joined since."""
+    limiter.cancel(limiter.acquire(GPU, job=job_of("a")))
     assert free(limiter) == 2
-    first, second = limiter.acquire(GPU, job=of("a")), limiter.acquire(GPU, job=of("a"))
+    first, second = limiter.acquire(GPU, job=job_of("a")), limiter.acquire(GPU, job=job_of("a"))
     limiter.cancel(second)
     assert free(limiter) == 1
     limiter.cancel(first)
     assert free(limiter) == 1
 
 
-def test_slot_that_was_lost_is_not_taken_again(limiter: Limiter, clock: FakeClock) -> None:
-    """After its lease a renewal fails, also if a slot is free: the workflow may be done."""
+def test_lost_slot_is_not_renewed(limiter: Limiter, clock: FakeClock) -> None:
+    """After the lease a renewal fails, even if a slot is free: the workflow may be done."""
     claim = StoreClaim("gpu", GPU.bind(1, 0, workflow_name("a")))
     taken = claim.algorithm.admit(None, 1_000)
     assert claim.algorithm.renew(taken, 2_000)[1]  # type: ignore[attr-defined]
@@ -146,67 +146,67 @@ def test_slot_that_was_lost_is_not_taken_again(limiter: Limiter, clock: FakeCloc
     assert not claim.algorithm.renew(None, 2_000)[1]  # type: ignore[attr-defined]
 
 
-def test_workflows_are_counted_with_jobs(limiter: Limiter) -> None:
+def test_workflows_and_jobs_share_the_slots(limiter: Limiter) -> None:
     """A limit of the same name without `held_by` counts in the same slots."""
     plain = Concurrency("gpu", 2, lease=HOUR)
-    assert limiter.acquire(GPU, job=of("a")).allowed
-    single = limiter.acquire(plain, job=of("a"))
+    assert limiter.acquire(GPU, job=job_of("a")).allowed
+    single = limiter.acquire(plain, job=job_of("a"))
     assert single.allowed
-    assert not limiter.acquire(GPU, job=of("b")).allowed
+    assert not limiter.acquire(GPU, job=job_of("b")).allowed
     limiter.release(single)
-    assert limiter.acquire(GPU, job=of("a")).allowed
+    assert limiter.acquire(GPU, job=job_of("a")).allowed
     assert free(limiter) == 1
 
 
 def test_each_key_has_slots_of_its_own(limiter: Limiter) -> None:
-    """And so has each tier; `done` without a job is for all tiers."""
+    """Each tier has its own slots too; `done` without a job applies to all tiers."""
     limit = Concurrency("g", {"s": 1, "l": 2}, tier="{tier}", key="{host}", held_by="{workflow}")
     for host in ("x", "y"):
-        assert limiter.acquire(limit, job=of("a", host=host, tier="s")).allowed
-        assert not limiter.acquire(limit, job=of("b", host, host=host, tier="s")).allowed
+        assert limiter.acquire(limit, job=job_of("a", host=host, tier="s")).allowed
+        assert not limiter.acquire(limit, job=job_of("b", host, host=host, tier="s")).allowed
     limiter.done(limit, "a", key="x")
-    assert limiter.acquire(limit, job=of("b", "x", host="x", tier="s")).allowed
-    assert not limiter.acquire(limit, job=of("b", "y", host="y", tier="s")).allowed
+    assert limiter.acquire(limit, job=job_of("b", "x", host="x", tier="s")).allowed
+    assert not limiter.acquire(limit, job=job_of("b", "y", host="y", tier="s")).allowed
 
 
 # The waitlist
 
 
-def test_job_of_a_workflow_that_holds_passes_those_that_wait(limiter: Limiter) -> None:
-    """It takes no turn: who waited first is the first to get what comes free."""
-    limiter.acquire(GPU, job=of("a"))
-    limiter.acquire(GPU, job=of("b"))
-    assert not limiter.acquire(GPU, job=of("c", "first")).allowed
+def test_job_of_a_workflow_with_a_slot_overtakes_waiting_jobs(limiter: Limiter) -> None:
+    """The job uses no turn: the job that waited first gets the next free slot."""
+    limiter.acquire(GPU, job=job_of("a"))
+    limiter.acquire(GPU, job=job_of("b"))
+    assert not limiter.acquire(GPU, job=job_of("c", "first")).allowed
     for _ in range(9):
-        assert limiter.acquire(GPU, job=of("a")).allowed
+        assert limiter.acquire(GPU, job=job_of("a")).allowed
     limiter.done(GPU, "a")
-    assert limiter.acquire(GPU, job=of("d")).reason == "in line"
-    assert limiter.acquire(GPU, job=of("c", "first")).allowed
+    assert limiter.acquire(GPU, job=job_of("d")).reason == "in line"
+    assert limiter.acquire(GPU, job=job_of("c", "first")).allowed
 
 
-def test_all_jobs_of_a_workflow_that_wait_pass_once_it_holds(limiter: Limiter) -> None:
-    """Both waited, and the first was admitted: the other takes nothing, and neither is on the list any more."""
+def test_all_waiting_jobs_of_a_workflow_are_granted_once_it_has_a_slot(limiter: Limiter) -> None:
+    """Two jobs wait and the first is granted: the other takes no slot, and both leave the waitlist."""
     for workflow in "ab":
-        limiter.acquire(GPU, job=of(workflow))
+        limiter.acquire(GPU, job=job_of(workflow))
     for id in ("one", "two"):
-        assert not limiter.acquire(GPU, job=of("c", id)).allowed
-    assert not limiter.acquire(GPU, job=of("d", "last")).allowed
+        assert not limiter.acquire(GPU, job=job_of("c", id)).allowed
+    assert not limiter.acquire(GPU, job=job_of("d", "last")).allowed
     limiter.done(GPU, "a")
-    assert limiter.acquire(GPU, job=of("c", "one")).allowed
-    assert limiter.acquire(GPU, job=of("c", "two")).allowed
+    assert limiter.acquire(GPU, job=job_of("c", "one")).allowed
+    assert limiter.acquire(GPU, job=job_of("c", "two")).allowed
     limiter.done(GPU, "b")
-    assert limiter.acquire(GPU, job=of("d", "last")).allowed
+    assert limiter.acquire(GPU, job=job_of("d", "last")).allowed
 
 
-def test_tenant_pays_for_no_job_that_passes_by(limiter: Limiter) -> None:
-    """In a shared limit, a workflow takes one turn of its tenant, however many jobs it has."""
+def test_tenant_is_not_charged_for_jobs_that_overtake(limiter: Limiter) -> None:
+    """In a shared limit, a workflow uses one turn of its tenant, however many jobs it has."""
     shared = Concurrency("gpu", 1, held_by="{workflow}", share=Share("{tenant}"))
-    limiter.acquire(shared, job=of("a", tenant="x"))
-    waiting = {workflow: of(workflow, tenant="x") for workflow in "bcd"} | {"e": of("e", tenant="y")}
+    limiter.acquire(shared, job=job_of("a", tenant="x"))
+    waiting = {workflow: job_of(workflow, tenant="x") for workflow in "bcd"} | {"e": job_of("e", tenant="y")}
     for workflow in "bcd":
         assert not limiter.acquire(shared, job=waiting[workflow])
     for _ in range(20):
-        assert limiter.acquire(shared, job=of("a", tenant="y")).allowed
+        assert limiter.acquire(shared, job=job_of("a", tenant="y")).allowed
     assert not limiter.acquire(shared, job=waiting["e"])
     held, order = "a", ""
     while waiting:
@@ -217,34 +217,34 @@ def test_tenant_pays_for_no_job_that_passes_by(limiter: Limiter) -> None:
     assert order == "becd"
 
 
-def test_pause_holds_also_for_a_workflow_that_holds(limiter: Limiter, clock: FakeClock) -> None:
-    """Its job waits until the pause is over, also where the queue is full, and passes then; the slot stays."""
+def test_pause_applies_to_a_workflow_with_a_slot(limiter: Limiter, clock: FakeClock) -> None:
+    """A job of the workflow waits until the pause is over, even if the queue is full; the slot stays taken."""
     short = Concurrency("gpu", 2, held_by="{workflow}", queue=0)
-    limiter.acquire(short, job=of("a"))
+    limiter.acquire(short, job=job_of("a"))
     limiter.pause(short, 30)
-    denied = limiter.acquire(short, job=of("a", "waits"))
+    denied = limiter.acquire(short, job=job_of("a", "waits"))
     assert (denied.allowed, denied.reason, denied.delay) == (False, "paused", 30.0)
-    assert limiter.acquire(short, job=of("b")).reason == "queue full"
+    assert limiter.acquire(short, job=job_of("b")).reason == "queue full"
     clock.advance(30)
-    assert limiter.acquire(short, job=of("a", "waits")).allowed
+    assert limiter.acquire(short, job=job_of("a", "waits")).allowed
     assert limiter.peek(short).remaining == 1
 
 
-def test_denial_in_another_store_gives_back_what_the_job_took() -> None:
-    """Store by store: the slot of a first job, and not that of a workflow that held it before."""
+def test_denial_of_another_store_returns_what_the_job_took() -> None:
+    """The slot of a first job is returned, and not the slot that a workflow held before."""
     limiter, rate = Limiter(MemoryStore(), stores={"rate": MemoryStore()}), TokenBucket("rate", "1/hour", burst=1)
     limiter.acquire(rate)
-    assert not limiter.acquire(GPU, rate, job=of("a")).allowed
+    assert not limiter.acquire(GPU, rate, job=job_of("a")).allowed
     assert free(limiter) == 2
-    limiter.acquire(GPU, job=of("a"))
-    assert not limiter.acquire(GPU, rate, job=of("a")).allowed
+    limiter.acquire(GPU, job=job_of("a"))
+    assert not limiter.acquire(GPU, rate, job=job_of("a")).allowed
     assert free(limiter) == 1
 
 
-def test_job_of_a_workflow_that_is_done_has_lost_its_slot() -> None:
-    """It runs on when another job gives the slot back, and can see it at its next renewal."""
+def test_running_job_of_a_finished_workflow_has_lost_its_slot() -> None:
+    """The job runs on when another job frees the slot, and sees the loss at its next renewal."""
     limiter, short = Limiter(), Concurrency("gpu", 2, lease=1, held_by="{workflow}")
-    with limiter.hold(short, job=of("a")) as still:
+    with limiter.hold(short, job=job_of("a")) as still:
         limiter.done(short, "a")
         wait_until(lambda: still.lost, description="the renewal finds no slot")
     assert limiter.peek(short).remaining == 2
@@ -254,20 +254,20 @@ def test_job_of_a_workflow_that_is_done_has_lost_its_slot() -> None:
 
 
 def test_hold_outside_a_job(limiter: Limiter) -> None:
-    """The end of the `with` keeps the slot, and `done` gives it back."""
-    with limiter.hold(GPU, job=of("a")):
+    """The end of the `with` block keeps the slot, and `done` frees it."""
+    with limiter.hold(GPU, job=job_of("a")):
         pass
     assert free(limiter) == 1
-    with limiter.hold(GPU, job=of("a")) as held:
+    with limiter.hold(GPU, job=job_of("a")) as held:
         held.done(GPU)
     assert free(limiter) == 2
 
 
-def test_caller_without_a_job_names_no_workflow(limiter: Limiter) -> None:
-    """An error, where a slot would be taken; to look, to pause and to reset needs none."""
+def test_caller_without_a_job_has_no_workflow(limiter: Limiter) -> None:
+    """To take a slot without a workflow is an error; peek, pause and reset need no workflow."""
     with pytest.raises(ConfigurationError, match=r"takes its held_by from the job \('{workflow}'\): pass job="):
         limiter.acquire(GPU)
-    limiter.acquire(GPU, job=of("a"))
+    limiter.acquire(GPU, job=job_of("a"))
     assert free(limiter) == 1
     limiter.pause(GPU, 1)
     limiter.resume(GPU)
@@ -278,13 +278,13 @@ def test_caller_without_a_job_names_no_workflow(limiter: Limiter) -> None:
 
 
 def test_done_outside_a_job_does_nothing() -> None:
-    """A body can be called by tests and by hand."""
+    """Tests and scripts can call a body directly."""
     current().done(GPU)
 
 
 @pytest.mark.parametrize("limit", [Concurrency("x", 1), TokenBucket("x", "1/s"), "x", None])
 def test_done_needs_a_limit_with_workflows(limiter: Limiter, limit: Any) -> None:
-    """The message says that slots come free by themselves."""
+    """The message says that slots become free by themselves."""
     for verb in (limiter.done, current().done):
         with pytest.raises(ConfigurationError, match="has no held_by="):
             verb(limit)
@@ -294,11 +294,11 @@ def test_done_needs_a_limit_with_workflows(limiter: Limiter, limit: Any) -> None
 
 
 def test_receipt_of_another_process_keeps_the_slot(limiter: Limiter) -> None:
-    """The process that runs the body knows that the slot stays, and can give it back."""
-    decision = decision_from_receipt(receipt(limiter.acquire(GPU, job=of("a"))))
+    """The process that runs the body knows that the slot stays taken, and can free it."""
+    decision = decision_from_receipt(receipt(limiter.acquire(GPU, job=job_of("a"))))
     limiter.release(decision)
     assert free(limiter) == 1
-    begin(limiter, decision, of("a"))
+    begin(limiter, decision, job_of("a"))
     try:
         current().done(GPU)
     finally:
@@ -307,18 +307,18 @@ def test_receipt_of_another_process_keeps_the_slot(limiter: Limiter) -> None:
 
 
 def test_limit_in_a_message_names_the_workflow(limiter: Limiter) -> None:
-    """By value, as a job's key does; to a release that does not know it, the limit has none."""
-    data = dump(GPU, of("a"))
+    """The name is sent by value, like a job's key; a limit without workflows sends none."""
+    data = dump(GPU, job_of("a"))
     assert data["held_by"] == "a"
-    assert "held_by" not in dump(Concurrency("gpu", 2), of("a"))
+    assert "held_by" not in dump(Concurrency("gpu", 2), job_of("a"))
     assert limiter.acquire(load(data), job=Job()).allowed
-    assert limiter.acquire(GPU, job=of("a")).allowed
+    assert limiter.acquire(GPU, job=job_of("a")).allowed
     assert free(limiter) == 1
     with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
         load({**data, "held_by": 7})
 
 
-# What can never work
+# Invalid options
 
 
 @pytest.mark.parametrize(
@@ -335,13 +335,13 @@ def test_limit_in_a_message_names_the_workflow(limiter: Limiter) -> None:
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
-    """The message names the limit, and what to leave out."""
+    """The message names the limit, and the option to leave out."""
     with pytest.raises(ConfigurationError, match=f"limit 'x': .*{message}"):
         Concurrency("x", 2, **options)
 
 
 @pytest.mark.parametrize("kind", [TokenBucket, FixedWindow])
-def test_rates_have_nothing_to_hold(kind: Any) -> None:
+def test_rates_have_no_slots(kind: Any) -> None:
     """Only a concurrency limit has slots."""
     with pytest.raises(ConfigurationError, match="held_by= is for the slots of a Concurrency limit"):
         kind("x", "1/s", held_by="{w}")
@@ -349,15 +349,15 @@ def test_rates_have_nothing_to_hold(kind: Any) -> None:
 
 @pytest.mark.parametrize("workflow", ["", None, 1.5, True])
 def test_workflow_without_a_name_is_refused(limiter: Limiter, workflow: Any) -> None:
-    """All such jobs would run on one slot."""
+    """Otherwise all such jobs would share one slot."""
     with pytest.raises(ConfigurationError, match="limit 'gpu': "):
-        limiter.acquire(GPU, job=of(workflow))
+        limiter.acquire(GPU, job=job_of(workflow))
     with pytest.raises(ConfigurationError, match="limit 'gpu': "):
-        limiter.acquire(Concurrency("gpu", 2, lease=HOUR, held_by=lambda job: workflow), job=of("a"))
+        limiter.acquire(Concurrency("gpu", 2, lease=HOUR, held_by=lambda job: workflow), job=job_of("a"))
 
 
 def test_template_that_names_no_argument_of_the_function() -> None:
-    """As early as for a key: where the function is declared."""
+    """The error is raised as early as for a key: when the function is declared."""
 
     def work(account: str) -> None: ...
 
@@ -366,7 +366,7 @@ def test_template_that_names_no_argument_of_the_function() -> None:
 
 
 def test_limits_with_workflows_are_values() -> None:
-    """Equal if they are held alike; shown with what was given; of one definition with a limit that is not."""
+    """Two limits are equal if `held_by` is; the repr shows it; the definition is that of a limit without it."""
     again = Concurrency("gpu", 2, held_by="{workflow}")
     plain = Concurrency("gpu", 2, lease=HOUR)
     assert again == GPU
@@ -377,32 +377,32 @@ def test_limits_with_workflows_are_values() -> None:
 
 
 def test_amount_that_depends_on_the_job(limiter: Limiter) -> None:
-    """Workflows hold slots of every amount, together."""
+    """Workflows share the slots of every amount."""
     limit = Concurrency("gpu", lambda job: job.kwargs["n"], held_by="{workflow}")
-    assert limiter.acquire(limit, job=of("a", n=1)).allowed
-    assert limiter.acquire(limit, job=of("b", n=2)).allowed
-    assert not limiter.acquire(limit, job=of("c", n=2)).allowed
-    assert limiter.acquire(limit, job=of("a", n=1)).allowed
-    assert limiter.acquire(limit, job=of("b", n=1)).allowed
+    assert limiter.acquire(limit, job=job_of("a", n=1)).allowed
+    assert limiter.acquire(limit, job=job_of("b", n=2)).allowed
+    assert not limiter.acquire(limit, job=job_of("c", n=2)).allowed
+    assert limiter.acquire(limit, job=job_of("a", n=1)).allowed
+    assert limiter.acquire(limit, job=job_of("b", n=1)).allowed
 
 
-def test_decision_says_which_slots_stay(limiter: Limiter) -> None:
-    """`Charged.stays`, of the slot of a workflow only."""
-    decision: Decision = limiter.acquire(GPU, Concurrency("other", 1), job=of("a"))
+def test_decision_marks_the_slots_that_stay_taken(limiter: Limiter) -> None:
+    """`Charged.stays` is true only for the slot of a workflow."""
+    decision: Decision = limiter.acquire(GPU, Concurrency("other", 1), job=job_of("a"))
     assert [each.stays for each in decision.leases] == [True, False]
     assert Reason.ALLOWED.value == decision.reason
 
 
 def test_done_from_an_event_loop(limiter: Limiter) -> None:
-    """`AsyncLimiter.done` is the same; a `hold` that is cancelled while it waits takes no slot for its workflow."""
+    """`AsyncLimiter.done` works the same; a `hold` that is cancelled while it waits takes no slot for its workflow."""
 
     async def main() -> None:
         in_loop = AsyncLimiter(limiter)
-        await in_loop.acquire(GPU, job=of("a"))
-        await in_loop.acquire(GPU, job=of("b"))
+        await in_loop.acquire(GPU, job=job_of("a"))
+        await in_loop.acquire(GPU, job=job_of("b"))
 
         async def hold() -> None:
-            async with in_loop.hold(GPU, job=of("c")):
+            async with in_loop.hold(GPU, job=job_of("c")):
                 raise AssertionError("it was cancelled")
 
         waiting = asyncio.create_task(hold())
@@ -411,7 +411,7 @@ def test_done_from_an_event_loop(limiter: Limiter) -> None:
         with suppress(asyncio.CancelledError):
             await waiting
         await in_loop.done(GPU, "a")
-        await in_loop.done(GPU, job=of("b"))
+        await in_loop.done(GPU, job=job_of("b"))
 
     asyncio.run(main())
     assert free(limiter) == 2

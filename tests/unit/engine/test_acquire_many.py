@@ -1,4 +1,4 @@
-"""`acquire_many`: as many of up to n units as are free, charged to the unit, behind the jobs in line."""
+"""`acquire_many`: up to n units, as many as are free, each of them charged, behind the jobs that wait."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ EVERY: list[Limit] = [
 ]
 
 
-class Between(Passing):
-    """A memory store; `after_look` is called once a look was answered."""
+class HookedStore(Passing):
+    """A memory store that calls `after_peek` once a peek is answered."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.inner = MemoryStore(clock_us=clock)
-        self.asked: list[tuple[Caller, int]] = []
-        self.after_look: Callable[[], object] = lambda: None
+        self.requests: list[tuple[Caller, int]] = []
+        self.after_peek: Callable[[], object] = lambda: None
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
         request = Request(claims, requester, attempt)
-        self.asked.append((request.requester.caller, request.claims[0].cost))
+        self.requests.append((request.requester.caller, request.claims[0].cost))
         verdict = self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
         if request.requester.caller is Caller.PEEK:
-            self.after_look()
+            self.after_peek()
         return verdict
 
 
@@ -66,12 +66,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def store(clock: FakeClock) -> Between:
-    return Between(clock)
+def store(clock: FakeClock) -> HookedStore:
+    return HookedStore(clock)
 
 
 @pytest.fixture(params=["sync", "async"])
-def limiter(request: pytest.FixtureRequest, store: Between) -> Iterator[Limiter]:
+def limiter(request: pytest.FixtureRequest, store: HookedStore) -> Iterator[Limiter]:
     with either(request.param, store) as limiter:
         yield limiter
 
@@ -80,26 +80,26 @@ def job(number: int = 1) -> Job:
     return Job(id=str(number), name="call_partner", kwargs={"account_id": 42})
 
 
-def test_what_is_free_is_granted(limiter: Limiter, store: Between, clock: FakeClock) -> None:
-    """Where fewer are free, these are granted, still in two round trips; then nothing is left."""
+def test_free_units_are_granted(limiter: Limiter, store: HookedStore, clock: FakeClock) -> None:
+    """If fewer units are free than requested, these are granted, still in two round trips; then nothing is left."""
     limiter.acquire(BUCKET, cost=50)
     clock.advance(1.25)
-    store.asked.clear()
+    store.requests.clear()
     decision = limiter.acquire_many(BUCKET, 30)
     assert (decision.allowed, decision.cost, decision.remaining) == (True, 12, 0)
-    assert store.asked == [(Caller.PEEK, 30), (Caller.WITHOUT_JOB, 12)]
+    assert store.requests == [(Caller.PEEK, 30), (Caller.WITHOUT_JOB, 12)]
 
 
 @pytest.mark.parametrize("limit", EVERY, ids=lambda limit: limit.name)
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**64 - 1))
-def test_grant_is_the_most_that_passes_and_is_charged_to_the_unit(limit: Limit, seed: int) -> None:
+def test_grant_is_the_maximum_and_is_charged_to_the_unit(limit: Limit, seed: int) -> None:
     """
-    Without a line: one unit more would have been denied, so many units are missing afterwards, and it took two round
-    trips. Of a bucket whose charges are rounded up one by one, one unit may stay.
+    If no job waits, one unit more would have been denied, exactly the granted units are missing afterwards, and it
+    takes two round trips. A bucket whose charges are rounded up one by one may keep one unit.
     """
     rnd, clock = random.Random(seed), FakeClock()
-    store = Between(clock)
+    store = HookedStore(clock)
     limiter = Limiter(store)
     for _ in range(rnd.randint(1, 8)):
         clock.advance(rnd.choice([0.0, rnd.uniform(0, 0.01), rnd.uniform(0, 1), rnd.uniform(0, 60)]))
@@ -108,9 +108,9 @@ def test_grant_is_the_most_that_passes_and_is_charged_to_the_unit(limit: Limit, 
         most = rnd.randint(1, 80)
         free = max(units for units in range(limit.capacity + 1) if limiter.peek(limit, cost=units))
         left = limiter.peek(limit).remaining
-        store.asked.clear()
+        store.requests.clear()
         decision = limiter.acquire_many(limit, most)
-        assert len(store.asked) == 2 or limit.name == "uneven"
+        assert len(store.requests) == 2 or limit.name == "uneven"
         assert decision.allowed or not free
         if decision.allowed:
             assert min(most, free) - (limit.name == "uneven") <= decision.cost <= min(most, free)
@@ -118,10 +118,8 @@ def test_grant_is_the_most_that_passes_and_is_charged_to_the_unit(limit: Limit, 
             assert [each.cost for each in decision.charged] == [decision.cost]
 
 
-def test_denial_charges_nothing_and_says_when_a_unit_is_there(
-    limiter: Limiter, store: Between, clock: FakeClock
-) -> None:
-    """Where nothing is free it is a denial like that of one unit."""
+def test_denial_charges_nothing_and_has_a_retry_time(limiter: Limiter, store: HookedStore, clock: FakeClock) -> None:
+    """If no unit is free, the decision is a denial like that of one unit."""
     limiter.acquire(BUCKET, cost=50)
     clock.advance(0.04)
     decision = limiter.acquire_many(BUCKET, 30)
@@ -131,49 +129,49 @@ def test_denial_charges_nothing_and_says_when_a_unit_is_there(
     assert limiter.acquire_many(BUCKET, 30).cost == 1
 
 
-def test_only_what_stands_free_before_the_jobs_in_line_is_granted(limiter: Limiter, clock: FakeClock) -> None:
-    """Jobs that wait come first: what they need stays, and they pass when they were to pass."""
+def test_units_for_waiting_jobs_are_not_granted(limiter: Limiter, clock: FakeClock) -> None:
+    """Waiting jobs come first: the units that they need are kept, and they are granted on time."""
     limiter.acquire(BUCKET, cost=50)
     waiting = [limiter.acquire(BUCKET, job=job(number), cost=2) for number in range(3)]
     clock.advance(1)
-    assert 1 <= limiter.acquire_many(BUCKET, 30, job=job(9)).cost <= 4  # what the jobs cost is not known
+    assert 1 <= limiter.acquire_many(BUCKET, 30, job=job(9)).cost <= 4  # the cost of the waiting jobs is not known
     for number in range(len(waiting)):
         assert limiter.acquire(BUCKET, job=job(number), cost=2)
 
 
-def test_batch_of_a_job_gets_no_place(limiter: Limiter, store: Between) -> None:
-    """The job is for the key alone: it is put in no line."""
+def test_job_gets_no_position(limiter: Limiter, store: HookedStore) -> None:
+    """The job is used for the key only: it does not join a waitlist."""
     limiter.acquire(KEYED, key=42, cost=50)
     decision = limiter.acquire_many(KEYED, 10, job=job())
     assert (decision.allowed, decision.key) == (False, "42")
-    assert Caller.JOB not in {caller for caller, _ in store.asked}
+    assert Caller.JOB not in {caller for caller, _ in store.requests}
 
 
 @pytest.mark.parametrize(("taken", "granted"), [(20, 30), (30, 20), (45, 5), (48, 2)])
-def test_units_that_go_meanwhile_make_the_grant_smaller(
-    limiter: Limiter, store: Between, taken: int, granted: int
+def test_units_taken_by_others_in_between_reduce_the_grant(
+    limiter: Limiter, store: HookedStore, taken: int, granted: int
 ) -> None:
-    """Units that other callers took between the look and the take are not granted twice."""
+    """Units that other callers took between the peek and the request are not granted twice."""
     other = Limiter(store.inner)
-    store.after_look = lambda: other.acquire(BUCKET, cost=taken)
+    store.after_peek = lambda: other.acquire(BUCKET, cost=taken)
     decision = limiter.acquire_many(BUCKET, 40)
     assert decision.allowed
     assert 1 <= decision.cost <= granted
     assert decision.remaining == 50 - taken - decision.cost
-    assert len(store.asked) <= 4
+    assert len(store.requests) <= 4
 
 
-def test_all_units_that_go_meanwhile_make_it_a_denial(limiter: Limiter, store: Between) -> None:
-    """After at most four round trips it is a denial of one unit."""
+def test_all_units_taken_in_between_cause_a_denial(limiter: Limiter, store: HookedStore) -> None:
+    """After at most four round trips, the decision is a denial of one unit."""
     other = Limiter(store.inner)
-    store.after_look = lambda: other.acquire(BUCKET, cost=50)
+    store.after_peek = lambda: other.acquire(BUCKET, cost=50)
     decision = limiter.acquire_many(BUCKET, 40)
     assert (decision.allowed, decision.cost, decision.charged) == (False, 1, ())
-    assert len(store.asked) <= 4
+    assert len(store.requests) <= 4
 
 
-def test_what_was_not_used_is_given_back(limiter: Limiter) -> None:
-    """The decision settles and cancels like any other."""
+def test_unused_units_can_be_returned(limiter: Limiter) -> None:
+    """The decision can be settled and cancelled like any other."""
     limiter.settle(limiter.acquire_many(BUCKET, 40), 15)
     assert limiter.peek(BUCKET).remaining == 35
     limiter.cancel(limiter.acquire_many(BUCKET, 40))
@@ -201,8 +199,8 @@ def test_cost_key_and_tier(limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize(("policy", "cost"), [("open", 1), ("local", 1), ("closed", 0)])
-def test_while_the_store_is_away_it_is_one_unit(kind: str, policy: Any, cost: int) -> None:
-    """A store that does not answer is no error: one unit, as the limit's `on_store_failure` says."""
+def test_outage_counts_as_a_request_for_one_unit(kind: str, policy: Any, cost: int) -> None:
+    """An unavailable store is no error: the decision is for one unit, according to the limit's `on_store_failure`."""
     limit = TokenBucket("away", "10/s", on_store_failure=policy, processes=2 if policy == "local" else None)
     with either(kind, Away()) as limiter:
         decision = limiter.acquire_many(limit, 5)
@@ -212,7 +210,7 @@ def test_while_the_store_is_away_it_is_one_unit(kind: str, policy: Any, cost: in
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("arguments", "message"),
     [
         ({"limit": Concurrency("slots", 5)}, "limit 'slots' grants slots, each to one holder: take them one by one"),
         (
@@ -228,9 +226,11 @@ def test_while_the_store_is_away_it_is_one_unit(kind: str, policy: Any, cost: in
     ],
     ids=["slots", "scope", "zero", "negative", "bool", "several", "key", "no-key"],
 )
-def test_what_cannot_work_is_refused(limiter: Limiter, store: Between, asked: dict[str, Any], told: str) -> None:
-    """It is refused before the store is asked."""
+def test_invalid_arguments_are_refused(
+    limiter: Limiter, store: HookedStore, arguments: dict[str, Any], message: str
+) -> None:
+    """Arguments are checked before the store gets a request."""
     with pytest.raises(ConfigurationError) as error:
-        limiter.acquire_many(**{"limit": BUCKET, "most": 5, **asked})
-    assert str(error.value).startswith(told)
-    assert store.asked == []
+        limiter.acquire_many(**{"limit": BUCKET, "most": 5, **arguments})
+    assert str(error.value).startswith(message)
+    assert store.requests == []

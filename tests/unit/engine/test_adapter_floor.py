@@ -1,4 +1,4 @@
-"""The floor that adapters stand on: what becomes of a job is one of four values, whatever happens."""
+"""The base of every adapter: what happens to a job is one of four values, in every case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG = logging.getLogger("throttlekit.test")
 
 
 class _Host:
-    """Messages are names of jobs in the queue "reports"."""
+    """Messages are the names of jobs in the queue "reports"."""
 
     def __init__(self, *limits: Limit, max_wait: float | None = None, fault: Exception | None = None) -> None:
         self._options = JobOptions(limits=limits, max_wait=max_wait)
@@ -51,8 +51,8 @@ def test_a_job_runs_or_is_deferred() -> None:
     assert second.delay > 0
 
 
-def test_a_job_without_limits_runs_unasked() -> None:
-    """Nothing is asked for a job that names no limit, and a 429 of its body is an error like any other."""
+def test_a_job_without_limits_runs_without_a_request() -> None:
+    """A job without limits makes no request, and a 429 of its body is an error like any other."""
     throttling = _throttling(_Host())
     outcome = throttling.admit("a")
     assert isinstance(outcome, Run)
@@ -63,8 +63,8 @@ def test_a_job_without_limits_runs_unasked() -> None:
 @pytest.mark.parametrize(
     ("on_waited_too_long", "kind"), [("fail", Failed), ("drop", Dropped), ("run", Run)], ids=lambda value: str(value)
 )
-def test_a_job_that_may_not_wait_ends_as_the_rules_say(on_waited_too_long: Any, kind: type[Any]) -> None:
-    """Past its longest wait a job fails, is dropped, or runs uncharged."""
+def test_a_job_past_its_max_wait_ends_as_configured(on_waited_too_long: Any, kind: type[Any]) -> None:
+    """After `max_wait` a job fails, is dropped, or runs uncharged."""
     throttling = _throttling(_Host(OWN, max_wait=0), rules=WaitRules(on_waited_too_long=on_waited_too_long))
     throttling.admit("a")
     outcome = throttling.admit("b")
@@ -78,7 +78,7 @@ def test_a_job_that_may_not_wait_ends_as_the_rules_say(on_waited_too_long: Any, 
 
 
 def test_a_configuration_error_fails_the_job() -> None:
-    """To ask again cannot help."""
+    """Another attempt cannot help."""
     fault = ConfigurationError("no such limit")
     outcome = _throttling(_Host(fault=fault)).admit("a")
     assert isinstance(outcome, Failed)
@@ -86,7 +86,7 @@ def test_a_configuration_error_fails_the_job() -> None:
 
 
 def test_any_other_error_defers_the_job(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged with its traceback, and the job comes back in a second."""
+    """The error is logged with its traceback, and the job is redelivered after a second."""
     outcome = _throttling(_Host(fault=LookupError("not there"))).admit("a")
     assert outcome == Deferred(1.0, None)
     assert "could not be decided on" in caplog.text
@@ -104,7 +104,7 @@ def test_an_error_of_the_limiter_defers_the_job(caplog: pytest.LogCaptureFixture
 
 
 def test_a_plugin_adds_limits_to_any_job() -> None:
-    """A job is held to its own limits and to those of its queue; another queue's job is not."""
+    """A job is limited by its own limits and by those of its queue; a job of another queue is not."""
     plugin = LimitsFor(queue={"reports": [ADDED]})
     throttling = _throttling(_Host(), plugin)
     assert throttling.concerns(JobOptions())

@@ -1,4 +1,4 @@
-"""The suite for adapters, as a tool: what is unsupported shows, and what the suite costs those who do not use it."""
+"""The conformance suite as a tool: unsupported promises are visible, and importing throttlekit.testing stays cheap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from throttlekit.testing import AdapterConformance
 
 
 def test_an_unsupported_promise_is_skipped_with_its_reason() -> None:
-    """It never passes in silence."""
+    """An unsupported promise never passes silently."""
 
     class Suite(AdapterConformance):
         unsupported = {"settle": "there is no body"}  # noqa: RUF012
@@ -22,8 +22,8 @@ def test_an_unsupported_promise_is_skipped_with_its_reason() -> None:
     assert Suite.test_settle.__doc__ == AdapterConformance.test_settle.__doc__
 
 
-def test_an_unsupported_promise_must_be_one() -> None:
-    """A name with a slip of the pen would leave its promise unasked, or asked in vain."""
+def test_an_unknown_promise_is_an_error() -> None:
+    """A misspelt name would skip no promise."""
     with pytest.raises(TypeError, match="there is no promise 'setle'"):
 
         class Suite(AdapterConformance):
@@ -31,6 +31,6 @@ def test_an_unsupported_promise_must_be_one() -> None:
 
 
 def test_the_suite_is_imported_when_it_is_used() -> None:
-    """Tests of jobs import throttlekit.testing: they do not wait for the suite."""
+    """Tests of jobs import throttlekit.testing: they must not wait for the suite."""
     code = "import sys, throttlekit.testing as t; sys.exit(any('adapter_conformance' in m for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""What downstream says of its limits, heard by a job and by other code: which limit it means, and what it leaves."""
+"""Rate-limit headers of a response, applied by a job and by other code: which limit they concern, and their effect."""
 
 from __future__ import annotations
 
@@ -66,45 +66,43 @@ def _bucket(limiter: Limiter, limit: Limit) -> str:
     ("headers", "status", "pace"),
     [
         (SPENT, 200, (5, 30)),
-        ({"RateLimit": '"a";r=1;t=7, "day";r=50;t=3000'}, 200, (50, 3000)),  # the fewest a second
-        ({"RateLimit": '"a";r=0;t=7, "day";r=0;t=3000'}, 200, (0, 3000)),  # of equals, the longest
+        ({"RateLimit": '"a";r=1;t=7, "day";r=50;t=3000'}, 200, (50, 3000)),  # the fewest per second
+        ({"RateLimit": '"a";r=0;t=7, "day";r=0;t=3000'}, 200, (0, 3000)),  # if equal, the longest
         ({"RateLimit": '"a";r=3;t=86400'}, 200, (3, 3600)),  # at most an hour
         ({"RateLimit": '"a";r=0;t=0'}, 200, None),
         ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1e-300"}, 200, None),
         ({"RateLimit": '"a";t=9'}, 200, None),
-        ({"RateLimit": '"a";r=500;t=30'}, 200, None),  # more than the limit lets pass by itself
+        ({"RateLimit": '"a";r=500;t=30'}, 200, None),  # more than the limit admits by itself
         ({"RateLimit": '"a";r=50;t=30'}, 200, None),
         ({"RateLimit": '"a";r=49;t=30'}, 200, (49, 30)),
         ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "60s",
-          "x-ratelimit-limit-requests": "30"}, 200, (30, 60)),  # a bucket: what comes back passes
+          "x-ratelimit-limit-requests": "30"}, 200, (30, 60)),  # a bucket: refilled units count too
         ({"X-HubSpot-RateLimit-Remaining": "3", "X-HubSpot-RateLimit-Interval-Milliseconds": "10000"}, 200, (3, 10)),
         ({"X-Shopify-Shop-Api-Call-Limit": "32/40"}, 200, (8, 8)),  # at the limit's own rate: no more at once
         ({"X-Shopify-Shop-Api-Call-Limit": "40/40"}, 200, (0, 1)),
         ({"Retry-After": "9"}, 429, (0, 9)),
         ({"Retry-After": "9"}, 503, (0, 9)),
-        ({"Retry-After": "9"}, 200, None),  # of a 202 or a 301 it means something else
+        ({"Retry-After": "9"}, 200, None),  # for a 202 or a 301 it has another meaning
         ({"Retry-After": "9"}, 403, None),
         ({"Retry-After": "9", **SPENT}, 429, (0, 9)),
         ({"Retry-After": "0"}, 429, None),
         ({}, 429, None),
-        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "60s"}, 200, None),  # no requests
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "60s"}, 200, None),  # tokens only
     ],
 )  # fmt: skip
-def test_the_strictest_that_is_said_counts(
-    headers: dict[str, str], status: int, pace: tuple[int, float] | None
-) -> None:
-    """How many more requests may pass, and in how many seconds."""
+def test_the_strictest_header_is_used(headers: dict[str, str], status: int, pace: tuple[int, float] | None) -> None:
+    """The result is how many more requests may be sent, and within how many seconds."""
     assert allowance_of(said_by(Response(headers, status), 0.0), "requests", PARTNER) == (pace and Allowance(*pace))
 
 
-def test_a_job_hears_for_its_only_rate(limiter: Recording) -> None:
-    """Its slots have no rate; what is heard counts under the key that the job was charged under."""
+def test_a_job_applies_headers_to_its_only_rate(limiter: Recording) -> None:
+    """Slots have no rate; the headers apply to the key that the job was charged under."""
     _job(limiter, ACCOUNT, SLOTS).apply_response(Response(SPENT))
     assert limiter.slowed == [(_bucket(limiter, ACCOUNT), Remaining(5, 30_000_000))]
 
 
-def test_a_job_of_several_rates_names_one(limiter: Recording) -> None:
-    """And is told so: a wrong guess would slow the wrong limit down."""
+def test_a_job_with_several_rates_must_name_one(limiter: Recording) -> None:
+    """The error says so: a wrong guess would slow the wrong limit down."""
     running = _job(limiter, PARTNER, ACCOUNT)
     with pytest.raises(ConfigurationError, match=r"not clear which .* `current\(\).apply_response\(response, limit\)`"):
         running.apply_response(Response(SPENT))
@@ -112,8 +110,8 @@ def test_a_job_of_several_rates_names_one(limiter: Recording) -> None:
     assert [name for name, _ in limiter.slowed] == [_bucket(limiter, ACCOUNT)]
 
 
-def test_tokens_go_to_the_limits_that_are_named_for_them(limiter: Recording) -> None:
-    """Requests to the only other one."""
+def test_token_headers_apply_to_the_limits_named_for_them(limiter: Recording) -> None:
+    """Request headers apply to the only other limit."""
     running = _job(limiter, PARTNER, TOKENS, OUT)
     running.apply_response(Response(LLM), tokens=TOKENS, output_tokens=OUT)
     assert sorted(limiter.slowed) == sorted([
@@ -123,8 +121,8 @@ def test_tokens_go_to_the_limits_that_are_named_for_them(limiter: Recording) -> 
     ])  # fmt: skip
 
 
-def test_a_cost_of_its_own_counts_no_requests_unless_named(limiter: Recording) -> None:
-    """A limit whose cost is a callable may count tokens, or pages: what a request is of it, the caller knows."""
+def test_a_limit_with_a_callable_cost_counts_requests_only_if_named(limiter: Recording) -> None:
+    """A callable cost may count tokens, or pages: only the caller knows what a request costs."""
     running = _job(limiter, TOKENS)
     with pytest.raises(ConfigurationError, match="not clear"):
         running.apply_response(Response(LLM))
@@ -144,16 +142,14 @@ def test_a_cost_of_its_own_counts_no_requests_unless_named(limiter: Recording) -
         ((PARTNER,), ("partner",), "has a rate, not 'partner'"),
     ],
 )
-def test_a_limit_that_cannot_be_meant_is_refused(
-    limiter: Recording, limits: tuple[Limit, ...], named: Any, match: str
-) -> None:
-    """The message says which limits the job has."""
+def test_an_invalid_limit_is_refused(limiter: Recording, limits: tuple[Limit, ...], named: Any, match: str) -> None:
+    """The message lists the limits of the job."""
     with pytest.raises(ConfigurationError, match=match):
         _job(limiter, *limits).apply_response(Response(SPENT), *named)
 
 
-def test_outside_a_job_nothing_is_heard() -> None:
-    """A body can be called by tests and by hand; and a job that ran uncharged has nothing to slow down."""
+def test_headers_are_ignored_outside_a_job() -> None:
+    """Tests and scripts can call a body; and a job that ran uncharged has nothing to slow down."""
     current().apply_response(Response(SPENT), PARTNER)
     limiter = Recording(Away())
     mails = TokenBucket("mails", "1/s", on_store_failure="open")
@@ -166,8 +162,8 @@ def test_outside_a_job_nothing_is_heard() -> None:
     assert limiter.slowed == []
 
 
-def test_a_response_that_says_nothing_makes_no_request(limiter: Recording) -> None:
-    """Nor does one that leaves more than the limit lets pass."""
+def test_a_response_without_information_makes_no_request(limiter: Recording) -> None:
+    """A response that allows more than the limit makes no request either."""
     limiter.slow_down = _refuse  # type: ignore[method-assign]
     for headers in ({}, {"RateLimit": '"a";r=1000;t=30'}, {"X-RateLimit-Remaining": "many"}):
         limiter.apply_response(Response(headers), PARTNER)
@@ -178,7 +174,7 @@ def _refuse(events: object) -> None:
 
 
 def test_other_code_names_the_limit_and_the_key(limiter: Recording) -> None:
-    """As for a pause. It can be several limits, for requests and tokens."""
+    """Other code names both, as for a pause. The headers may concern several limits, for requests and tokens."""
     limiter.apply_response(Response(SPENT), ACCOUNT, key=7)
     limiter.apply_response(Response(LLM), PARTNER, tokens=OUT)
     assert limiter.slowed == [
@@ -190,8 +186,8 @@ def test_other_code_names_the_limit_and_the_key(limiter: Recording) -> None:
         limiter.apply_response(Response(SPENT))
 
 
-def test_of_a_limit_with_tiers_all_are_slower(limiter: Recording) -> None:
-    """Unless there is a job, whose tier it is."""
+def test_all_tiers_of_a_limit_slow_down(limiter: Recording) -> None:
+    """If a job is given, only its tier slows down."""
     tiered = TokenBucket("tiered", {"free": "1/s", "pro": "100/s"}, burst={"free": 1, "pro": 9}, tier="{plan}")
     spent = Response({"RateLimit": '"a";r=0;t=30'})
     limiter.apply_response(spent, tiered)
@@ -200,31 +196,31 @@ def test_of_a_limit_with_tiers_all_are_slower(limiter: Recording) -> None:
     assert len(limiter.slowed) == 3
 
 
-@pytest.mark.parametrize("hear", [
+@pytest.mark.parametrize("apply", [
     lambda limiter: limiter.apply_response(Response(SPENT), PARTNER),
     lambda limiter: _job(limiter, PARTNER).apply_response(Response(SPENT)),
 ])  # fmt: skip
-def test_a_store_that_is_away_is_logged(
-    limiter: Recording, hear: Callable[[Limiter], None], caplog: pytest.LogCaptureFixture, monkeypatch: Any
+def test_an_unavailable_store_is_logged(
+    limiter: Recording, apply: Callable[[Limiter], None], caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    """The call downstream was made: no error of the store may fail it."""
+    """The request to downstream was made: an error of the store must not fail it."""
     monkeypatch.setattr("throttlekit._engine.apply_response._not_stored", Every())
-    limiter.slow_down = _away  # type: ignore[method-assign]
-    hear(limiter)
-    hear(limiter)
+    limiter.slow_down = _raise_unavailable  # type: ignore[method-assign]
+    apply(limiter)
+    apply(limiter)
     assert [each.message for each in caplog.records] == [
         "the store is away. The rate-limit headers of a response were not applied."
     ]
 
 
-def _away(events: object) -> None:
+def _raise_unavailable(events: object) -> None:
     raise StoreUnavailable("the store is away")
 
 
-def test_headers_that_cannot_be_read_are_logged_now_and_then(
+def test_unreadable_headers_are_logged_at_most_every_30_seconds(
     limiter: Recording, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    """Once in 30 seconds, by name; their values are not in the log."""
+    """The log contains the names of the headers, and not their values."""
     monkeypatch.setattr("throttlekit._engine.rate_limited._unreadable", Every())
     with caplog.at_level(logging.INFO, logger="throttlekit"):
         for _ in range(2):
@@ -234,8 +230,8 @@ def test_headers_that_cannot_be_read_are_logged_now_and_then(
     ]
 
 
-def test_a_window_of_the_calendar_is_named_by_the_stores_clock(limiter: Recording) -> None:
-    """As for settle: what is heard reaches the bucket that was charged."""
+def test_a_calendar_window_is_identified_by_the_stores_clock(limiter: Recording) -> None:
+    """The headers apply to the bucket that was charged, as for settle."""
     daily = FixedWindow("daily", "100/day", tz="Asia/Kolkata")
     running = _job(limiter, daily)
     running.apply_response(Response(SPENT))

@@ -1,4 +1,4 @@
-"""While the store gives no answer: who asks it, how often, and what becomes of jobs."""
+"""While the store is unavailable: which calls it gets, how often, and what happens to jobs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ SHARE = TokenBucket("share", "1/s", burst=1, scope="process")
 JOB = Job(id="1", name="call")
 
 
-class Seconds:
-    """A clock of a guard that stands still."""
+class ManualClock:
+    """A clock for the circuit breaker, which the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -50,11 +50,11 @@ class Seconds:
 
 
 class Failing(MemoryStore):
-    """A store in memory that counts its questions, and can be down: all of it, or a part."""
+    """A store in memory that counts its calls, and can be down: completely or in part."""
 
     def __init__(self) -> None:
         super().__init__(clock_us=FakeClock())
-        self.asked = 0
+        self.calls = 0
         self.down = False
         self.cause: Exception = TimeoutError("secret.host:6379")
         self.part: str | None = ""
@@ -73,13 +73,13 @@ class Failing(MemoryStore):
         super().reset(names)
 
     def _answer(self) -> None:
-        self.asked += 1
+        self.calls += 1
         if self.down:
             raise StoreUnavailable("the store gave no usable answer: TimeoutError", part=self.part) from self.cause
 
 
-class Seen:
-    """Keeps the events."""
+class Listener:
+    """Records the events."""
 
     def __init__(self) -> None:
         self.events: list[StoreFailed] = []
@@ -90,8 +90,8 @@ class Seen:
 
 
 @pytest.fixture
-def clock() -> Seconds:
-    return Seconds()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -100,23 +100,23 @@ def store() -> Failing:
 
 
 @pytest.fixture
-def seen() -> Seen:
-    return Seen()
+def listener() -> Listener:
+    return Listener()
 
 
 @pytest.fixture
-def limiter(store: Failing, clock: Seconds, seen: Seen) -> Limiter:
-    limiter = Limiter(store, plugins=[seen])
+def limiter(store: Failing, clock: ManualClock, listener: Listener) -> Limiter:
+    limiter = Limiter(store, plugins=[listener])
     wiring_of(limiter).stores.shared = CircuitBreaker(store, clock=clock)
     wiring_of(limiter).stores.in_process = MemoryStore(clock_us=FakeClock())
     return limiter
 
 
-# How often it is asked
+# How often it is called
 
 
-def test_an_outage_is_one_question_a_second(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """Whatever the number of jobs, and whatever they ask: a second's worth of them waits for one time-out."""
+def test_an_outage_costs_one_request_a_second(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """Whatever the jobs and the verbs, about one call a second waits for the time-out."""
     store.down = True
     granted = Limiter().acquire(CLOSED)
     for _ in range(100):
@@ -125,11 +125,11 @@ def test_an_outage_is_one_question_a_second(limiter: Limiter, store: Failing, cl
             with pytest.raises(StoreUnavailable):
                 verb(CLOSED)
         clock.now += 0.25  # the time-out, or other work
-    assert 25 <= store.asked <= 34
+    assert 25 <= store.calls <= 34
 
 
-def test_the_first_answer_ends_it(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """Less than a second after the store is back, one asks, and then everybody may."""
+def test_the_first_answer_ends_the_outage(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """Less than a second after the store is back, one call succeeds, and then all calls are sent."""
     store.down = True
     limiter.acquire(CLOSED)
     store.down = False
@@ -138,8 +138,8 @@ def test_the_first_answer_ends_it(limiter: Limiter, store: Failing, clock: Secon
     assert [limiter.acquire(CLOSED).allowed for _ in range(5)] == [True] * 5
 
 
-def test_only_one_asks_while_the_others_come_back_later(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """While one waits for the answer, the others are deferred at once: no herd."""
+def test_one_call_is_sent_while_the_others_are_deferred(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """While one call waits for the answer, the others are deferred at once: there is no herd."""
     store.down = True
     limiter.acquire(CLOSED)
     clock.now += 0.75
@@ -155,27 +155,25 @@ def test_only_one_asks_while_the_others_come_back_later(limiter: Limiter, store:
     assert isinstance(wiring_of(limiter).stores.shared, CircuitBreaker)
     wiring_of(limiter).stores.shared._store = slow
     decisions: list[Decision] = []
-    asking = threading.Thread(target=lambda: decisions.append(limiter.acquire(CLOSED)))
-    asking.start()
+    caller = threading.Thread(target=lambda: decisions.append(limiter.acquire(CLOSED)))
+    caller.start()
     assert waiting.wait(30)
     assert [limiter.acquire(CLOSED).reason for _ in range(20)] == ["store unavailable"] * 20
-    assert slow.asked == 1
+    assert slow.calls == 1
     over.set()
-    asking.join()
+    caller.join()
     assert decisions[0].allowed
     assert limiter.acquire(CLOSED)
 
 
-def test_a_question_of_more_than_a_second_is_still_one_at_a_time(
-    limiter: Limiter, store: Failing, clock: Seconds
-) -> None:
-    """Three Sentinels that hang, say: nobody asks beside the one who does, and no delay is in the past."""
+def test_slow_calls_are_still_sent_one_at_a_time(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """With three hanging Sentinels, for example: no second call is sent meanwhile, and no delay is in the past."""
 
     class Slow(Failing):
         def _answer(self) -> None:
-            self.asked += 1
-            clock.now += 1.1  # two others come meanwhile
-            during.append((limiter.acquire(CLOSED, job=JOB), self.asked))
+            self.calls += 1
+            clock.now += 1.1  # two other calls arrive in the meantime
+            during.append((limiter.acquire(CLOSED, job=JOB), self.calls))
             clock.now += 0.4
             raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
@@ -187,14 +185,14 @@ def test_a_question_of_more_than_a_second_is_still_one_at_a_time(
     assert isinstance(wiring_of(limiter).stores.shared, CircuitBreaker)
     wiring_of(limiter).stores.shared._outages[""].took = 1.5
     wiring_of(limiter).stores.shared._store = slow
-    asked = limiter.acquire(CLOSED, job=JOB)
-    assert slow.asked == 1
+    own = limiter.acquire(CLOSED, job=JOB)
+    assert slow.calls == 1
     assert [number for _, number in during] == [1]
-    assert all(0 < decision.delay <= 1.25 for decision in (asked, during[0][0]))
+    assert all(0 < decision.delay <= 1.25 for decision in (own, during[0][0]))
 
 
-def test_jobs_come_back_within_a_second_and_apart(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """A delay ends when the store is next asked, or up to a quarter of a second later: no two together."""
+def test_delays_are_below_a_second_and_differ(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """A delay ends when the store is called next, or up to 0.25 s later: no two are the same."""
     store.down = True
     first = [limiter.acquire(CLOSED, job=JOB).delay for _ in range(50)]
     clock.now += 0.5
@@ -204,8 +202,8 @@ def test_jobs_come_back_within_a_second_and_apart(limiter: Limiter, store: Faili
     assert len({*first, *second}) == 100
 
 
-def test_many_jobs_return_less_often(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """In each second 100 jobs get a delay of about a second, and all others of up to 3 s."""
+def test_many_jobs_return_less_often(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """In each second 100 jobs get a delay of about a second, and all others one of up to 3 s."""
     store.down = True
     wiring_of(limiter).pipeline._outage_delays = OutageDelays(clock)
     for _ in range(2):
@@ -216,8 +214,8 @@ def test_many_jobs_return_less_often(limiter: Limiter, store: Failing, clock: Se
         clock.now += 1.0
 
 
-def test_a_job_keeps_its_place(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """Who came while the store was there is before those that came later, also if it asks again during the outage."""
+def test_a_job_keeps_its_position(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """A job that waited before the outage is ahead of later ones, even if it requests again during the outage."""
     limiter.acquire(CLOSED, cost=5)
     denied = [limiter.acquire(CLOSED, job=JOB), limiter.acquire(CLOSED, job=Job(id="2"))]
     store.down = True
@@ -229,13 +227,13 @@ def test_a_job_keeps_its_place(limiter: Limiter, store: Failing, clock: Seconds)
     assert [each.delay for each in later[:0:-1]] == [each.delay for each in denied]
 
 
-def test_a_question_that_only_itself_has_no_answer_stops_no_other(
+def test_a_call_that_fails_by_itself_blocks_no_other(
     limiter: Limiter, store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A key of another type, say: the server is well. Its jobs are deferred, the log says so once, others go on."""
+    """A key of another type, for example, defers only its own jobs, and is logged once; other calls continue."""
     store.down, store.part = True, None
     assert [limiter.acquire(CLOSED).reason for _ in range(3)] == ["store unavailable"] * 3
-    assert store.asked == 3
+    assert store.calls == 3
     store.down = False
     assert limiter.acquire(OPEN)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
@@ -243,8 +241,8 @@ def test_a_question_that_only_itself_has_no_answer_stops_no_other(
     ]
 
 
-def test_a_rejected_call_ends_an_outage(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """The server has answered it. A job whose key is spoilt must not use up each second's call of the others."""
+def test_a_rejected_call_ends_an_outage(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """The server has answered. A job with an invalid key must not use up the one call of each second."""
     store.down = True
     limiter.acquire(CLOSED)
     clock.now += 0.75
@@ -254,8 +252,8 @@ def test_a_rejected_call_ends_an_outage(limiter: Limiter, store: Failing, clock:
     assert limiter.acquire(CLOSED).reason == "allowed"
 
 
-def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
-    """In a batch: it says nothing of the server."""
+def test_a_request_that_was_not_sent_ends_no_outage(clock: ManualClock) -> None:
+    """The error of such a request in a batch says nothing about the server."""
 
     class Batched(Failing):
         def decide_all(self, requests: Sequence[Request]) -> list[Answer | Exception]:
@@ -273,8 +271,8 @@ def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
     assert isinstance(guard.decide_all([request])[0], StoreUnavailable)
 
 
-def test_a_store_in_parts_fails_part_by_part(clock: Seconds) -> None:
-    """One node of a cluster: the limits on the others are asked as ever."""
+def test_parts_of_a_store_fail_separately(clock: ManualClock) -> None:
+    """If one node of a cluster fails, limits on the other nodes are decided as usual."""
 
     class Parts(Failing):
         def part_of(self, name: str) -> str:
@@ -294,7 +292,7 @@ def test_a_store_in_parts_fails_part_by_part(clock: Seconds) -> None:
 
 
 class Nodes(Failing):
-    """A store of two nodes, of which one can be away; who serves what can change."""
+    """A store with two nodes, each of which can be unavailable; which node serves a limit can change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -321,8 +319,8 @@ class Nodes(Failing):
             raise StoreUnavailable("the store gave no usable answer: TimeoutError", part=node)
 
 
-def test_a_node_that_another_has_taken_over_from_is_forgotten(clock: Seconds, caplog: pytest.LogCaptureFixture) -> None:
-    """After a fail-over nobody asks the dead node any more: the outage is over, and is told to be."""
+def test_a_node_that_was_replaced_is_forgotten(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """After a fail-over the dead node gets no calls any more: the outage is over, and the log says so."""
     caplog.set_level(logging.INFO, "throttlekit")
     store = Nodes()
     guard = CircuitBreaker(store, clock=clock)
@@ -339,8 +337,8 @@ def test_a_node_that_another_has_taken_over_from_is_forgotten(clock: Seconds, ca
     assert limiter.acquire(CLOSED)
 
 
-def test_a_node_that_is_away_keeps_nothing_from_the_others(clock: Seconds) -> None:
-    """What concerns several nodes is done on those that answer, known to be away or not; then the failure is told."""
+def test_an_unavailable_node_does_not_block_the_others(clock: ManualClock) -> None:
+    """A call for several nodes is carried out on those that answer; then the failure is raised."""
     store = Nodes()
     guard = CircuitBreaker(store, clock=clock)
     corrections = [Correction(f"tk1:{{{name}:}}:x", CLOSED.bind(1), 1, 1) for name in ("closed", "open")]
@@ -350,11 +348,11 @@ def test_a_node_that_is_away_keeps_nothing_from_the_others(clock: Seconds) -> No
         assert store.settled == ["b"] * times
 
 
-# What becomes of jobs
+# What happens to jobs
 
 
-def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """They all run, nothing is charged, and to settle them does nothing: now or later."""
+def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """The jobs all run, nothing is charged, and settling them does nothing, now or later."""
     store.down = True
     decisions = [limiter.acquire(OPEN, job=JOB) for _ in range(50)]
     assert {(each.allowed, each.reason, each.charged) for each in decisions} == {(True, "store unavailable", ())}
@@ -372,12 +370,12 @@ def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: Second
                                    SlidingLog("log", "8/h", on_store_failure="local", processes=4),
                                    FixedWindow("w", "8/d", on_store_failure="local", processes=4)])  # fmt: skip
 @pytest.mark.parametrize("job", [JOB, None])
-def test_local_jobs_are_held_to_the_share(limiter: Limiter, store: Failing, limit: Any, job: Job | None) -> None:
-    """The process's share passes, and no more; who is denied comes back in about a second, and keeps his place."""
+def test_local_jobs_are_limited_to_the_share(limiter: Limiter, store: Failing, limit: Any, job: Job | None) -> None:
+    """The process's share is granted, and no more; a denied job is redelivered in a second, and keeps its position."""
     store.down = True
     decisions = [limiter.acquire(limit, job=job) for _ in range(6)]
-    passed = [each for each in decisions if each.allowed]
-    assert len(passed) == limit.local_part.capacity
+    granted = [each for each in decisions if each.allowed]
+    assert len(granted) == limit.local_part.capacity
     assert {each.reason for each in decisions} == {"store unavailable"}
     denied = decisions[-1]
     assert denied.limit.name == limit.name
@@ -385,8 +383,8 @@ def test_local_jobs_are_held_to_the_share(limiter: Limiter, store: Failing, limi
     assert denied.charged == ()
 
 
-def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: Seconds) -> None:
-    """A quarter of 10/s: one every 400 ms, whatever the clock of the store says."""
+def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: ManualClock) -> None:
+    """A quarter of 10/s: one unit every 400 ms, whatever the clock of the store shows."""
     limiter, time_us = Limiter(store), FakeClock()
     wiring_of(limiter).stores.shared, wiring_of(limiter).stores.in_process = (
         CircuitBreaker(store, clock=clock),
@@ -399,20 +397,20 @@ def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: Seconds) -> Non
     assert [limiter.acquire(LOCAL).allowed for _ in range(2)] == [True, False]
 
 
-def test_what_was_taken_of_a_share_can_be_settled(limiter: Limiter, store: Failing, clock: Seconds) -> None:
-    """It goes back to the share, and the store is not asked."""
+def test_units_of_a_share_can_be_settled(limiter: Limiter, store: Failing, clock: ManualClock) -> None:
+    """The units return to the share, and the store is not called."""
     store.down = True
     decision = limiter.acquire(LOCAL, cost=2)
     assert limiter.settle(decision, actual=1).cost == 1
     assert [limiter.acquire(LOCAL).allowed for _ in range(2)] == [True, False]
-    assert store.asked == 1
+    assert store.calls == 1
     store.down = False
     clock.now += 1
     assert limiter.peek(LOCAL).remaining == 8
 
 
-def test_keys_queues_and_tiers_are_counted_apart_in_the_share(limiter: Limiter, store: Failing) -> None:
-    """As they are in the store."""
+def test_keys_queues_and_tiers_are_counted_separately_in_the_share(limiter: Limiter, store: Failing) -> None:
+    """The share counts them separately, as the store does."""
     store.down = True
     common: dict[str, Any] = {"on_store_failure": "local", "processes": 4}
     keyed = TokenBucket("keyed", "4/h", burst=4, key="{account}", **common)
@@ -427,7 +425,7 @@ def test_keys_queues_and_tiers_are_counted_apart_in_the_share(limiter: Limiter, 
 
 
 @pytest.mark.parametrize(
-    ("limits", "outcome", "passed"),
+    ("limits", "outcome", "granted"),
     [
         ((OPEN, CLOSED), "closed", 0),
         ((LOCAL, CLOSED), "closed", 0),
@@ -439,24 +437,24 @@ def test_keys_queues_and_tiers_are_counted_apart_in_the_share(limiter: Limiter, 
     ],
 )
 def test_the_strictest_of_several_limits_decides(
-    limiter: Limiter, store: Failing, seen: Seen, limits: Any, outcome: str, passed: int
+    limiter: Limiter, store: Failing, listener: Listener, limits: Any, outcome: str, granted: int
 ) -> None:
-    """Any closed one defers; else local ones, and those of the process, are charged, and open ones are not."""
+    """A closed limit defers; otherwise local limits, and those of the process, are charged, and open ones are not."""
     store.down = True
     for order in (limits, limits[::-1]):
         wiring_of(limiter).stores.in_process = MemoryStore(clock_us=FakeClock())
         decisions = [limiter.acquire(*order, job=JOB) for _ in range(4)]
-        assert sum(each.allowed for each in decisions) == passed
+        assert sum(each.allowed for each in decisions) == granted
         names = {each.limit.name for each in decisions[0].charged}
-        assert names == ({limit.name for limit in limits if limit.on_store_failure != "open"} if passed else set())
+        assert names == ({limit.name for limit in limits if limit.on_store_failure != "open"} if granted else set())
         kept = tuple(limit for limit in order if limit.scope != "process")
-        assert {(event.outcome, event.limits) for event in seen.events} == {(outcome, kept)}
-        seen.events.clear()
-    assert not passed or limiter.peek(SHARE).remaining == (0 if SHARE in limits else 1)
+        assert {(event.outcome, event.limits) for event in listener.events} == {(outcome, kept)}
+        listener.events.clear()
+    assert not granted or limiter.peek(SHARE).remaining == (0 if SHARE in limits else 1)
 
 
-def test_what_ran_uncharged_is_not_settled_on_another_limit(limiter: Limiter, store: Failing) -> None:
-    """Tokens that are open and a share that is charged 1: 500 tokens used are none of the share's."""
+def test_an_uncharged_cost_is_not_settled_on_another_limit(limiter: Limiter, store: Failing) -> None:
+    """With an open limit of tokens and a share that is charged 1, the 500 tokens used do not count for the share."""
     tokens = TokenBucket("tokens", "900/m", burst=900, cost=lambda job: 10, on_store_failure="open")
     store.down = True
     decision = limiter.acquire(tokens, LOCAL, job=JOB)
@@ -467,37 +465,37 @@ def test_what_ran_uncharged_is_not_settled_on_another_limit(limiter: Limiter, st
 
 
 def test_a_peek_is_never_answered_without_the_store(limiter: Limiter, store: Failing) -> None:
-    """Whatever the policy: it says that the store is down."""
+    """Whatever the policy, a peek raises that the store is unavailable."""
     store.down = True
     with pytest.raises(StoreUnavailable):
         limiter.peek(OPEN)
 
 
-# Who is told
+# Events and logs
 
 
-def test_plugins_are_told_of_each_decision(limiter: Limiter, store: Failing, seen: Seen) -> None:
-    """The error by its class alone, the limits, the policy, the decision and the job."""
+def test_plugins_are_notified_of_each_decision(limiter: Limiter, store: Failing, listener: Listener) -> None:
+    """The event has the class of the error only, the limits, the policy, the decision and the job."""
     store.down = True
     for limit in (CLOSED, OPEN, LOCAL):
         limiter.acquire(limit, SHARE, job=JOB, cost=0)
-    assert [(event.error, event.limits, event.outcome, event.job) for event in seen.events] == [
+    assert [(event.error, event.limits, event.outcome, event.job) for event in listener.events] == [
         ("TimeoutError", (CLOSED,), "closed", JOB),
         ("TimeoutError", (OPEN,), "open", JOB),
         ("TimeoutError", (LOCAL,), "local", JOB),
     ]
-    assert [event.decision.allowed for event in seen.events] == [False, True, True]
-    assert "secret" not in repr(seen.events)
+    assert [event.decision.allowed for event in listener.events] == [False, True, True]
+    assert "secret" not in repr(listener.events)
 
 
-def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
 
 
-def test_an_outage_is_one_line_and_its_end_another(
-    limiter: Limiter, store: Failing, clock: Seconds, caplog: pytest.LogCaptureFixture
+def test_an_outage_logs_one_line_and_its_end_another(
+    limiter: Limiter, store: Failing, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However many jobs there are, and however long it takes: a WARNING, and an INFO."""
+    """However many jobs there are, and however long it lasts: one WARNING, and one INFO."""
     caplog.set_level(logging.INFO)
     store.down = True
     for _ in range(200):
@@ -505,17 +503,17 @@ def test_an_outage_is_one_line_and_its_end_another(
         clock.now += 0.5
     store.down = False
     limiter.acquire(CLOSED)
-    assert _told(caplog) == [
+    assert _logged(caplog) == [
         "the store gave no usable answer: TimeoutError. It is called once a second. Until it responds, jobs are "
         "deferred, uncharged, except for limits whose on_store_failure= says otherwise.",
         "The store responds again, after 100.0 s.",
     ]
 
 
-def test_a_store_that_comes_and_goes_does_not_fill_the_log(
-    limiter: Limiter, store: Failing, clock: Seconds, caplog: pytest.LogCaptureFixture
+def test_a_flapping_store_does_not_fill_the_log(
+    limiter: Limiter, store: Failing, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two lines in 30 s at most; and one that lasts is told, whatever was told before."""
+    """The log has at most two lines in 30 s; a lasting outage is logged, whatever was logged before."""
     caplog.set_level(logging.INFO)
     for _ in range(10):
         store.down = True
@@ -523,35 +521,35 @@ def test_a_store_that_comes_and_goes_does_not_fill_the_log(
         store.down = False
         clock.now += 1
         limiter.acquire(CLOSED)
-    assert len(_told(caplog)) == 2
+    assert len(_logged(caplog)) == 2
     store.down = True
     for _ in range(40):
         limiter.acquire(CLOSED)
         clock.now += 1
-    assert len(_told(caplog)) == 3
+    assert len(_logged(caplog)) == 3
 
 
 def test_running_uncharged_is_a_warning_for_each_limit(
     limiter: Limiter, store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every 30 seconds at most."""
+    """The warning is logged at most every 30 seconds."""
     store.down = True
     for _ in range(20):
         limiter.acquire(OPEN)
         limiter.acquire(OPEN, LOCAL)
-    assert [line for line in _told(caplog) if "uncharged:" in line] == [
+    assert [line for line in _logged(caplog) if "uncharged:" in line] == [
         "Limit 'open' lets jobs run uncharged: the store gives no answer (TimeoutError), and its on_store_failure "
         'is "open".'
     ]
 
 
-def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -> None:
-    """What is asked beside decisions is asked once a second in an outage, and when it is over; it takes no turn."""
+def test_commands_resume_after_an_outage(clock: ManualClock) -> None:
+    """Commands beside decisions are sent once a second in an outage, and as usual after it; they use no turn."""
 
     class Sharing(Failing):
         def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
             self._answer()
-            return ["told"]
+            return ["reply"]
 
     store = Sharing()
     guarded = CircuitBreaker(store, clock=clock)
@@ -559,10 +557,10 @@ def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             guarded.commands([("GET", "x")])
-    assert store.asked == 1
+    assert store.calls == 1
     store.down = False
     clock.now += 1
-    assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["told"]] * 2
+    assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["reply"]] * 2
     call = Call([CLOSED], JOB)
     request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call))
     assert guarded.decide(request.claims, request.requester).allowed

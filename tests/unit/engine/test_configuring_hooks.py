@@ -1,4 +1,4 @@
-"""Hooks that configure: limits, keys, costs, and what happens while the store is away. None overturns a denial."""
+"""Hooks that configure limits, keys, costs, and the policy of an outage. None of them overturns a denial."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def limiter(*plugins: object) -> Limiter:
 
 
 def test_limits_are_added_by_queue_and_name() -> None:
-    """`LimitsFor` adds limits to the jobs of a queue or of a name; to other jobs none."""
+    """`LimitsFor` adds limits to the jobs of a queue or of a name; other jobs get none."""
     events = limiter(LimitsFor(queue={"reports": API}, name={"call": [KEYED]})).events
     assert events.limits(JOB) == (API, KEYED)
     assert events.limits(Job()) == ()
 
 
-@pytest.mark.parametrize("advice", [API, "api", [API, None], 3, {"api": 1}])
-def test_limits_that_are_not_limits_are_left_out(advice: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """What is not a list of limits is logged, and adds nothing; the other plugins' limits are added."""
+@pytest.mark.parametrize("returned", [API, "api", [API, None], 3, {"api": 1}])
+def test_invalid_limits_are_ignored(returned: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A value that is not a list of limits is logged and ignored; the limits of other plugins are added."""
 
     class Wrong:
         @hookimpl
         def throttlekit_limits(self, job: Job) -> Any:
-            return advice
+            return returned
 
     assert limiter(LimitsFor(queue={"reports": OTHER}), Wrong()).events.limits(JOB) == (OTHER,)
     assert "A plugin failed in throttlekit_limits" in caplog.text
 
 
-def test_a_plugin_that_gives_no_limits() -> None:
-    """A limit of each name once; None means none."""
+def test_a_plugin_that_returns_no_limits() -> None:
+    """Limits of the same name are added once; None adds none."""
     empty: Iterable[Limit] | None = None
 
     class Nothing:
@@ -76,7 +76,7 @@ def test_a_plugin_that_gives_no_limits() -> None:
 
 
 def test_cost_of_a_plugin_is_charged() -> None:
-    """A plugin's cost takes the place of the limit's; a cost that the call gives goes before it."""
+    """A plugin's cost replaces the limit's; a cost in the call overrides it."""
     made = limiter(CostFor({"api": lambda job: 4, "other": 1}))
     assert made.acquire(API, job=JOB).remaining == 6
     assert made.acquire(API, job=JOB, cost=1).remaining == 5
@@ -85,8 +85,8 @@ def test_cost_of_a_plugin_is_charged() -> None:
 
 
 @pytest.mark.parametrize("cost", [-1, 11, 1.5, True, "2", RuntimeError("mine")])
-def test_cost_that_cannot_work_is_left_out(cost: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A cost below 0, one that could never pass, or no number: the limit's own counts, and the log says so."""
+def test_invalid_cost_is_ignored(cost: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A cost below 0, one that can never be admitted, or no number: the limit's own applies, and the log says so."""
 
     def wrong(job: Job) -> Any:
         if isinstance(cost, Exception):
@@ -98,8 +98,8 @@ def test_cost_that_cannot_work_is_left_out(cost: Any, caplog: pytest.LogCaptureF
     assert "A plugin failed in throttlekit_cost; what it returned is not used." in caplog.text
 
 
-def test_key_of_a_plugin_counts_apart() -> None:
-    """A plugin's key takes the place of the limit's, for all verbs; a key that the call gives goes before it."""
+def test_key_of_a_plugin_replaces_the_limits_key() -> None:
+    """A plugin's key is used by all verbs; a key in the call overrides it."""
     made = limiter(KeyFor({"keyed": "{tenant}"}))
     assert made.acquire(KEYED, job=JOB).key == "t"
     assert not made.acquire(KEYED, key="t").allowed
@@ -110,19 +110,19 @@ def test_key_of_a_plugin_counts_apart() -> None:
     assert made.peek(KEYED, key="t").reason == "paused"
 
 
-def test_key_that_cannot_be_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be a key is logged, and the limit's own counts. A limit without a key keeps one count for all."""
+def test_invalid_key_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """An invalid key is logged, and the limit's own key applies. A limit without a key keeps one count for all."""
     made = limiter(KeyFor({"keyed": lambda job: 1.5, "api": lambda job: "x"}))  # type: ignore[dict-item, return-value]
     assert made.acquire(KEYED, job=JOB).key == "a"
     assert "A plugin failed in throttlekit_key" in caplog.text
     assert made.acquire(API, job=JOB).key == ""
 
 
-# The store is away
+# The store is unavailable
 
 
-def test_plugins_that_configure_are_asked_for_prefetched_units_too() -> None:
-    """Units at hand are spent under the plugin's key and at its cost."""
+def test_configuring_plugins_apply_to_prefetched_units_too() -> None:
+    """Prefetched units are spent under the plugin's key and at its cost."""
     ahead = TokenBucket("ahead", "1000/s", burst=400, prefetch=16, key="{account}")
     made = limiter(KeyFor({"ahead": "{tenant}"}), CostFor({"ahead": 2}))
     keys = {made.acquire(ahead, job=JOB).key for _ in range(20)}
@@ -136,7 +136,7 @@ OPEN = TokenBucket("open", "10/s", on_store_failure="open")
 
 
 def test_failure_policy_of_a_plugin() -> None:
-    """`FailureFor` chooses for its limits; of several limits the strictest policy decides; others keep their own."""
+    """`FailureFor` sets the policy of its limits; the strictest of several limits decides; others keep their own."""
     made = Limiter(Away(), plugins=[FailureFor({"closed": "open", "local": "closed"})])
     assert made.acquire(CLOSED, job=JOB).allowed
     assert made.acquire(CLOSED, job=JOB).charged == ()
@@ -157,8 +157,8 @@ def test_open_by_a_plugin_charges_no_share() -> None:
 
 
 @pytest.mark.parametrize("policy", ["local", "ajar", 1, RuntimeError("mine")])
-def test_policy_that_cannot_work_is_left_out(policy: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """No policy, or "local" for a limit without a share: the limit's own policy counts, and the log says so."""
+def test_invalid_policy_is_ignored(policy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """An unknown policy, or "local" for a limit without a share: the limit's own applies, and the log says so."""
 
     class Wrong:
         @hookimpl
@@ -172,7 +172,7 @@ def test_policy_that_cannot_work_is_left_out(policy: Any, caplog: pytest.LogCapt
     assert "A plugin failed in throttlekit_on_store_failure" in caplog.text
 
 
-# What was done
+# Events
 
 
 class Listener:
@@ -196,8 +196,8 @@ class Listener:
         self.events.append(event)
 
 
-def test_events_of_the_floor_are_emitted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """What an adapter reports goes to every plugin, and to the log."""
+def test_events_of_adapters_are_emitted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """What an adapter reports is passed to every plugin, and to the log."""
     listener = Listener()
     made = limiter(listener, RunLog())
     decision = made.acquire(API, job=JOB)
@@ -223,8 +223,8 @@ def test_events_of_the_floor_are_emitted_and_logged(caplog: pytest.LogCaptureFix
 # Cancel
 
 
-def test_cancel_gives_back_units_and_slots() -> None:
-    """A job that will not run leaves nothing charged; to cancel a denial does nothing."""
+def test_cancel_returns_units_and_slots() -> None:
+    """A job that will not run leaves nothing charged; cancelling a denial does nothing."""
     made, slots = limiter(), Concurrency("slots", 1)
     decision = made.acquire(API, slots, cost=1)
     denial = made.acquire(API, slots, cost=1)
@@ -235,8 +235,8 @@ def test_cancel_gives_back_units_and_slots() -> None:
     assert made.peek(API).remaining == 10
 
 
-def test_cancel_while_the_store_is_away_raises_nothing() -> None:
-    """Units stay charged: stricter, never looser."""
+def test_cancel_raises_nothing_while_the_store_is_unavailable() -> None:
+    """The units stay charged: this is stricter, never looser."""
 
     class Failing(MemoryStore):
         def settle(self, corrections: Any, now_us: int | None = None) -> None:

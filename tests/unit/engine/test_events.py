@@ -1,4 +1,4 @@
-"""The hook `throttlekit_decided`: each call of `acquire` is told once, with what those who count need."""
+"""The hook `throttlekit_decided`: each call of `acquire` is one event, with everything that a counter needs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _limiter(store: Store | None = None) -> tuple[Limiter, Listener, FakeClock]:
     return Limiter(store or MemoryStore(clock_us=clock), plugins=[listener]), listener, clock
 
 
-def test_each_acquire_is_told_once() -> None:
-    """Allowed or denied, with a job or without, each call is one event, which holds what its caller got."""
+def test_each_acquire_is_one_event() -> None:
+    """Allowed or denied, with a job or without, each call is one event with the decision that its caller got."""
     limiter, listener, _ = _limiter()
     made = [limiter.acquire(LIMIT), limiter.acquire(LIMIT), limiter.acquire(LIMIT, job=Job(id="a"))]
     limiter.peek(LIMIT)
@@ -55,16 +55,16 @@ def test_each_acquire_is_told_once() -> None:
     assert [event.job.id if event.job else None for event in listener.events] == [None, None, "a"]
 
 
-def test_the_slot_is_told_beyond_what_one_delay_carries() -> None:
-    """`due` is how far off the job's slot is, however short the delay that its framework carries."""
+def test_due_may_be_longer_than_the_delay() -> None:
+    """`due` is the time until the job's slot, however short the delay that its framework supports."""
     limiter, listener, _ = _limiter()
     decisions: list[Decision] = [limiter.acquire(LIMIT, job=Job(), delivery=Delivery(longest=0.15)) for _ in range(4)]
     assert [decision.delay for decision in decisions] == [0.0, 0.1, 0.15, 0.15]
     assert [event.due for event in listener.events] == pytest.approx([0.0, 0.1, 0.2, 0.3], rel=0.05)
 
 
-def test_all_limits_are_told_with_what_is_used_of_them() -> None:
-    """The limits of a call come with their use after it: of a concurrency limit, its holders."""
+def test_event_has_all_limits_and_their_uses() -> None:
+    """The uses are those after the call: for a concurrency limit, its holders."""
     limiter, listener, _ = _limiter()
     limiter.acquire(SLOTS, OTHER, job=Job())
     limiter.acquire(SLOTS, OTHER, job=Job())
@@ -73,21 +73,21 @@ def test_all_limits_are_told_with_what_is_used_of_them() -> None:
     assert [event.uses[0].units for event in listener.events if event.uses[0]] == [1, 2, 2]
 
 
-def test_the_time_of_the_store_is_told_only_if_it_was_asked() -> None:
-    """A limit that this process keeps alone asks no store, whatever it answers; neither does an open outage."""
+def test_took_is_set_only_if_the_store_was_called() -> None:
+    """A limit of scope "process" calls no store; neither does a call while the circuit is open."""
     limiter, listener, _ = _limiter()
     limiter.acquire(OWN)
     limiter.acquire(OWN, LIMIT)
     limiter.acquire(LIMIT)
-    silent, heard, _ = _limiter(Away())
-    silent.acquire(LIMIT)
-    silent.acquire(LIMIT)
+    unavailable, outage, _ = _limiter(Away())
+    unavailable.acquire(LIMIT)
+    unavailable.acquire(LIMIT)
     assert [event.took is not None for event in listener.events] == [False, False, True]
-    assert [event.took is not None for event in heard.events] == [True, False]
+    assert [event.took is not None for event in outage.events] == [True, False]
 
 
-def test_a_decision_without_the_store_is_told() -> None:
-    """An outage leaves no call untold: there is a decision, and nothing is known of uses and waits."""
+def test_a_decision_without_the_store_is_an_event() -> None:
+    """An outage skips no event: there is a decision, but uses and waits are unknown."""
     limiter, listener, _ = _limiter(Away())
     decision = limiter.acquire(LIMIT, job=Job())
     assert decision.reason == "store unavailable"
@@ -95,25 +95,25 @@ def test_a_decision_without_the_store_is_told() -> None:
     assert (decision.waited, decision.deferrals, decision.position) == (0.0, 0, None)
 
 
-def test_a_429_is_told_as_the_denial_that_it_is() -> None:
-    """A body that heard "429" is asked for once more behind the pause: a decision with the reason "paused"."""
+def test_a_429_is_an_event_with_a_denial() -> None:
+    """A body that received a 429 is decided again during the pause: the reason of the decision is "paused"."""
     limiter, listener, _ = _limiter()
     limited(limiter, RateLimited(retry_after=30), [LIMIT], job=Job(), delivery=Delivery(), release=lambda: None)
     assert [(event.decision.reason, event.due) for event in listener.events] == [("paused", pytest.approx(30, abs=0.2))]
 
 
-def test_nobody_listens_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a plugin that has the hook, no event is made."""
+def test_no_event_is_created_without_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a plugin that has the hook, no event is created."""
 
     def made(*_: object) -> Decided:
-        raise AssertionError("an event was made for nobody")
+        raise AssertionError("an event was created without a listener")
 
     monkeypatch.setattr("throttlekit._engine.events.Decided", made)
     assert Limiter().acquire(LIMIT).allowed
 
 
-def test_a_job_on_a_waitlist_is_told_with_its_deferrals_and_what_it_waited() -> None:
-    """Each denial is one deferral more, and none is forgotten while the store is away; what it waited is true."""
+def test_an_event_has_the_deferrals_and_the_wait_of_a_job_on_a_waitlist() -> None:
+    """Each denial counts as one deferral, also across an outage; the time waited is the true one."""
     store, decided, deferred = Away(), Listener(), Deferrals()
     store.is_away = False
     limiter = Limiter(store, plugins=[decided, deferred])
@@ -124,12 +124,12 @@ def test_a_job_on_a_waitlist_is_told_with_its_deferrals_and_what_it_waited() -> 
     store.is_away = True
     ask(limiter, waker, LIMIT, job=second)
     store.is_away = False
-    wait_until(lambda: ask(limiter, waker, LIMIT, job=second).allowed, description="a unit comes")
+    wait_until(lambda: ask(limiter, waker, LIMIT, job=second).allowed, description="a unit becomes free")
     mine = decided.events[1:]
     reasons = [event.decision.reason for event in mine]
     assert (reasons[:2], reasons[-1]) == (["exhausted", "store unavailable"], "allowed")
     denials = list(accumulate(reason not in ("store unavailable", "allowed") for reason in reasons))
-    assert [event.decision.deferrals for event in mine] == denials, "nothing was denied while the store was away"
+    assert [event.decision.deferrals for event in mine] == denials, "nothing was denied while the store was unavailable"
     assert [event.decision for event in deferred.events] == [event.decision for event in mine[:-1]]
     assert mine[0].decision.waited < 0.05 < mine[-1].decision.waited
     assert {event.waited_for for event in mine if event.decision.reason != "store unavailable"} == {"partner"}

@@ -1,4 +1,4 @@
-"""`Delivery.expires_in`: a job that the framework ends before its turn takes nothing from the others."""
+"""`Delivery.expires_in`: a job that the framework ends before its turn takes nothing from other jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from throttlekit.testing import FakeClock
 SLOW = TokenBucket("slow", "1/minute", burst=1)
 JOB, OTHER = Job(id="a"), Job(id="b")
 IN_TIME = 59.95
-"""Before the next unit comes, as early as a job comes back that comes at most .05 s late."""
+"""The delay to the next unit, minus the 0.05 s by which a job may be redelivered late."""
 
 
 @pytest.fixture
@@ -42,26 +42,26 @@ def limiter(clock: FakeClock) -> Limiter:
     ],
 )
 def test_a_wait_ends_right_after_the_expiry(delivery: Delivery, ends_in_us: int | None) -> None:
-    """A job waits no longer than its max_wait, and than its framework lets it live."""
+    """A job waits no longer than its max_wait, and no longer than its framework keeps it."""
     assert delivery.ends_in_us(0) == ends_in_us
 
 
 def test_time_before_the_expiry_is_counted_from_now() -> None:
-    """Unlike max_wait, which counts from the first denial."""
+    """An expiry counts from now, unlike max_wait, which counts from the first denial."""
     assert Delivery(expires_in=3, max_wait=10).ends_in_us(4_000_000) == 3_010_000
     assert Delivery(expires_in=3, max_wait=5).ends_in_us(4_000_000) == 1_010_000
 
 
 def test_job_that_expires_before_its_slot_takes_none(limiter: Limiter) -> None:
-    """The next job gets that slot, and the expiring one comes back as it expires: with its reason, not as ended."""
+    """The next job gets that slot. The expiring job is redelivered as it expires, with its reason and not as final."""
     limiter.acquire(SLOW)
     denied = limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=59))
     assert (denied.delay, denied.reason, denied.final) == (59.01, "exhausted", False)
     assert limiter.acquire(SLOW, job=OTHER).delay == IN_TIME
 
 
-def test_job_that_would_come_back_late_for_its_slot_takes_none(limiter: Limiter) -> None:
-    """It is due before its expiry, but the framework may deliver it after that."""
+def test_job_that_may_be_redelivered_after_its_expiry_takes_no_slot(limiter: Limiter) -> None:
+    """The job's retry time is before its expiry, but the framework may deliver the job later."""
     limiter.acquire(SLOW)
     assert limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=60, lateness=0.5)).delay == 60.01
     assert limiter.acquire(SLOW, job=OTHER).delay == IN_TIME
@@ -76,13 +76,13 @@ def test_job_that_would_come_back_late_for_its_slot_takes_none(limiter: Limiter)
     ],
 )
 def test_other_bounds_of_the_delay_hold(limiter: Limiter, delivery: Delivery, delay: float) -> None:
-    """A job with an expiry comes back no later than the framework carries it, and than its max_wait ends."""
+    """The delay of a job with an expiry is limited by the framework's longest delay, and by its max_wait."""
     limiter.acquire(SLOW)
     assert limiter.acquire(SLOW, job=JOB, delivery=delivery).delay == delay
 
 
-def test_expiry_is_no_wait_that_was_too_long(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that asks as it expires, or after it, is denied as ever: its end is the framework's to give."""
+def test_expiry_does_not_count_as_waited_too_long(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that requests at or after its expiry is denied as usual: the framework ends it."""
     limiter.acquire(SLOW)
     limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=5))
     clock.advance(5)
@@ -92,16 +92,16 @@ def test_expiry_is_no_wait_that_was_too_long(limiter: Limiter, clock: FakeClock)
 
 @dataclass
 class Traffic:
-    """Jobs at an even pace, most of which expire, against one limit. A given clock."""
+    """Jobs at an even rate, most of which expire, against one limit. The clock is simulated."""
 
     limit: TokenBucket
     per_second: int
     expires_in: float
     expiring: int
-    """So many of ten."""
+    """How many of ten jobs expire."""
     delivery: Delivery = PLAIN_DELIVERY
     tick: float | None = None
-    """Jobs come back so long after the whole second after they are due. None: when they are due."""
+    """Jobs are redelivered this long after the whole second that follows their retry time. None: at that time."""
     ran: list[float] = field(default_factory=list[float])
     waits: list[float] = field(default_factory=list[float])
 
@@ -117,32 +117,32 @@ class Traffic:
             clock.advance((began - clock()) / 1_000_000 + now)
             left = self.expires_in - (now - born) if expires else math.inf
             if left <= 0:
-                continue  # the framework ends it
+                continue  # the framework ends the job
             delivery = replace(self.delivery, expires_in=left)
             decision = limiter.acquire(self.limit, job=Job(id=id), delivery=delivery)
             if decision.allowed:
                 self.ran.append(now)
                 self.waits.append(0 if expires else now - born)
             else:
-                due = now + decision.delay
-                back = due if self.tick is None else math.ceil(due) + self.tick
+                retry_at = now + decision.delay
+                back = retry_at if self.tick is None else math.ceil(retry_at) + self.tick
                 heapq.heappush(events, (back, next(number), born, expires, id))
 
 
 def test_limit_is_used_while_most_jobs_expire() -> None:
-    """Twice the rate is sent, 90 % of it lives for 3 s: the limit is used, and no job waits for much longer."""
+    """Twice the rate is sent, and 90 % of it expires after 3 s: the limit is used, and no job waits much longer."""
     traffic = Traffic(TokenBucket("p", "20/s", burst=20), per_second=40, expires_in=3.0, expiring=9)
     traffic.run(120)
     assert len(traffic.ran) >= 0.98 * 20 * 120
     assert max(traffic.waits) < 3.5
 
 
-def test_limit_is_used_where_jobs_come_back_by_ticks() -> None:
+def test_limit_is_used_if_jobs_are_redelivered_by_ticks() -> None:
     """
-    As on stock RQ: a job comes back up to two seconds late. One that would be dead by then takes no place. Here the
-    scheduler looks at the end of each second, which is the worst time.
+    As on stock RQ, a job is redelivered up to two seconds late. A job that would have expired by then takes no
+    position. Here the scheduler runs at the end of each second, which is the worst time.
     """
     delivery = Delivery(lateness=0.9, latest=2.1)
     traffic = Traffic(TokenBucket("p", "20/s", burst=20), 40, 3.0, expiring=9, delivery=delivery, tick=0.95)
     traffic.run(30)
-    assert len(traffic.ran) >= 0.65 * 20 * 30  # .68: as jobs leave, those behind come too late
+    assert len(traffic.ran) >= 0.65 * 20 * 30  # .68: as jobs leave, those behind are redelivered late

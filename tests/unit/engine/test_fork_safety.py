@@ -31,10 +31,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 LIMIT = TokenBucket("partner", "10/s", burst=1)
 
 
-def in_a_child(work: Callable[[], object]) -> int:
-    """Run *work* in a forked child; its exit code, 0 if all went well, or minus the signal that ended it."""
+def run_in_child(work: Callable[[], object]) -> int:
+    """Run *work* in a forked child. Return its exit code, 0 for success, or minus the signal that ended it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that a fork among threads is risky is the point
+        warnings.simplefilter("ignore", DeprecationWarning)  # the test needs a fork among threads, which is risky
         child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -46,7 +46,7 @@ def in_a_child(work: Callable[[], object]) -> int:
 
 
 @contextlib.contextmanager
-def held_elsewhere(lock: AbstractContextManager[object]) -> Iterator[None]:
+def held_by_another_thread(lock: AbstractContextManager[object]) -> Iterator[None]:
     """Another thread holds *lock*."""
     held, over = threading.Event(), threading.Event()
 
@@ -66,35 +66,35 @@ def held_elsewhere(lock: AbstractContextManager[object]) -> Iterator[None]:
 
 
 def test_deferrals_are_logged_in_a_child() -> None:
-    """A deferral is told in a child that was forked while another thread told one."""
+    """A deferral is logged in a child that was forked while another thread logged one."""
     log, limiter = DeferralLog(), Limiter()
     limiter.acquire(LIMIT)
     event = Deferred(Job(), limiter.peek(LIMIT))
 
-    def tell() -> bool:
+    def log_deferral() -> bool:
         log.throttlekit_deferred(event)
         return True
 
     with log._deferrals._lock:
-        assert in_a_child(tell) == 0
+        assert run_in_child(log_deferral) == 0
 
 
-def test_child_asks_a_shared_store() -> None:
-    """Redis-py's pool begins anew in a child, under a lock that another thread may have held at the fork."""
+def test_child_calls_a_shared_store() -> None:
+    """Redis-py resets its pool in a child, under a lock that another thread may have held at the fork."""
     store = RedisStore("redis://127.0.0.1:1")
     limiter = Limiter(store)
-    with held_elsewhere(store._client.connection_pool._lock):
-        assert in_a_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
+    with held_by_another_thread(store._client.connection_pool._lock):
+        assert run_in_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
 
 
-def test_child_asks_in_an_outage() -> None:
-    """A child that was forked in the middle of a question asks for itself when its time comes, at most a second on."""
+def test_child_calls_the_store_in_an_outage() -> None:
+    """A child that was forked during a call makes its own call after at most a second."""
     now = [0.0]
     limiter = Limiter("redis://127.0.0.1:1")
     wiring_of(limiter).stores.shared = guarded = CircuitBreaker(RedisStore("redis://127.0.0.1:1"), clock=lambda: now[0])
     assert limiter.acquire(LIMIT).reason == "store unavailable"
     now[0] += 1
-    guarded._turn_away(["x"])  # another thread asks
+    guarded._turn_away(["x"])  # another thread makes the call
 
     def work() -> bool:
         turned_away = limiter.acquire(LIMIT).reason == "store unavailable"
@@ -103,22 +103,22 @@ def test_child_asks_in_an_outage() -> None:
         return turned_away and limiter.acquire(LIMIT).allowed
 
     with guarded._lock:
-        assert in_a_child(work) == 0
+        assert run_in_child(work) == 0
 
 
-def test_child_asks_the_sentinels() -> None:
-    """The pools that lead to the Sentinels begin anew, too."""
+def test_child_calls_the_sentinels() -> None:
+    """The pools of connections to the Sentinels are reset, too."""
     store = RedisSentinelStore("redis+sentinel://127.0.0.1:1,127.0.0.1:2/service")
     limiter = Limiter(store)
     with contextlib.ExitStack() as stack:
         pool = store._client.connection_pool
         for each in (pool, *(sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels)):
-            stack.enter_context(held_elsewhere(each._lock))
-        assert in_a_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
+            stack.enter_context(held_by_another_thread(each._lock))
+        assert run_in_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
 
 
-def test_child_asks_a_cluster(cluster: Cluster) -> None:
-    """So does the pool of each node of a cluster."""
+def test_child_calls_a_cluster(cluster: Cluster) -> None:
+    """The pool of each node of a cluster is reset, too."""
     store = RedisClusterStore(cluster.url, timeout=5)
     limiter = Limiter(store)
     hourly = TokenBucket("hourly", "1/h")
@@ -126,12 +126,12 @@ def test_child_asks_a_cluster(cluster: Cluster) -> None:
     with contextlib.ExitStack() as stack:
         for node in store._cluster.get_nodes():
             if node.redis_connection is not None:
-                stack.enter_context(held_elsewhere(node.redis_connection.connection_pool._lock))
-        assert in_a_child(lambda: limiter.acquire(hourly).reason == "exhausted") == 0
+                stack.enter_context(held_by_another_thread(node.redis_connection.connection_pool._lock))
+        assert run_in_child(lambda: limiter.acquire(hourly).reason == "exhausted") == 0
     limiter.close()
 
 
-def test_scripts_are_not_read_when_first_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_are_read_at_import(monkeypatch: pytest.MonkeyPatch) -> None:
     """The import system has locks too: a child that was forked while another thread read a script would hang."""
     monkeypatch.delattr(throttlekit_lua, "files")
     throttlekit_lua.read.cache_clear()
@@ -140,15 +140,15 @@ def test_scripts_are_not_read_when_first_needed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_memory_store_answers_in_a_child() -> None:
-    """A store in memory answers in a child that was forked in the middle of a decision."""
+    """A store in memory works in a child that was forked in the middle of a decision."""
     store = MemoryStore()
     limiter = Limiter(store)
     with store._lock:
-        assert in_a_child(lambda: limiter.acquire(LIMIT).allowed) == 0
+        assert run_in_child(lambda: limiter.acquire(LIMIT).allowed) == 0
 
 
 def test_owner_is_not_kept_alive() -> None:
-    """An owner that is gone is forgotten."""
+    """An owner that was garbage-collected is forgotten."""
 
     class Owner:
         lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""`hold` and `holding`: limits for code outside a job, in threads and in tasks."""
+"""`hold`, `wait` and `limited`: limits for code outside a job, in threads and in tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ONE = Concurrency("one", 1)
 RATE = SlidingLog("rate", "10/hour")
 
 
-# Under a tracer, Python 3.11 loses what is thrown into a coroutine: nothing that is cancelled can be tried.
+# Under a tracer, Python 3.11 loses exceptions that are thrown into a coroutine: cancellation cannot be tested.
 traced = pytest.mark.skipif(
     sys.gettrace() is not None and sys.version_info[:2] == (3, 11), reason="cancels tasks under a tracer"
 )
@@ -50,18 +50,18 @@ def limiter() -> Limiter:
 
 
 class Slow(Passing):
-    """A memory store whose answer comes when it is told to."""
+    """A memory store that answers once the test sets `answer`."""
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
-        self.asked, self.answer = threading.Event(), threading.Event()
+        self.requested, self.answer = threading.Event(), threading.Event()
         self.answer.set()
         self.error: Exception | None = None
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
         request = Request(claims, requester, attempt)
         verdict = self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
-        self.asked.set()
+        self.requested.set()
         assert self.answer.wait(30)
         if self.error is not None:
             raise self.error
@@ -76,7 +76,7 @@ def free(limiter: Limiter, limit: Concurrency = ONE) -> int:
 
 
 def test_never_more_at_once_than_the_limit(limiter: Limiter) -> None:
-    """Eight threads that enter twenty times each: at most three are within, and all of them get their turn."""
+    """Eight threads enter twenty times each: at most three are inside at a time, and all of them get their turn."""
     slots, lock = Concurrency("three", 3), threading.Lock()
     now, most, done = 0, 0, 0
 
@@ -101,8 +101,8 @@ def test_never_more_at_once_than_the_limit(limiter: Limiter) -> None:
     assert free(limiter, slots) == 3
 
 
-def test_gives_up_after_its_timeout(limiter: Limiter) -> None:
-    """Who has waited for as long as it would is told which limit was in the way; nothing stays held."""
+def test_hold_raises_after_its_timeout(limiter: Limiter) -> None:
+    """The error names the limit that denied; nothing stays held."""
     with limiter.hold(ONE):
         began = time.monotonic()
         with pytest.raises(WaitedTooLong, match="'one' denied this call"), limiter.hold(ONE, timeout=0.2):
@@ -116,16 +116,16 @@ def test_gives_up_after_its_timeout(limiter: Limiter) -> None:
 
 
 def test_an_interrupt_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a job's time limit raises one: who is interrupted waits no longer, and holds back nobody behind it."""
+    """An interrupted caller, for example at a job's time limit, stops waiting, and blocks nobody behind it."""
 
     class Interrupt(BaseException):
         pass
 
     def interrupted(hold: Any, wake: Any) -> Any:
-        assert not ask(hold, wake).allowed
+        assert not request(hold, wake).allowed
         raise Interrupt
 
-    store, ask = MemoryStore(), Hold._request
+    store, request = MemoryStore(), Hold._request
     limiter = Limiter(store)
     [claim] = limiter.claims(Call((ONE,)))
     with limiter.hold(ONE):
@@ -136,8 +136,8 @@ def test_an_interrupt_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(limiter.waker) == 0
 
 
-def test_queue_that_is_full_refuses_at_once(limiter: Limiter) -> None:
-    """A `LeakyBucket` that lets nobody wait raises without a wait."""
+def test_full_queue_refuses_at_once(limiter: Limiter) -> None:
+    """A `LeakyBucket` with a queue of 0 raises without a wait."""
     queue = LeakyBucket("queue", "1/hour", queue=0)
     with limiter.hold(queue):
         pass
@@ -145,8 +145,8 @@ def test_queue_that_is_full_refuses_at_once(limiter: Limiter) -> None:
         raise AssertionError("never entered")
 
 
-def test_store_that_is_away_is_waited_for() -> None:
-    """As long as it takes; with a timeout, until that is over."""
+def test_hold_waits_for_an_unavailable_store() -> None:
+    """`hold` waits as long as necessary, or until its timeout."""
 
     class Away(Passing):
         def __init__(self) -> None:
@@ -168,8 +168,8 @@ def test_store_that_is_away_is_waited_for() -> None:
         raise AssertionError("never entered")
 
 
-def test_with_a_job_its_key_and_tier_are_meant(limiter: Limiter) -> None:
-    """Keys come from the job, or are given."""
+def test_key_and_tier_come_from_the_job(limiter: Limiter) -> None:
+    """A key may also be given."""
     each = Concurrency("each", 1, key="{account}")
     with limiter.hold(each, job=Job(kwargs={"account": 1})), limiter.hold(each, key=2):
         assert not limiter.peek(each, key=1)
@@ -179,8 +179,8 @@ def test_with_a_job_its_key_and_tier_are_meant(limiter: Limiter) -> None:
         raise AssertionError("never entered")
 
 
-def test_each_is_entered_once_at_a_time(limiter: Limiter) -> None:
-    """To enter what is entered, or to leave what is not, is an error that says what to do."""
+def test_hold_is_entered_once_at_a_time(limiter: Limiter) -> None:
+    """Entering an entered hold, or leaving one that is not entered, is an error that says what to do."""
     hold = limiter.hold(Concurrency("two", 2))
     with hold:
         with pytest.raises(ConfigurationError, match=r"call limiter.hold\(…\) again"), hold:
@@ -190,8 +190,8 @@ def test_each_is_entered_once_at_a_time(limiter: Limiter) -> None:
         hold.__exit__(None, None, None)
 
 
-def test_mistakes_show_where_it_is_written(limiter: Limiter) -> None:
-    """Before anybody enters."""
+def test_mistakes_raise_at_the_call(limiter: Limiter) -> None:
+    """Mistakes raise before any block is entered."""
     with pytest.raises(ConfigurationError, match="no limit was given"):
         limiter.hold()
     with pytest.raises(ConfigurationError, match="timeout must be a number of seconds"):
@@ -203,8 +203,8 @@ def test_mistakes_show_where_it_is_written(limiter: Limiter) -> None:
 # In tasks
 
 
-def test_holds_in_a_task(limiter: Limiter) -> None:
-    """`async with` waits without holding the loop up."""
+def test_async_with_holds_in_a_task(limiter: Limiter) -> None:
+    """`async with` waits without blocking the loop."""
 
     async def main() -> list[int]:
         order: list[int] = []
@@ -226,8 +226,8 @@ def test_holds_in_a_task(limiter: Limiter) -> None:
 @traced
 @pytest.mark.parametrize("when", ["before the answer", "after the answer"])
 @pytest.mark.parametrize("rates", [(), (RATE,)], ids=["slots", "rates and slots"])
-def test_task_that_is_cancelled_while_it_asks_takes_nothing(rates: tuple[Limit, ...], when: str) -> None:
-    """The thread that asks may be granted it all the same: all is given back, though the loop is gone by then."""
+def test_task_that_is_cancelled_while_it_requests_takes_nothing(rates: tuple[Limit, ...], when: str) -> None:
+    """The requesting thread may still get a grant: everything is returned, even if the loop has ended by then."""
     store = Slow()
     limiter = Limiter(store)
     store.answer.clear()
@@ -238,10 +238,10 @@ def test_task_that_is_cancelled_while_it_asks_takes_nothing(rates: tuple[Limit, 
                 raise AssertionError("never entered")
 
         task = asyncio.ensure_future(work())
-        await asyncio.to_thread(store.asked.wait, 60)
+        await asyncio.to_thread(store.requested.wait, 60)
         if when == "after the answer":
             store.answer.set()
-            # The loop is held up, so that the answer is there before the task hears of it.
+            # Block the loop, so that the answer arrives before the task receives it.
             time.sleep(0.2)
         task.cancel()
         await asyncio.wait([task])
@@ -251,13 +251,13 @@ def test_task_that_is_cancelled_while_it_asks_takes_nothing(rates: tuple[Limit, 
 
     asyncio.run(main())
     for rate in rates:
-        wait_until(lambda rate=rate: limiter.peek(rate, cost=0).remaining == 10, description="the unit is given back")
-    wait_until(lambda: free(limiter) == 1, description="the slot is given back")
+        wait_until(lambda rate=rate: limiter.peek(rate, cost=0).remaining == 10, description="the unit is returned")
+    wait_until(lambda: free(limiter) == 1, description="the slot is released")
 
 
 @traced
-def test_task_that_is_cancelled_while_it_waits_books_on_but_holds_nothing(limiter: Limiter) -> None:
-    """Between two questions there is nothing to give back."""
+def test_task_that_is_cancelled_while_it_waits_holds_nothing(limiter: Limiter) -> None:
+    """Between two requests there is nothing to return."""
 
     async def main() -> None:
         async with limiter.hold(ONE):
@@ -276,14 +276,14 @@ def test_task_that_is_cancelled_while_it_waits_books_on_but_holds_nothing(limite
 def test_task_that_is_cancelled_before_its_thread_begins_leaves_no_trace(
     caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
-    """It asks for nothing; and an error that comes after the cancellation is not logged as never retrieved."""
+    """Such a task makes no request, and an error after the cancellation is not logged as never retrieved."""
     store = Slow()
     limiter = Limiter(store)
 
     async def main() -> None:
         store.answer.clear()
         first = [asyncio.ensure_future(limiter.hold(ONE).__aenter__()) for _ in range(4)]
-        await asyncio.to_thread(store.asked.wait, 60)
+        await asyncio.to_thread(store.requested.wait, 60)
         late = [asyncio.ensure_future(limiter.hold(ONE).__aenter__()) for _ in range(8)]
         await asyncio.sleep(0.05)
         for task in (*first, *late):
@@ -302,8 +302,8 @@ def test_task_that_is_cancelled_before_its_thread_begins_leaves_no_trace(
     wait_until(lambda: Limiter(store.inner).peek(ONE).remaining == 1, description="no slot is held")
 
 
-def test_a_full_default_executor_does_not_keep_the_holder_from_giving_back(limiter: Limiter) -> None:
-    """Functions that hold the same slot, in all threads of the loop's default executor: each gets its turn."""
+def test_a_full_default_executor_does_not_block_the_release(limiter: Limiter) -> None:
+    """Functions hold the same slot in all threads of the loop's default executor: each gets its turn."""
     done: list[int] = []
 
     def hold(number: int) -> None:
@@ -326,7 +326,7 @@ def test_a_full_default_executor_does_not_keep_the_holder_from_giving_back(limit
 
 
 def test_plain_with_in_a_running_loop_is_an_error(limiter: Limiter) -> None:
-    """It would stop the loop, for ever if a task of that loop has the slot. The message names the async verb."""
+    """A plain `with` would block the loop, perhaps forever. The message names the async verb."""
 
     @limiter.limited(ONE)
     def call() -> None:
@@ -345,7 +345,7 @@ def test_plain_with_in_a_running_loop_is_an_error(limiter: Limiter) -> None:
 
 
 def test_acquire_in_a_running_loop_warns_once() -> None:
-    """A round trip blocks the loop for a moment. No warning in memory, in a thread, or for an adapter."""
+    """A round trip blocks the loop for a moment. There is no warning in memory, in a thread, or for an adapter."""
 
     async def main() -> None:
         limiter = Limiter(Slow())
@@ -369,8 +369,8 @@ def test_acquire_in_a_running_loop_warns_once() -> None:
 # Waiting for rates
 
 
-def test_wait_returns_when_the_limits_let_it_pass(limiter: Limiter) -> None:
-    """In line, each at its own instant; what it took stays taken."""
+def test_wait_returns_when_the_limits_grant_it(limiter: Limiter) -> None:
+    """Callers are granted in order, each at its own time; the units stay taken."""
     rate, began = TokenBucket("rate", "20/s", burst=1), time.monotonic()
     for _ in range(3):
         assert limiter.wait(rate).allowed
@@ -379,13 +379,13 @@ def test_wait_returns_when_the_limits_let_it_pass(limiter: Limiter) -> None:
 
 
 def test_wait_refuses_slots(limiter: Limiter) -> None:
-    """They would never be given back."""
+    """Slots that `wait` took would never be released."""
     with pytest.raises(ConfigurationError, match="'one' grants slots, which must be released: use `hold`"):
         limiter.wait(TokenBucket("rate", "1/s"), ONE)
 
 
 def test_wait_in_a_task() -> None:
-    """`AsyncLimiter.wait` lets other tasks run meanwhile, and takes nothing if it is cancelled."""
+    """`AsyncLimiter.wait` lets other tasks run in the meantime, and takes nothing if it is cancelled."""
 
     async def main() -> None:
         async with AsyncLimiter() as limiter:
@@ -404,8 +404,8 @@ def test_wait_in_a_task() -> None:
 # As a decorator
 
 
-def test_decorated_function_is_held_to_its_own_arguments(limiter: Limiter) -> None:
-    """Keys, tiers and costs are those of the call; what it returns and is called stays its own."""
+def test_decorated_function_uses_its_own_arguments(limiter: Limiter) -> None:
+    """Keys, tiers and costs are those of the call; the return value and the name of the function do not change."""
     each = Concurrency("each", 1, key="{account}")
     tokens = TokenBucket("tokens", "100/hour", burst=100, cost=lambda job: job.arguments["size"])
 
@@ -423,8 +423,8 @@ def test_decorated_function_is_held_to_its_own_arguments(limiter: Limiter) -> No
     assert (call.__name__, call.__doc__) == ("call", "What it does.")
 
 
-def test_decorated_coroutine_is_held_while_it_runs(limiter: Limiter) -> None:
-    """Not only while it is called."""
+def test_decorated_coroutine_holds_its_limits_while_it_runs(limiter: Limiter) -> None:
+    """The limits are held during the run, not only during the call."""
 
     @limiter.limited(ONE)
     async def call(number: int) -> tuple[int, int]:
@@ -436,14 +436,14 @@ def test_decorated_coroutine_is_held_while_it_runs(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("what", [None, "call", 7])
-def test_what_is_no_function_is_refused(limiter: Limiter, what: Any) -> None:
-    """Such as what `holding` was given in place of a limit's call."""
+def test_decorating_a_non_function_is_refused(limiter: Limiter, what: Any) -> None:
+    """The decorator takes a function: not None, a text or a number."""
     with pytest.raises(ConfigurationError, match="decorates a function, not"):
         limiter.limited(ONE)(what)
 
 
 def test_generators_are_refused(limiter: Limiter) -> None:
-    """Their bodies run when the slot is free again: the limit would hold nobody."""
+    """Their bodies run after the slot was released: the limit would have no effect."""
 
     def generator() -> Any:
         yield
@@ -457,12 +457,12 @@ def test_generators_are_refused(limiter: Limiter) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_fork_within_a_hold_gives_back_nothing(limiter: Limiter) -> None:
-    """The child leaves the block as its parent will: the slot is the parent's."""
+def test_child_of_a_fork_within_a_hold_releases_nothing(limiter: Limiter) -> None:
+    """The child leaves the block as its parent will: the slot belongs to the parent."""
     slots = Concurrency("of the parent", 1)
     with limiter.hold(slots) as held:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of the heartbeat's thread, which is not in the child
+            warnings.simplefilter("ignore", DeprecationWarning)  # about the heartbeat's thread, which the child lacks
             child = os.fork()
         if child == 0:
             held.release()

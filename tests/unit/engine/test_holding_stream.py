@@ -1,4 +1,4 @@
-"""The stream in which an event loop's worker holds what was denied: what it hands on, and what goes back at its end."""
+"""The stream in which an event loop's worker holds denied messages: what it yields, and what it returns at the end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _log = logging.getLogger("tests.holding")
 
 class _Stream(HoldingStream[str, str]):
     """
-    Messages are texts. Those of *sent* come from the first stream of the broker, and others wait for ever.
+    Messages are texts. Those in *sent* come from the first stream of the broker; other streams wait forever.
 
     Attributes:
         broken: How many streams were cancelled while they opened.
-        failures: How often `send_back` fails at first.
+        failures: How many calls of `send_back` fail at first.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ def _hold(stream: _Stream, message: str, seconds: float = 60.0) -> None:
     stream.waker.hold(message, message, round(seconds * 1_000_000))
 
 
-def test_what_waits_comes_out_when_it_is_woken_and_what_is_anothers_does_not() -> None:
-    """Those that wait come in the order in which they are woken, if they are still ours."""
+def test_held_messages_are_yielded_when_woken_if_still_owned() -> None:
+    """Held messages are yielded in the order of their wakes, if they still belong to this worker."""
 
     async def run() -> list[str]:
         stream = _Stream("a")
@@ -86,8 +86,8 @@ def test_what_waits_comes_out_when_it_is_woken_and_what_is_anothers_does_not() -
     assert asyncio.run(run()) == ["a", "B", "D"]
 
 
-def test_what_waits_at_the_end_goes_back() -> None:
-    """Also what has come and was not fetched; and no more is fetched while as many wait as may."""
+def test_held_messages_are_returned_at_the_end() -> None:
+    """Messages that arrived but were not fetched are returned too; and none is fetched while the maximum is held."""
 
     async def run() -> _Stream:
         stream = _Stream("a", "b", "c", most=2)
@@ -105,7 +105,7 @@ def test_what_waits_at_the_end_goes_back() -> None:
 
 
 class _Failing(_Stream):
-    """Its pending read, and that of a second stream, fail as they are cancelled. `pending` counts them."""
+    """A stream whose pending read, and that of a second stream, fail when cancelled. `pending` counts these reads."""
 
     def __init__(self, *sent: str) -> None:
         super().__init__(*sent, opens_within=0.0)
@@ -132,7 +132,7 @@ class _Failing(_Stream):
 
 
 def test_error_of_a_read_that_is_closed_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    """The first error is raised once the waiting messages are put back; the other one is logged."""
+    """The first error is raised once the held messages were put back; the other one is logged."""
 
     async def run() -> _Stream:
         stream = _Failing("a")
@@ -161,11 +161,11 @@ def test_stream_that_needs_no_time_is_closed_at_once() -> None:
         await asyncio.wait([waiting])
         return asyncio.get_running_loop().time() - begun
 
-    assert asyncio.run(run()) < 1.0  # of the second that others have to open a stream
+    assert asyncio.run(run()) < 1.0  # other brokers get a second to open a stream
 
 
-def test_a_stream_that_opens_is_not_cancelled() -> None:
-    """A worker that stops just then waits for it: a broker's client might close the channel of all by that."""
+def test_an_opening_stream_is_not_cancelled() -> None:
+    """A stopping worker waits for it: otherwise a broker's client might close the channel of all streams."""
 
     async def run() -> _Stream:
         stream = _Stream(opens_in=0.05)
@@ -178,8 +178,8 @@ def test_a_stream_that_opens_is_not_cancelled() -> None:
     assert asyncio.run(run()).broken == 0
 
 
-def test_a_broker_that_is_away_and_forgets_is_tried_again() -> None:
-    """What it would not bring again is put back once it answers."""
+def test_an_unavailable_broker_without_redelivery_is_retried() -> None:
+    """A message that the broker would not redeliver is put back once the broker answers."""
 
     async def run() -> _Stream:
         stream = _Stream(failures=1)
@@ -193,8 +193,8 @@ def test_a_broker_that_is_away_and_forgets_is_tried_again() -> None:
     assert asyncio.run(run()).back == ["a"]
 
 
-def test_what_is_woken_as_the_worker_ends_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waker's thread has taken a message to wake it when it is told to end: it wakes it first."""
+def test_a_message_woken_at_shutdown_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waker's thread is about to wake a message when it is stopped: it wakes the message first."""
 
     async def run() -> _Stream:
         stream = _Stream("a", opens_within=0.0)
@@ -213,24 +213,24 @@ def test_what_is_woken_as_the_worker_ends_goes_back(monkeypatch: pytest.MonkeyPa
     assert asyncio.run(run()).back == ["woken", "a"]
 
 
-def test_a_message_whose_owner_is_asked_as_the_worker_stops_goes_back() -> None:
-    """The worker stops while it asks the broker whether a woken message is still its own."""
+def test_a_message_whose_owner_is_checked_at_shutdown_is_returned() -> None:
+    """The worker stops while it checks with the broker whether a woken message still belongs to it."""
 
-    class Asking(_Stream):
-        asked: asyncio.Event
+    class Checking(_Stream):
+        checked: asyncio.Event
 
         async def is_ours(self, message: str) -> bool:
-            self.asked.set()
+            self.checked.set()
             await asyncio.Event().wait()
             return True
 
-    async def run() -> Asking:
-        stream = Asking("a", opens_within=0.0)
-        stream.asked = asyncio.Event()
+    async def run() -> Checking:
+        stream = Checking("a", opens_within=0.0)
+        stream.checked = asyncio.Event()
         listening = stream.listen()
         _hold(stream, await anext(listening), 0.0)
         waiting = asyncio.ensure_future(anext(listening))
-        await stream.asked.wait()
+        await stream.checked.wait()
         waiting.cancel()
         await asyncio.wait([waiting])
         return stream

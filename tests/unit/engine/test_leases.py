@@ -1,4 +1,4 @@
-"""The heartbeat: one thread that is not there when idle, one round trip for all leases, and nobody told twice."""
+"""The heartbeat: one thread that does not exist when idle, one round trip for all leases, one report per loss."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def lease(name: str) -> Lease:
     return Lease("bucket", ConcurrencyAlgorithm(1, 1, 1_000_000, name), 0)
 
 
-def beating() -> set[threading.Thread]:
+def heartbeat_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "throttlekit-heartbeat"}
 
 
-class Claim:
-    """Answers renewals as it is told, and remembers them."""
+class Renewals:
+    """Answers renewals with *answer*, and records them."""
 
     def __init__(self, answer: Callable[[Lease], bool] = lambda lease: True) -> None:
         self.answer = answer
@@ -48,61 +48,61 @@ def lost() -> list[str]:
 
 
 def test_no_thread_before_the_first_lease() -> None:
-    """A limiter that keeps nothing starts nothing."""
-    before = beating()
-    asked = Claim()
-    heartbeat = Heartbeat(asked)
+    """A limiter that keeps no lease starts no thread."""
+    before = heartbeat_threads()
+    renewals = Renewals()
+    heartbeat = Heartbeat(renewals)
     limiter = Limiter()
     limiter.release(limiter.acquire(Concurrency("slots", 1)))
     heartbeat.drop(lease("never kept"))
-    assert beating() <= before
-    assert asked.rounds == []
+    assert heartbeat_threads() <= before
+    assert renewals.rounds == []
 
 
-def test_thread_ends_when_nothing_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch, lost: list[str]) -> None:
-    """Whoever makes a limiter for each of many tasks is left with no threads; the next lease is renewed as ever."""
+def test_idle_thread_ends(monkeypatch: pytest.MonkeyPatch, lost: list[str]) -> None:
+    """A process that creates many limiters is left with no threads; the next lease is renewed as usual."""
     monkeypatch.setattr("throttlekit._engine.leases._IDLE_SECONDS", 0.01)
-    before, asked = beating(), Claim()
-    heartbeat = Heartbeat(asked)
+    before, renewals = heartbeat_threads(), Renewals()
+    heartbeat = Heartbeat(renewals)
     for name in ("first", "second"):
         heartbeat.keep(lease(name), SHORT, lambda: lost.append("lost"))
-        wait_until(lambda name=name: {name} in asked.rounds, description="it is renewed")  # type: ignore[misc]
+        wait_until(lambda name=name: {name} in renewals.rounds, description="the lease is renewed")  # type: ignore[misc]
         heartbeat.drop(lease(name))
-        wait_until(lambda: beating() <= before, description="its thread has ended")
+        wait_until(lambda: heartbeat_threads() <= before, description="the heartbeat's thread has ended")
     assert lost == []
 
 
 def test_one_thread_and_one_round_trip_for_all(lost: list[str]) -> None:
-    """However many leases are kept, one thread renews all of them in one go."""
-    before, asked = beating(), Claim()
-    heartbeat = Heartbeat(asked)
+    """However many leases are kept, one thread renews all of them in one round trip."""
+    before, renewals = heartbeat_threads(), Renewals()
+    heartbeat = Heartbeat(renewals)
     names = {f"h{number}" for number in range(50)}
     for name in names:
         heartbeat.keep(lease(name), SHORT, lambda: lost.append("lost"))
-    wait_until(lambda: asked.rounds.count(names) >= 3, description="three rounds with all leases")
-    assert len(beating() - before) == 1
+    wait_until(lambda: renewals.rounds.count(names) >= 3, description="three rounds with all leases")
+    assert len(heartbeat_threads() - before) == 1
     for name in names:
         heartbeat.drop(lease(name))
-    rounds = len(asked.rounds)
+    rounds = len(renewals.rounds)
     time.sleep(3 * SHORT)
-    assert len(asked.rounds) == rounds, "nothing is asked when nothing is kept"
+    assert len(renewals.rounds) == rounds, "nothing is renewed when nothing is kept"
     assert lost == []
     heartbeat.keep(lease("again"), SHORT, lambda: None)
-    wait_until(lambda: {"again"} in asked.rounds, description="the thread goes on with the next lease")
-    assert len(beating() - before) == 1
+    wait_until(lambda: {"again"} in renewals.rounds, description="the thread continues with the next lease")
+    assert len(heartbeat_threads() - before) == 1
     heartbeat.drop(lease("again"))
 
 
-def test_lost_lease_is_told_once_and_tried_on(lost: list[str]) -> None:
-    """The holder is told the first time that others have all slots; what comes free is taken again."""
+def test_lost_lease_is_reported_once_and_retried(lost: list[str]) -> None:
+    """The holder is notified the first time that others have all slots; a slot that becomes free is taken again."""
     have = {"mine": False}
-    asked = Claim(lambda lease: have["mine"])
-    heartbeat = Heartbeat(asked)
+    renewals = Renewals(lambda lease: have["mine"])
+    heartbeat = Heartbeat(renewals)
     heartbeat.keep(lease("mine"), SHORT, lambda: lost.append("mine"))
-    wait_until(lambda: len(asked.rounds) >= 4, description="the lease is tried on")
+    wait_until(lambda: len(renewals.rounds) >= 4, description="the lease is retried")
     have["mine"] = True
-    rounds = len(asked.rounds)
-    wait_until(lambda: len(asked.rounds) >= rounds + 3, description="and kept again")
+    rounds = len(renewals.rounds)
+    wait_until(lambda: len(renewals.rounds) >= rounds + 3, description="the lease is kept again")
     heartbeat.drop(lease("mine"))
     assert lost == ["mine"]
 
@@ -110,11 +110,11 @@ def test_lost_lease_is_told_once_and_tried_on(lost: list[str]) -> None:
 @pytest.mark.parametrize(
     "error", [StoreUnavailable("away"), RuntimeError("a store of one's own"), ValueError("1 of 2")]
 )
-def test_store_that_does_not_answer_loses_the_lease_when_it_ends(lost: list[str], error: Exception) -> None:
-    """A failure or two lose nothing; when the lease must have ended, it is lost. The thread lives on."""
+def test_lease_that_ends_during_an_outage_is_lost(lost: list[str], error: Exception) -> None:
+    """A failure or two lose nothing; once the lease must have ended, it is lost. The thread keeps running."""
     failing = threading.Event()
     failing.set()
-    told_at: list[float] = []
+    reported_at: list[float] = []
 
     def renew(leases: Sequence[Lease]) -> Sequence[bool]:
         if failing.is_set():
@@ -123,56 +123,58 @@ def test_store_that_does_not_answer_loses_the_lease_when_it_ends(lost: list[str]
 
     heartbeat = Heartbeat(renew)
     began = time.monotonic()
-    heartbeat.keep(lease("mine"), 0.3, lambda: told_at.append(time.monotonic()))
-    wait_until(lambda: bool(told_at), description="the loss is told")
-    assert told_at[0] - began > 0.3
+    heartbeat.keep(lease("mine"), 0.3, lambda: reported_at.append(time.monotonic()))
+    wait_until(lambda: bool(reported_at), description="the loss is reported")
+    assert reported_at[0] - began > 0.3
     failing.clear()
-    asked = Claim()
-    heartbeat._renew = asked  # type: ignore[method-assign]
-    wait_until(lambda: len(asked.rounds) >= 2, description="it is renewed again")
+    renewals = Renewals()
+    heartbeat._renew = renewals  # type: ignore[method-assign]
+    wait_until(lambda: len(renewals.rounds) >= 2, description="the lease is renewed again")
     heartbeat.drop(lease("mine"))
-    assert len(told_at) == 1
+    assert len(reported_at) == 1
 
 
-def test_a_bucket_that_cannot_be_asked_loses_no_other_its_slots(lost: list[str]) -> None:
-    """A node of a cluster that is away, or a key that holds something else: all others are renewed without it."""
-    asked = Claim()
+def test_an_unavailable_bucket_does_not_affect_other_leases(lost: list[str]) -> None:
+    """If a node of a cluster is unavailable, or a key has another type, all other leases are renewed."""
+    renewals = Renewals()
 
     def renew(leases: Sequence[Lease]) -> Sequence[bool]:
         if any(each.bucket == "away" for each in leases):
             raise StoreUnavailable("away", part="one of them")
-        return asked(leases)
+        return renewals(leases)
 
     heartbeat = Heartbeat(renew)
     away = Lease("away", ConcurrencyAlgorithm(1, 1, 1_000_000, "theirs"), 0)
     heartbeat.keep(away, SHORT, lambda: lost.append("theirs"))
     for name in ("mine", "another"):
         heartbeat.keep(lease(name), 0.3, lambda: lost.append("mine"))
-    wait_until(lambda: asked.rounds.count({"mine", "another"}) >= 10, description="the others are renewed, in one go")
+    wait_until(
+        lambda: renewals.rounds.count({"mine", "another"}) >= 10, description="the others are renewed in one call"
+    )
     for each in (away, lease("mine"), lease("another")):
         heartbeat.drop(each)
     assert lost == ["theirs"]
 
 
-def test_who_is_told_may_release_and_may_fail() -> None:
-    """To drop the lost lease from within the call, and to raise, hurts no other lease."""
-    asked = Claim(lambda lease: lease.algorithm.holder == "other")  # type: ignore[attr-defined]
-    heartbeat, told = Heartbeat(asked), threading.Event()
+def test_callback_may_release_and_may_raise() -> None:
+    """Dropping the lost lease within the callback, or raising in it, does not affect other leases."""
+    renewals = Renewals(lambda lease: lease.algorithm.holder == "other")  # type: ignore[attr-defined]
+    heartbeat, reported = Heartbeat(renewals), threading.Event()
 
     def give_up() -> None:
         heartbeat.drop(lease("mine"))
-        told.set()
+        reported.set()
         raise RuntimeError("a plugin's own")
 
     heartbeat.keep(lease("mine"), SHORT, give_up)
     heartbeat.keep(lease("other"), SHORT, lambda: None)
-    wait_until(told.is_set, description="the loss is told")
-    wait_until(lambda: {"other"} in asked.rounds[-2:], description="the other lease is renewed without it")
+    wait_until(reported.is_set, description="the loss is reported")
+    wait_until(lambda: {"other"} in renewals.rounds[-2:], description="the other lease is renewed without it")
     heartbeat.drop(lease("other"))
 
 
-def test_dropped_lease_is_not_renewed_by_a_round_that_is_under_way() -> None:
-    """`drop` returns when no renewal can take the slot again, so that what is released stays released."""
+def test_dropped_lease_is_not_renewed_by_a_running_round() -> None:
+    """`drop` returns when no renewal can take the slot again, so a released slot stays released."""
     inside, go_on, dropped = threading.Event(), threading.Event(), threading.Event()
 
     def renew(leases: Sequence[Lease]) -> Sequence[bool]:
@@ -197,9 +199,9 @@ def test_dropped_lease_is_not_renewed_by_a_round_that_is_under_way() -> None:
 
 
 def test_many_threads_keep_and_drop() -> None:
-    """Whatever the order, in the end nothing is kept, and nothing was told lost."""
-    asked, lost_of = Claim(), list[str]()
-    heartbeat = Heartbeat(asked)
+    """In any order, nothing is kept in the end, and no loss is reported."""
+    renewals, lost_of = Renewals(), list[str]()
+    heartbeat = Heartbeat(renewals)
 
     def work(number: int) -> None:
         for turn in range(100):
@@ -218,7 +220,7 @@ def test_many_threads_keep_and_drop() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_child_keeps_its_own_leases_only() -> None:
-    """A child renews none of its parent's leases, and its own in a thread of its own; even if forked mid-round."""
+    """A child renews none of its parent's leases, and its own ones in a thread of its own; even if forked mid-round."""
     inside = threading.Event()
 
     def renew(leases: Sequence[Lease]) -> Sequence[bool]:
@@ -233,14 +235,16 @@ def test_forked_child_keeps_its_own_leases_only() -> None:
     child = os.fork()
     if child == 0:
         try:
-            asked = Claim()
-            heartbeat._renew = asked  # type: ignore[method-assign]
+            renewals = Renewals()
+            heartbeat._renew = renewals  # type: ignore[method-assign]
             heartbeat.keep(lease("childs"), SHORT, lambda: None)
             deadline = time.monotonic() + 60
-            while len(asked.rounds) < 2 and time.monotonic() < deadline:
+            while len(renewals.rounds) < 2 and time.monotonic() < deadline:
                 time.sleep(0.01)
             heartbeat.drop(lease("childs"))
-            os.write(writing, b"own only" if asked.rounds[:2] == [{"childs"}] * 2 else repr(asked.rounds).encode())
+            os.write(
+                writing, b"own only" if renewals.rounds[:2] == [{"childs"}] * 2 else repr(renewals.rounds).encode()
+            )
         finally:
             os._exit(0)
     os.close(writing)
@@ -255,8 +259,8 @@ def test_forked_child_keeps_its_own_leases_only() -> None:
 # With the limiter
 
 
-class Watched(Passing):
-    """A memory store that counts renewals, and can be away."""
+class CountingStore(Passing):
+    """A memory store that counts renewals, and can be unavailable."""
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
@@ -281,8 +285,8 @@ class Watched(Passing):
 
 
 def test_body_longer_than_its_lease_keeps_its_slot() -> None:
-    """While it runs nobody else gets its slot; when it has ended it is free at once, and nothing is renewed."""
-    store, slots = Watched(), Concurrency("slots", 1, lease=2)
+    """While it runs, nobody else gets its slot; after its end the slot is free at once, and nothing is renewed."""
+    store, slots = CountingStore(), Concurrency("slots", 1, lease=2)
     limiter = Limiter(store)
     with limiter.hold(slots) as held:
         until = time.monotonic() + 4.5
@@ -297,7 +301,7 @@ def test_body_longer_than_its_lease_keeps_its_slot() -> None:
     assert store.renewals == renewals
 
 
-def test_slot_that_is_lost_is_told_to_the_body_and_to_plugins() -> None:
+def test_lost_slot_is_reported_to_the_body_and_to_plugins() -> None:
     """`lost` turns true, `check` raises, and the hook is called once with the decision and the limit."""
     events: list[SlotLost] = []
 
@@ -307,13 +311,13 @@ def test_slot_that_is_lost_is_told_to_the_body_and_to_plugins() -> None:
             events.append(event)
             limiter.release(event.decision)
 
-    store, slots = Watched(), Concurrency("slots", 1, lease=5)
+    store, slots = CountingStore(), Concurrency("slots", 1, lease=5)
     limiter = Limiter(store, plugins=[Listener()])
     with limiter.hold(slots) as held:
         held.check()
         limiter.reset(slots)
         assert limiter.acquire(slots, job=Job(id="another"))
-        wait_until(lambda: bool(events), description="the loss is told")
+        wait_until(lambda: bool(events), description="the loss is reported")
         assert held.lost
         with pytest.raises(LeaseLost, match="slot of a concurrency limit is lost"):
             held.check()
@@ -321,9 +325,9 @@ def test_slot_that_is_lost_is_told_to_the_body_and_to_plugins() -> None:
     assert limiter.peek(slots).remaining == 0, "the other holds its slot"
 
 
-def test_a_slot_of_this_process_is_free_though_the_store_is_away() -> None:
-    """The store's comes free with its lease; nobody would ever free the other, which is renewed here."""
-    store = Watched()
+def test_a_slot_of_this_process_is_released_while_the_store_is_unavailable() -> None:
+    """The store's slot is freed with its lease; the other one is renewed here, and nothing else would free it."""
+    store = CountingStore()
     limiter = Limiter(store)
     shared, own = Concurrency("shared", 1), Concurrency("own", 1, scope="process")
     running = Running(limiter, limiter.acquire(shared, own))
@@ -335,8 +339,8 @@ def test_a_slot_of_this_process_is_free_though_the_store_is_away() -> None:
     assert not any(heartbeat._known.kept for heartbeat in limiter._leases._heartbeats.values())
 
 
-def test_what_is_handed_over_and_what_stays() -> None:
-    """A body in another process renews what the store counts; what is counted here is released here."""
+def test_leases_of_the_store_are_handed_over() -> None:
+    """A body in another process renews the leases in the store; those of this process are released here."""
     limiter = Limiter()
     shared, own = Concurrency("shared", 1), Concurrency("own", 1, scope="process")
     decision = limiter.acquire(shared, own)

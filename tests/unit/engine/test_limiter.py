@@ -1,4 +1,4 @@
-"""The verbs: what reaches the store, and what comes back."""
+"""The verbs: what reaches the store, and what is returned."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ ACCOUNT = TokenBucket("account", "10/s", burst=1, key="{account_id}")
 
 
 class Recorder(Passing):
-    """A memory store that keeps what it was asked."""
+    """A memory store that records its requests."""
 
     def __init__(self, clock: FakeClock | None = None) -> None:
         self.inner = MemoryStore(clock_us=clock or FakeClock())
         self.requests: list[Request] = []
-        self.forgotten: list[str] = []
+        self.reset_names: list[str] = []
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
         request = Request(claims, requester, attempt)
@@ -59,12 +59,12 @@ class Recorder(Passing):
         return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     def reset(self, names: Sequence[str]) -> None:
-        self.forgotten += names
+        self.reset_names += names
         self.inner.reset(names)
 
 
 class Unsettled:
-    """A store of an older release: it knows no settling."""
+    """A store of an older release, without `settle`."""
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
         Request(claims, requester, attempt)
@@ -102,16 +102,16 @@ def names(request: Request) -> list[str]:
     return [claim.bucket for claim in request.claims]
 
 
-def test_grant_tells_what_is_left(limiter: Limiter) -> None:
-    """A grant has no delay, and tells what remains and when all is back."""
+def test_grant_states_what_is_left(limiter: Limiter) -> None:
+    """A grant has no delay, and states what remains and when all units are back."""
     decision = limiter.acquire(PARTNER, cost=2)
     assert decision.allowed
     assert (decision.limit, decision.key, decision.cost, decision.reason) == (PARTNER, "", 2, "allowed")
     assert (decision.remaining, decision.retry_after, decision.delay, decision.reset_after) == (3, 0.0, 0.0, 0.2)
 
 
-def test_denial_tells_when_to_come_back(limiter: Limiter) -> None:
-    """A denied job is told its own instant, and what would be if nobody else asked."""
+def test_denial_states_when_to_retry(limiter: Limiter) -> None:
+    """A denied job gets its own retry time, and the time without other waiting jobs."""
     limiter.acquire(PARTNER, cost=5)
     limiter.acquire(PARTNER, job=job())
     decision = limiter.acquire(PARTNER, job=job("2"))
@@ -119,16 +119,16 @@ def test_denial_tells_when_to_come_back(limiter: Limiter) -> None:
     assert (decision.remaining, decision.retry_after, decision.delay, decision.reset_after) == (0, 0.2, 0.2, 0.5)
 
 
-def test_grant_tells_of_the_limit_with_least_left(limiter: Limiter) -> None:
-    """Of several limits, a grant tells of the one with the smallest share left."""
+def test_grant_reports_the_limit_with_least_left(limiter: Limiter) -> None:
+    """Of several limits, a grant reports the one with the smallest share left."""
     assert limiter.acquire(PARTNER, ONE).limit is ONE
     limiter.reset(ONE)
     limiter.acquire(PARTNER, cost=3)
     assert limiter.acquire(TokenBucket("wide", "1/s", burst=100), PARTNER).limit is PARTNER
 
 
-def test_denial_tells_of_the_binding_limit(limiter: Limiter) -> None:
-    """Of several limits, a denial tells of the one that opens last, with its key and cost."""
+def test_denial_reports_the_binding_limit(limiter: Limiter) -> None:
+    """Of several limits, a denial reports the one that admits last, with its key and cost."""
     limiter.acquire(SLOW, ACCOUNT, key=42)
     decision = limiter.acquire(ACCOUNT, SLOW, key=42)
     assert (decision.limit, decision.key, decision.delay) == (SLOW, "", 60.0)
@@ -138,7 +138,7 @@ def test_denial_tells_of_the_binding_limit(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "key"),
+    ("arguments", "key"),
     [
         ({"job": job(account_id=42)}, "42"),
         ({"job": Job(args=(7,), function=lambda account_id: None)}, "7"),
@@ -147,40 +147,42 @@ def test_denial_tells_of_the_binding_limit(limiter: Limiter) -> None:
         ({"key": 9, "job": job(account_id=42)}, "9"),
     ],
 )
-def test_key_comes_from_the_job_or_is_given(limiter: Limiter, store: Recorder, asked: dict[str, Any], key: str) -> None:
-    """A key is worked out from the job's arguments, or given in its place."""
-    limiter.acquire(ACCOUNT, **asked)
+def test_key_comes_from_the_job_or_is_given(
+    limiter: Limiter, store: Recorder, arguments: dict[str, Any], key: str
+) -> None:
+    """A key is derived from the job's arguments, or given instead."""
+    limiter.acquire(ACCOUNT, **arguments)
     assert names(store.requests[0]) == [bucket(ACCOUNT, key)]
 
 
 def test_given_key_is_for_limits_that_have_one(limiter: Limiter, store: Recorder) -> None:
-    """A limit that counts everything together ignores a key that is given."""
+    """A limit that counts everything together ignores a given key."""
     limiter.acquire(PARTNER, ACCOUNT, key=9)
     assert names(store.requests[0]) == [bucket(PARTNER), bucket(ACCOUNT, "9")]
 
 
 @pytest.mark.parametrize("key", [None, 1.5, True, ["a"]])
-def test_key_that_is_none_is_refused(limiter: Limiter, key: Any) -> None:
-    """A limit with a key is not asked without one."""
+def test_invalid_key_is_refused(limiter: Limiter, key: Any) -> None:
+    """A limit with a key is not decided without one."""
     with pytest.raises(ConfigurationError):
         limiter.acquire(ACCOUNT, key=key)
 
 
 @pytest.mark.parametrize("verb", ["acquire", "peek"])
 def test_cost_may_be_given(limiter: Limiter, verb: str) -> None:
-    """A given cost takes the place of every limit's own."""
+    """A given cost replaces every limit's own."""
     assert getattr(limiter, verb)(TokenBucket("a", "10/s", burst=5, cost=2), PARTNER, cost=4).cost == 4
 
 
 def test_limits_own_cost_is_charged(limiter: Limiter) -> None:
-    """Without a cost given, each limit charges its own."""
+    """Without a given cost, each limit charges its own."""
     tokens = TokenBucket("tokens", "10/s", burst=5, cost=lambda job: job.kwargs["size"])
     assert limiter.acquire(tokens, PARTNER, job=job(size=3)).remaining == 2
     assert limiter.peek(PARTNER).remaining == 4
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, True, "1", lambda job: 1])
-def test_cost_that_is_none_is_an_error(limiter: Limiter, cost: Any) -> None:
+def test_invalid_cost_is_an_error(limiter: Limiter, cost: Any) -> None:
     """A cost is a whole number of at least 0."""
     with pytest.raises(ConfigurationError, match="limit 'partner'"):
         limiter.acquire(PARTNER, cost=cost)
@@ -188,7 +190,7 @@ def test_cost_that_is_none_is_an_error(limiter: Limiter, cost: Any) -> None:
 
 @pytest.mark.parametrize("verb", ["acquire", "peek", "reset"])
 @pytest.mark.parametrize(
-    ("limits", "asked", "told"),
+    ("limits", "arguments", "message"),
     [
         ((), {}, "no limit was given"),
         (("partner",), {}, "'partner' is not a limit: write TokenBucket"),
@@ -201,18 +203,18 @@ def test_cost_that_is_none_is_an_error(limiter: Limiter, cost: Any) -> None:
         ((PARTNER, ONE), {"key": 42}, "limit 'partner' has no key: drop key="),
     ],
 )
-def test_what_cannot_be_asked_is_an_error(
-    limiter: Limiter, store: Recorder, verb: str, limits: Any, asked: dict[str, Any], told: str
+def test_invalid_arguments_are_an_error(
+    limiter: Limiter, store: Recorder, verb: str, limits: Any, arguments: dict[str, Any], message: str
 ) -> None:
-    """A mistake in the code is told as one, with its remedy, by every verb; nothing is asked."""
-    with pytest.raises(ConfigurationError, match=told):
-        getattr(limiter, verb)(*limits, **asked)
-    assert (store.requests, store.forgotten) == ([], [])
+    """Every verb reports a mistake in the code, with its remedy; no request is made."""
+    with pytest.raises(ConfigurationError, match=message):
+        getattr(limiter, verb)(*limits, **arguments)
+    assert (store.requests, store.reset_names) == ([], [])
 
 
 @pytest.mark.parametrize("store", [None, b"redis://s3cret@host", 5, MemoryStore, object(), Unsettled()])
-def test_what_is_no_store_is_an_error(store: Any) -> None:
-    """What cannot be asked is refused when the limiter is made, and not repeated: it may hold a password."""
+def test_invalid_store_is_an_error(store: Any) -> None:
+    """An invalid store is refused when the limiter is created, and not repeated: it may contain a password."""
     with pytest.raises(ConfigurationError, match='is not a store: give a URL like "redis://host:6379/0"') as caught:
         Limiter(store)
     assert "s3cret" not in str(caught.value)
@@ -220,24 +222,24 @@ def test_what_is_no_store_is_an_error(store: Any) -> None:
 
 @pytest.mark.parametrize("name", [name for name in vars(Store) if not name.startswith("_")])
 def test_store_must_have_each_method(name: str) -> None:
-    """A store that lacks one method of `Store` is rejected when the limiter is made, and the method is named."""
+    """A store that lacks one method of `Store` is refused when the limiter is created; the error names the method."""
     incomplete = type("Incomplete", (MemoryStore,), {name: None})()
     with pytest.raises(ConfigurationError, match=f"Incomplete is not a store: .* that also has the methods {name}$"):
         Limiter(incomplete)
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey", "valkeys"])
-@pytest.mark.parametrize("place", ["h/notadb", "h/0/1", "h/-1", ":s3cr/et@h/0"])
-def test_database_must_be_a_number(scheme: str, place: str) -> None:
-    """A path that is no number would quietly be database 0; the URL is not repeated."""
+@pytest.mark.parametrize("address", ["h/notadb", "h/0/1", "h/-1", ":s3cr/et@h/0"])
+def test_database_must_be_a_number(scheme: str, address: str) -> None:
+    """A path that is not a number would silently be database 0; the URL is not repeated."""
     pytest.importorskip("redis")
     with pytest.raises(ConfigurationError, match="number of a database") as caught:
-        Limiter(f"{scheme}://{place}")
+        Limiter(f"{scheme}://{address}")
     assert "s3cr" not in str(caught.value)
 
 
 def test_one_name_has_one_definition(limiter: Limiter) -> None:
-    """Two definitions under one name are a mistake, of a limit that was used, declared or has tiers; one may recur."""
+    """Two definitions under one name are a mistake, if a limit was used, declared or has tiers. One may be repeated."""
     for cost in (3, 2):
         limiter.acquire(PARTNER, cost=cost)
     assert not limiter.acquire(TokenBucket("partner", (10, 1), burst=5))
@@ -256,8 +258,8 @@ def test_one_name_has_one_definition(limiter: Limiter) -> None:
             limiter.declare(other)
 
 
-def test_a_count_is_that_of_the_limiter_or_of_the_store(clock: FakeClock) -> None:
-    """Two limiters in memory count apart, as the docs say, and together if they are given one store."""
+def test_limiters_share_a_count_only_with_a_shared_store(clock: FakeClock) -> None:
+    """Two limiters in memory count separately, as documented, and together if they use one store."""
     own = TokenBucket("own", "1/h", scope="process")
     assert [Limiter().acquire(PARTNER, cost=5).allowed for _ in range(2)] == [True, True]
     store = MemoryStore(clock_us=clock)
@@ -265,8 +267,8 @@ def test_a_count_is_that_of_the_limiter_or_of_the_store(clock: FakeClock) -> Non
     assert [Limiter(store).acquire(own).allowed for _ in range(2)] == [True, True]
 
 
-def test_limits_of_one_call_are_let_go(limiter: Limiter) -> None:
-    """A limit that is made for each call may change its rate from call to call, and takes no memory."""
+def test_limits_of_one_call_are_garbage_collected(limiter: Limiter) -> None:
+    """A limit that is created for each call may change its rate between calls, and uses no memory afterwards."""
     made: list[weakref.ref[Any]] = []
     for number in range(3000):
         for tenant in ("t", f"t{number}"):
@@ -279,7 +281,7 @@ def test_limits_of_one_call_are_let_go(limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("use", ["acquire", "declare"])
 def test_name_is_free_when_its_limit_is_gone(limiter: Limiter, use: str) -> None:
-    """A limit that was used again and again, or was declared, owns its name for as long as it lives, and no longer."""
+    """A limit that was used repeatedly, or declared, owns its name for as long as it lives, and no longer."""
     old = TokenBucket("again", "10/s")
     for _ in range(3):
         getattr(limiter, use)(old)
@@ -293,12 +295,12 @@ def test_name_is_free_when_its_limit_is_gone(limiter: Limiter, use: str) -> None
             return limiter.acquire(TokenBucket("again", "11/s")).allowed
         return False
 
-    # A thread that has asked for an event loop lets go of the limit a moment after it has answered.
+    # A thread that called for an event loop releases the limit a moment after its answer.
     wait_until(is_free, description="the name is free")
 
 
-def test_call_that_comes_again_may_ask_for_something_else(limiter: Limiter) -> None:
-    """Each call is answered by its own key, cost and job, whatever the calls before it asked for."""
+def test_repeated_call_may_have_other_arguments(limiter: Limiter) -> None:
+    """Each call is decided by its own key, cost and job, whatever the calls before it requested."""
     for number in range(5):
         assert limiter.acquire(ACCOUNT, key="a").key == "a"
         assert limiter.acquire(ACCOUNT, key="b", cost=0).cost == 0
@@ -310,8 +312,8 @@ def test_call_that_comes_again_may_ask_for_something_else(limiter: Limiter) -> N
             limiter.acquire(ACCOUNT)
 
 
-def test_key_that_comes_once_is_not_kept() -> None:
-    """What is remembered is bounded, and keys that come once never take the place of those that come again."""
+def test_key_that_is_used_once_is_not_cached() -> None:
+    """The cache is bounded, and keys that are used once never replace those that are used repeatedly."""
     limiter = Limiter("memory://")
     resolver = limiter._resolver
     for number in range(3000):
@@ -328,38 +330,38 @@ def test_key_that_comes_once_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("limits", [[Concurrency("slots", 4)], [TokenBucket("rate", "9/s"), Concurrency("slots", 4)]])
-def test_call_that_comes_again_takes_a_slot_of_its_own(limiter: Limiter, limits: list[Limit]) -> None:
-    """Of what is remembered of a call, who holds a slot is no part: the second would pass as the first, for ever."""
+def test_repeated_call_takes_a_slot_of_its_own(limiter: Limiter, limits: list[Limit]) -> None:
+    """The cache of calls has no holders: otherwise the second call would be granted the slot of the first."""
     assert [bool(limiter.acquire(*limits)) for _ in range(6)] == 4 * [True] + 2 * [False]
 
 
 def test_limit_from_a_message_may_differ_from_the_declared(limiter: Limiter) -> None:
-    """A limit that came by value is taken as it came: its sender may run another release."""
+    """A limit by value is used as it arrives: its sender may run another release."""
     limiter.declare(PARTNER)
     sent = load(dump(TokenBucket("partner", "11/s", burst=7), Job()))
     assert limiter.acquire(sent).remaining == 6
     limiter.declare(PARTNER)
 
 
-def test_peek_tells_and_changes_nothing(limiter: Limiter, store: Recorder) -> None:
-    """A peek answers as acquire would, any number of times."""
+def test_peek_changes_nothing(limiter: Limiter, store: Recorder) -> None:
+    """A peek returns what acquire would, any number of times."""
     assert [limiter.peek(ONE).allowed for _ in range(3)] == [True] * 3
     assert len(store.inner) == 0
 
 
 def test_reset_forgets_a_bucket(limiter: Limiter, store: Recorder) -> None:
-    """A reset forgets what was counted under the key, and only there."""
+    """A reset forgets what was counted under the key, and under no other."""
     limiter.acquire(ACCOUNT, key=1)
     limiter.acquire(ACCOUNT, key=2)
     limiter.acquire(ACCOUNT, key=3)
     limiter.reset(ACCOUNT, key=1)
     limiter.reset(ACCOUNT, PARTNER, job=job(account_id=3))
     assert [limiter.peek(ACCOUNT, key=key).allowed for key in (1, 2, 3)] == [True, False, True]
-    assert store.forgotten == [bucket(ACCOUNT, "1"), bucket(ACCOUNT, "3"), bucket(PARTNER)]
+    assert store.reset_names == [bucket(ACCOUNT, "1"), bucket(ACCOUNT, "3"), bucket(PARTNER)]
 
 
-def test_job_that_comes_back_keeps_its_place(limiter: Limiter, clock: FakeClock) -> None:
-    """A job is found by its id, and passes at its instant, before those who came later."""
+def test_redelivered_job_keeps_its_position(limiter: Limiter, clock: FakeClock) -> None:
+    """A job is found by its id, and is granted at its time, ahead of later ones."""
     limiter.acquire(PARTNER, cost=5)
     first = limiter.acquire(PARTNER, job=job())
     limiter.acquire(PARTNER, job=job("2"))
@@ -370,8 +372,8 @@ def test_job_that_comes_back_keeps_its_place(limiter: Limiter, clock: FakeClock)
     assert limiter.acquire(PARTNER, job=job())
 
 
-def test_longest_delay_caps_and_keeps_the_place(limiter: Limiter, clock: FakeClock) -> None:
-    """A delay is capped by what the framework carries; the job comes back early and keeps its place."""
+def test_longest_delay_caps_and_keeps_the_position(limiter: Limiter, clock: FakeClock) -> None:
+    """A delay is capped by what the framework supports; the job is redelivered early and keeps its position."""
     delivery, roomy = Delivery(longest=25), TokenBucket("roomy", "1/minute", burst=2)
     limiter.acquire(roomy, cost=2)
     delays = list[float]()
@@ -381,8 +383,8 @@ def test_longest_delay_caps_and_keeps_the_place(limiter: Limiter, clock: FakeClo
     assert delays == [25.0, 25.0, 10.0]
 
 
-def test_max_wait_ends_the_waiting(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that has waited for its longest is told so."""
+def test_max_wait_ends_the_wait(limiter: Limiter, clock: FakeClock) -> None:
+    """A job past its max_wait gets the reason "waited too long"."""
     delivery = Delivery(max_wait=45)
     limiter.acquire(SLOW)
     first = limiter.acquire(SLOW, job=job(), delivery=delivery)
@@ -392,8 +394,8 @@ def test_max_wait_ends_the_waiting(limiter: Limiter, clock: FakeClock) -> None:
     assert (last.allowed, last.reason, last.delay) == (False, "waited too long", 0.0)
 
 
-def test_max_deferrals_ends_the_waiting(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that has been denied as often as it may is told so at the next denial, and leaves its list."""
+def test_max_deferrals_ends_the_wait(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that was denied `max_deferrals` times gets that reason at the next denial, and leaves its waitlist."""
     delivery = Delivery(max_deferrals=2, longest=10)
     limiter.acquire(SLOW)
     reasons = [limiter.acquire(SLOW, job=job(), delivery=delivery).reason for _ in range(3)]
@@ -401,8 +403,8 @@ def test_max_deferrals_ends_the_waiting(limiter: Limiter, clock: FakeClock) -> N
     assert limiter.acquire(SLOW, job=job("2"), delivery=Delivery(lateness=0)).delay == pytest.approx(60, abs=0.01)
 
 
-def test_job_may_pass_after_its_longest_wait(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that may run runs, however long it has waited: only denials end the waiting."""
+def test_job_may_be_granted_after_its_max_wait(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that can run runs, however long it has waited: only denials end its wait."""
     delivery = Delivery(max_wait=1, max_deferrals=1)
     limiter.acquire(SLOW)
     limiter.acquire(SLOW, job=job(), delivery=delivery)
@@ -418,8 +420,8 @@ def test_job_may_pass_after_its_longest_wait(limiter: Limiter, clock: FakeClock)
         (TokenBucket("room-for-it", "10/s", burst=2), 0.1),
     ],
 )
-def test_tight_limits_ask_for_early_delivery(limiter: Limiter, limit: TokenBucket, delay: float) -> None:
-    """Where the limit cannot keep a unit while the delivery is late, it is asked for a little early."""
+def test_tight_limits_request_early_delivery(limiter: Limiter, limit: TokenBucket, delay: float) -> None:
+    """If the limit cannot keep a unit during a late delivery, the delay is a little shorter."""
     limiter.acquire(limit, cost=limit.burst)
     assert limiter.acquire(limit, job=job(), delivery=Delivery()).delay == delay
 
@@ -428,7 +430,7 @@ def test_tight_limits_ask_for_early_delivery(limiter: Limiter, limit: TokenBucke
 
 
 def test_five_algorithms_are_one_request(limiter: Limiter, store: Recorder) -> None:
-    """Limits of five algorithms are asked in one request, in the order in which they were named."""
+    """Limits of five algorithms are decided in one request, in the given order."""
     limits = (
         PARTNER,
         LeakyBucket("even", "1/s"),
@@ -450,8 +452,8 @@ def test_five_algorithms_are_one_request(limiter: Limiter, store: Recorder) -> N
 
 @pytest.mark.parametrize("queue", [0, 1, 2, 5, 20])
 @pytest.mark.parametrize("lateness", [0.05, 0.0])
-def test_as_many_wait_as_the_queue_is_long(limiter: Limiter, queue: int, lateness: float) -> None:
-    """The job that finds as many waiting is refused at once: it books nothing and is not deferred."""
+def test_queue_limits_the_number_of_waiting_jobs(limiter: Limiter, queue: int, lateness: float) -> None:
+    """The job that finds a full queue is refused at once: it gets no position and is not deferred."""
     even, delivery = LeakyBucket("even", "1/s", queue=queue), Delivery(lateness=lateness)
     assert limiter.acquire(even, job=job("first"), delivery=delivery)
     waiting = [limiter.acquire(even, job=job(str(n)), delivery=delivery) for n in range(queue)]
@@ -463,8 +465,8 @@ def test_as_many_wait_as_the_queue_is_long(limiter: Limiter, queue: int, latenes
         assert refused.retry_after >= queue
 
 
-def test_place_in_the_queue_is_free_again_once_its_job_has_passed(limiter: Limiter, clock: FakeClock) -> None:
-    """Those in the queue pass at their slots; for each that has, another may wait."""
+def test_queue_has_room_again_after_a_grant(limiter: Limiter, clock: FakeClock) -> None:
+    """Waiting jobs are granted at their times; for each of them, another may wait."""
     even = LeakyBucket("even", "1/s", queue=2)
     limiter.acquire(even)
     first, second = (limiter.acquire(even, job=job(id)) for id in "12")
@@ -477,7 +479,7 @@ def test_place_in_the_queue_is_free_again_once_its_job_has_passed(limiter: Limit
     assert limiter.acquire(even, job=job("2"))
 
 
-def test_who_waits_is_never_refused(limiter: Limiter, clock: FakeClock) -> None:
+def test_waiting_job_is_never_refused(limiter: Limiter, clock: FakeClock) -> None:
     """A job that is early, or displaced, keeps waiting however full the queue is by then."""
     even = LeakyBucket("even", "1/s", queue=1)
     limiter.acquire(even)
@@ -491,8 +493,8 @@ def test_who_waits_is_never_refused(limiter: Limiter, clock: FakeClock) -> None:
     assert (displaced.reason, displaced.final) == ("exhausted", False)
 
 
-def test_refusal_is_not_told_as_a_deferral(store: Recorder) -> None:
-    """A job that is refused does not come back, so no listener hears of a deferral."""
+def test_refusal_is_not_reported_as_a_deferral(store: Recorder) -> None:
+    """A refused job is not redelivered, so listeners are not notified of a deferral."""
 
     class Listener:
         events: ClassVar[list[Deferred]] = []
@@ -507,8 +509,8 @@ def test_refusal_is_not_told_as_a_deferral(store: Recorder) -> None:
     assert Listener.events == []
 
 
-def test_cost_too_dear_for_a_limit_in_a_call_names_it(limiter: Limiter, store: Recorder) -> None:
-    """A cost given in the call must fit every limit; the one that it does not fit is told with its remedy."""
+def test_too_high_cost_of_a_call_names_the_limit(limiter: Limiter, store: Recorder) -> None:
+    """A cost in the call must fit every limit; the error names the one it does not fit, with its remedy."""
     with pytest.raises(CostExceedsLimit, match=r"limit 'even' can never admit a cost of 2.*use a TokenBucket"):
         limiter.acquire(PARTNER, LeakyBucket("even", "1/s"), cost=2)
     assert store.requests == []
@@ -517,13 +519,13 @@ def test_cost_too_dear_for_a_limit_in_a_call_names_it(limiter: Limiter, store: R
 @pytest.mark.parametrize("make", [Limiter, AsyncLimiter])
 @pytest.mark.parametrize("do", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda do: str(do.__name__))
 def test_a_limiter_cannot_be_pickled(make: Callable[[], object], do: Callable[[object], object]) -> None:
-    """It has connections, threads and locks: the error says what to do."""
+    """A limiter has connections, threads and locks: the error says what to do."""
     with pytest.raises(TypeError, match="cannot be pickled or copied: make one in each process"):
         do(make())
 
 
 def test_limiter_as_a_context_manager_is_closed_at_the_end() -> None:
-    """As `AsyncLimiter` is; also when the block fails."""
+    """A limiter is closed like an `AsyncLimiter`, also when the block fails."""
     closed: list[bool] = []
 
     class Closing(Passing):
@@ -540,7 +542,7 @@ def test_limiter_as_a_context_manager_is_closed_at_the_end() -> None:
 
 
 def test_a_call_without_a_job_is_one_tenant_of_a_shared_limit() -> None:
-    """It stands in its turn, and not behind all tenants. So does a job whose tenant has no name."""
+    """The call gets its turn among the tenants, and is not behind all of them; so does a job of a nameless tenant."""
     shared = TokenBucket("shared", "10/s", burst=1, share="{tenant}")
     with Limiter("memory://") as limiter:
         for job in (None, Job(id="1", kwargs={"tenant": ""}), None):

@@ -1,4 +1,4 @@
-"""What only the memory store promises: its own clock, and that it forgets by itself."""
+"""What only the memory store guarantees: its own clock, and that it removes old entries by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 LIMIT = TokenBucket("partner", "10/s", burst=5, key="{account}")
-# Each with the seconds after which nothing of it counts any more, once one unit was taken as a second begins.
+# For each limit, the seconds after which nothing of it counts, if one unit was taken at the start of a second.
 EVERY = {
     LIMIT: 0.1,
     LeakyBucket("partner", "10/s", key="{account}"): 0.1,
@@ -23,7 +23,7 @@ EVERY = {
 every_algorithm = pytest.mark.parametrize("limit", EVERY, ids=lambda limit: limit.algorithm)
 
 
-def test_fake_clock_moves_as_told() -> None:
+def test_fake_clock_moves_only_on_request() -> None:
     """The clock stands still until it is moved, forward or back, by whole microseconds."""
     clock = FakeClock(1_000_000)
     readings = [clock(), clock()]
@@ -33,16 +33,16 @@ def test_fake_clock_moves_as_told() -> None:
     assert readings == [1_000_000, 1_000_000, 1_100_000, 2_100_000, 1_500_000, 1_500_001]
 
 
-def test_own_clock_tells_the_wall_time() -> None:
-    """Without a clock given, the store begins at the wall clock's time."""
+def test_own_clock_shows_the_wall_time() -> None:
+    """Without a given clock, the store starts at the time of the wall clock."""
     store = MemoryStore()
     before_us = time.time_ns() // 1000
     assert abs(store._clock_us() - before_us) < 5_000_000
 
 
 @every_algorithm
-def test_keys_that_say_nothing_any_more_are_swept(limit: Limit) -> None:
-    """Unused limits are forgotten by themselves: a store with ever new keys does not grow without end."""
+def test_unused_keys_are_swept(limit: Limit) -> None:
+    """Unused limits are removed automatically: a store with ever new keys does not grow without bound."""
     clock = FakeClock()
     store = MemoryStore(clock_us=clock)
     limiter = Limiter(store)
@@ -52,8 +52,8 @@ def test_keys_that_say_nothing_any_more_are_swept(limit: Limit) -> None:
     assert len(store) < 6_000
 
 
-def test_lines_that_nobody_stands_in_are_swept() -> None:
-    """Lists of jobs that never came back are forgotten after two days: 1440 are kept here, and all since a sweep."""
+def test_abandoned_waitlists_are_swept() -> None:
+    """Waitlists of lost jobs are removed after two days: 1440 are kept here, plus those since the last sweep."""
     clock = FakeClock()
     store = MemoryStore(clock_us=clock)
     limiter = Limiter(store)
@@ -67,7 +67,7 @@ def test_lines_that_nobody_stands_in_are_swept() -> None:
 
 @every_algorithm
 def test_live_keys_survive_the_sweep(limit: Limit) -> None:
-    """A sweep forgets nothing that still says something."""
+    """A sweep removes nothing that still matters."""
     clock = FakeClock()
     store = MemoryStore(clock_us=clock)
     limiter = Limiter(store)
@@ -78,8 +78,8 @@ def test_live_keys_survive_the_sweep(limit: Limit) -> None:
 
 
 @every_algorithm
-def test_limit_is_forgotten_a_grace_time_after_it_is_full(limit: Limit) -> None:
-    """What is kept says nothing any more once nothing has counted for the grace time; until then it is kept."""
+def test_limit_is_removed_a_grace_time_after_it_is_full(limit: Limit) -> None:
+    """State is kept until nothing of it has counted for the grace time."""
     clock = FakeClock()
     store = MemoryStore(clock_us=clock)
     limiter = Limiter(store)
@@ -93,8 +93,8 @@ def test_limit_is_forgotten_a_grace_time_after_it_is_full(limit: Limit) -> None:
 
 
 @every_algorithm
-def test_correction_keeps_what_it_leaves(limit: Limit) -> None:
-    """A limit that was settled beyond empty is kept for as long as that counts, and no longer than it must be."""
+def test_settled_debt_is_stored_as_long_as_it_counts(limit: Limit) -> None:
+    """A limit that was settled below empty is kept for as long as that counts, and no longer than necessary."""
     clock = FakeClock()
     store = MemoryStore(clock_us=clock)
     limiter = Limiter(store)

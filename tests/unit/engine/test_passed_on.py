@@ -1,4 +1,4 @@
-"""Jobs that a process held, and that went back to their framework: what it remembers of them, and for how long."""
+"""Jobs that a process held and returned to their framework: what the process remembers of them, and for how long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTE_US = 60_000_000
 
 
 class Store:
-    """Has nothing to wake, and records which ids were removed, and which keep their positions only."""
+    """A store without wakes that records which ids were removed, and which keep only their positions."""
 
     def __init__(self) -> None:
         self.removed, self.kept = list[str](), list[str]()
@@ -39,7 +39,7 @@ class Store:
 
 
 class Process:
-    """A process with a clock of its own. No thread of it is free, so it starts nothing."""
+    """A process with a clock of its own. It has no free thread, so it starts no job."""
 
     def __init__(self) -> None:
         self.now_us, self.store = 0, Store()
@@ -62,7 +62,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_job_that_is_woken_on_its_way_back_keeps_its_position_and_nothing_else(process: Process) -> None:
-    """Its message may lie behind thousands in its queue: its units go to others."""
+    """The job's message may be behind thousands of others in its queue: its units go to other jobs."""
     process.deny("other")
     process.deny("one")
     assert process.waker.pass_on("one") == "one"
@@ -71,7 +71,7 @@ def test_a_job_that_is_woken_on_its_way_back_keeps_its_position_and_nothing_else
 
 
 def test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute(process: Process) -> None:
-    """Its wakes are unknown ones then, and its entry is removed. Others that went back later are remembered."""
+    """After that its wakes are unknown, and its entry is removed. Jobs that were returned later are remembered."""
     process.deny("other")
     process.deny("one")
     process.waker.pass_on("one")
@@ -83,8 +83,8 @@ def test_a_job_that_another_process_has_taken_is_forgotten_after_a_minute(proces
     assert (process.store.removed, process.store.kept) == (["one"], ["two"])
 
 
-def test_a_job_that_comes_back_to_the_same_process_is_not_forgotten(process: Process) -> None:
-    """Its time in the process begins again, and its denials count on."""
+def test_a_job_redelivered_to_the_same_process_is_not_forgotten(process: Process) -> None:
+    """The job's minute starts again, and its denials add up."""
     process.deny("one")
     process.waker.pass_on("one")
     process.deny("one")

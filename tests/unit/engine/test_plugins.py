@@ -1,4 +1,4 @@
-"""Hooks: asked in order, never able to hurt a job; and the plugins that come along."""
+"""Hooks: called in order, and never able to harm a job; and the plugins that are included."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_plugin_may_make_the_store() -> None:
     ],
 )
 def test_unknown_scheme_is_a_configuration_error(url: str) -> None:
-    """A URL that no plugin knows fails at once; only what is surely its scheme is told."""
+    """A URL that no plugin knows fails at once; the message contains only what is certainly its scheme."""
     with pytest.raises(ConfigurationError, match="no store is known") as caught:
         Limiter(url)
     assert "hunter2" not in str(caught.value)
@@ -69,14 +69,14 @@ def test_unknown_scheme_is_a_configuration_error(url: str) -> None:
 
 @pytest.mark.parametrize("address", ["localhost:6379", "localhost", "127.0.0.1:6380/1", "limits.internal:6379"])
 def test_address_without_a_scheme_suggests_redis(address: str) -> None:
-    """A server is named by a URL. What may be a password is not repeated: see above."""
+    """A server is named by a URL. A possible password is not repeated."""
     with pytest.raises(ConfigurationError, match=f"did you mean 'redis://{address}'"):
         Limiter(address)
 
 
 @pytest.mark.parametrize("made", [5, "memory://", MemoryStore, object()])
 def test_plugin_that_makes_no_store_is_a_configuration_error(made: Any) -> None:
-    """What a plugin returns is checked when the limiter is made, not when the first job asks."""
+    """The return value of a plugin is checked when the limiter is created, not at the first request."""
 
     class Mine:
         @hookimpl
@@ -92,7 +92,7 @@ class Undecorated:
 
 
 @pytest.mark.parametrize(
-    ("plugins", "told"),
+    ("plugins", "message"),
     [
         (Listener(), "plugins= takes a list, not Listener"),
         ("my_plugin", "plugins= takes a list, not str"),
@@ -104,14 +104,14 @@ class Undecorated:
         ([Listener()] * 2, "given twice"),
     ],
 )
-def test_what_is_no_plugin_is_a_configuration_error(plugins: Any, told: str) -> None:
-    """What could never be called fails when the limiter is made, and the message says why."""
-    with pytest.raises(ConfigurationError, match=told):
+def test_invalid_plugin_is_a_configuration_error(plugins: Any, message: str) -> None:
+    """An invalid plugin fails when the limiter is created, and the message says why."""
+    with pytest.raises(ConfigurationError, match=message):
         Limiter(plugins=plugins)
 
 
 def test_installed_plugin_that_cannot_be_loaded_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed plugin that fails on import fails when the limiter is made, as one that is given does."""
+    """An installed plugin that fails on import raises when the limiter is created, like a plugin that is passed."""
 
     def load(*_: object) -> int:
         raise ImportError("no module named 'lost'")
@@ -122,7 +122,7 @@ def test_installed_plugin_that_cannot_be_loaded_is_a_configuration_error(monkeyp
 
 
 def test_hook_that_does_not_exist_is_a_configuration_error() -> None:
-    """A misspelt hook fails when the limiter is made."""
+    """A misspelt hook fails when the limiter is created."""
 
     class Misspelt:
         @hookimpl
@@ -132,21 +132,21 @@ def test_hook_that_does_not_exist_is_a_configuration_error() -> None:
         Limiter(plugins=[Misspelt()])
 
 
-def test_deferral_is_told_with_what_a_listener_needs() -> None:
-    """Each denial of a job is told once, with the job, the decision, the count and the time waited."""
+def test_deferral_event_has_job_decision_count_and_wait() -> None:
+    """Each denial of a job is one event, with the job, the decision, the count and the time waited."""
     listener, clock = Listener(), FakeClock()
     limiter = Limiter(MemoryStore(clock_us=clock), plugins=[listener])
     limiter.acquire(LIMIT)
     first = limiter.acquire(LIMIT, job=Job(id="a"))
     limiter.acquire(LIMIT)
-    clock.advance(0.04)  # earlier than a job may come
+    clock.advance(0.04)  # too early for a grant
     second = limiter.acquire(LIMIT, job=Job(id="a"))
     assert [(each.job.id, each.decision) for each in listener.events] == [("a", first), ("a", second)]
     assert [(each.position, each.deferrals, each.waited) for each in (first, second)] == [(0, 1, 0.0), (0, 2, 0.04)]
 
 
-def test_grants_and_guests_are_no_deferrals() -> None:
-    """A job that runs, and a caller without a job, are not told."""
+def test_grants_and_callers_without_a_job_are_no_deferrals() -> None:
+    """A job that runs, and a caller without a job, cause no event."""
     listener = Listener()
     limiter = Limiter(plugins=[listener])
     limiter.acquire(LIMIT, job=Job())
@@ -162,7 +162,7 @@ class Broken:
 
 
 def test_plugin_that_fails_does_not_reach_the_job(caplog: pytest.LogCaptureFixture) -> None:
-    """An exception in a listener is logged, not once a job, and the job is deferred all the same."""
+    """An exception in a listener is logged, but not for each job, and the job is still deferred."""
     limiter = Limiter(plugins=[Broken()])
     limiter.acquire(LIMIT)
     for _ in range(3):
@@ -172,8 +172,8 @@ def test_plugin_that_fails_does_not_reach_the_job(caplog: pytest.LogCaptureFixtu
     assert "A plugin failed in throttlekit_deferred" in caplog.text
 
 
-def test_deferrals_are_told_quietly(caplog: pytest.LogCaptureFixture) -> None:
-    """Each deferral is told at DEBUG; at INFO only the first of a limit, and a summary every 30 seconds."""
+def test_deferrals_are_logged_sparingly(caplog: pytest.LogCaptureFixture) -> None:
+    """Each deferral is logged at DEBUG; at INFO only the first of a limit, and a summary every 30 seconds."""
     now = [0.0]
     log = DeferralLog(every=30, clock=lambda: now[0], wall=lambda: 1_000_000.0)
     limiter = Limiter()
@@ -183,15 +183,15 @@ def test_deferrals_are_told_quietly(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "throttlekit"):
         for now[0] in (0.0, 1.0, 29.9, 30.0, 31.0):
             log.throttlekit_deferred(event)
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     until = time.strftime("%H:%M:%S UTC", time.gmtime(1_000_000.1))
     begin = f"Limit 'partner' is holding jobs back: job a waits for 0.1 s, until {until}: exhausted."
-    assert told == [begin, f"{begin} 3 were deferred since the last such line."]
+    assert logged == [begin, f"{begin} 3 were deferred since the last such line."]
     assert sum(record.levelno == logging.DEBUG for record in caplog.records) == 5
 
 
 def test_a_line_about_a_deferral_has_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
-    """For structlog and JSON logs. The key is not among them."""
+    """The fields are for structlog and JSON logs. The key is not among them."""
     log, limiter = DeferralLog(), Limiter()
     limiter.acquire(LIMIT)
     event = Deferred(Job(id="j"), replace(limiter.acquire(LIMIT, job=Job()), deferrals=2, waited=1.5))
@@ -210,7 +210,7 @@ def test_a_line_about_a_deferral_has_its_facts_as_fields(caplog: pytest.LogCaptu
 def test_a_line_has_the_name_of_a_key_only_if_the_limit_shows_it(
     caplog: pytest.LogCaptureFixture, show_key: bool, shown: str
 ) -> None:
-    """With show_key=True; else its digest."""
+    """With show_key=True the line has the name, otherwise a digest."""
     limiter, limit = Limiter(), TokenBucket("api", "10/s", burst=1, key="{who}", show_key=show_key)
     for _ in range(2):
         decision = limiter.acquire(limit, key="jane")
@@ -219,15 +219,17 @@ def test_a_line_has_the_name_of_a_key_only_if_the_limit_shows_it(
     assert f"job j of key {shown} waits" in caplog.text
 
 
-@pytest.mark.parametrize(("level", "asked"), [(logging.INFO, ["partner"]), (logging.WARNING, [])])
-def test_a_summary_is_logged_once_for_a_fleet(caplog: pytest.LogCaptureFixture, level: int, asked: list[str]) -> None:
-    """Within `once_in_fleet` its caller decides, limit by limit, and is called only for what would be logged."""
+@pytest.mark.parametrize(("level", "expected"), [(logging.INFO, ["partner"]), (logging.WARNING, [])])
+def test_a_summary_is_logged_once_for_a_fleet(
+    caplog: pytest.LogCaptureFixture, level: int, expected: list[str]
+) -> None:
+    """Within `once_in_fleet` its callback decides for each limit, and is called only for lines that would be logged."""
     limiter, first = Limiter(), list[str]()
     limiter.acquire(LIMIT)
     event = Deferred(Job(), limiter.peek(LIMIT))
     with caplog.at_level(level, "throttlekit"):
         with once_in_fleet(lambda limit: bool(first.append(limit))):
             DeferralLog().throttlekit_deferred(event)
-        assert (first, caplog.messages) == (asked, [])
+        assert (first, caplog.messages) == (expected, [])
         DeferralLog().throttlekit_deferred(event)
-    assert len(caplog.messages) == len(asked)
+    assert len(caplog.messages) == len(expected)

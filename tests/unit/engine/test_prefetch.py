@@ -1,4 +1,4 @@
-"""Token leases of a limiter: what asks the store and what does not, and what becomes of units in hand."""
+"""Prefetched units of a limiter: which calls reach the store, and what happens to the units."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TIGHT = TokenBucket("tight", "1/s", burst=1)
 
 
 class Fleet(Recording):
-    """A store whose clock stands still, that tells what was charged, and can be down."""
+    """A store whose clock stands still, that records what was charged, and can be down."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(MemoryStore(clock_us=clock))
@@ -53,7 +53,7 @@ class Fleet(Recording):
         return super()._decide(request, now_us)
 
     def left(self, limit: Limit = API, **which: Any) -> int:
-        """What another process sees."""
+        """What another process would see."""
         return Limiter(self.inner).peek(limit, **which).remaining
 
 
@@ -79,12 +79,12 @@ def job(account: object = "a") -> Job:
 
 
 def held(limiter: Limiter) -> Any:
-    """The units in hand."""
+    """The prefetched units."""
     return wiring_of(limiter).prefetcher._held
 
 
 def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any) -> int:
-    """Ask until as many were taken ahead as ever are; tells how many are in hand."""
+    """Request until a full lease was prefetched; return how many units are left of it."""
     for _ in range(200):
         limiter.acquire(limit, **which)
         (*_, entry) = held(limiter).entries.values()
@@ -94,18 +94,18 @@ def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any)
 
 
 def spendable(limiter: Limiter, *limits: Limit, **which: Any) -> int:
-    """How many pass without a question, at the most 100."""
+    """How many requests are granted without a call of the store, at most 100."""
     store: Any = wiring_of(limiter).stores.shared._store
-    asked = len(store.asked)
+    calls = len(store.asked)
     for number in range(100):
         decision = limiter.acquire(*limits, **which)
-        if len(store.asked) > asked:
+        if len(store.asked) > calls:
             return number
         assert decision.allowed
     return 100
 
 
-# What is asked
+# What reaches the store
 
 
 @pytest.mark.parametrize(
@@ -118,24 +118,24 @@ def spendable(limiter: Limiter, *limits: Limit, **which: Any) -> int:
         (TENANTS, {"key": 7}),
     ],
 )
-def test_one_question_for_so_many_units(limiter: Limiter, limit: Limit, which: dict[str, Any]) -> None:
-    """A process that is busy asks once for `prefetch` jobs; the others pass with no question."""
+def test_one_request_prefetches_many_units(limiter: Limiter, limit: Limit, which: dict[str, Any]) -> None:
+    """A busy process makes one request for `prefetch` jobs; the others are granted without a request."""
     assert fill(limiter, limit, **which) == 15
     assert spendable(limiter, limit, **which) == 15
     assert spendable(limiter, limit, **which) == 15
 
 
 def test_every_unit_is_charged_before_it_is_spent(limiter: Limiter, store: Fleet) -> None:
-    """What others see left is what is left, less what this process has in hand: never more."""
-    passed = 0
+    """Other processes see the units that are left, minus what this process has prefetched: never more."""
+    granted = 0
     for _ in range(200):
-        passed += limiter.acquire(API).allowed
+        granted += limiter.acquire(API).allowed
         (entry,) = held(limiter).entries.values()
-        assert store.left() == 1000 - passed - entry.quota.left
+        assert store.left() == 1000 - granted - entry.quota.left
 
 
-def test_decision_is_that_of_the_instant_of_taking(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """`remaining`, `reset_after` and the instant of the charge are of when the units were taken."""
+def test_decision_is_that_of_the_prefetch(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """`remaining`, `reset_after` and the time of the charge are those of the moment when the units were taken."""
     fill(limiter)
     at_us = clock()
     first = limiter.acquire(API)
@@ -149,16 +149,16 @@ def test_decision_is_that_of_the_instant_of_taking(limiter: Limiter, store: Flee
         assert [(each.cost, each.at_us) for each in decision.charged] == [(1, at_us)]
 
 
-def test_units_in_hand_end_with_their_lease(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """After `prefetch_for` what is left is lost, and the store is asked again, for one."""
+def test_prefetched_units_end_with_their_lease(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """After `prefetch_for` the remaining units are lost, and the next request is for one unit."""
     fill(limiter)
     clock.advance(0.25)
     assert spendable(limiter, API) == 0
     assert store.asked[-1][0].claims[0].algorithm.size == API.bind(1).size
 
 
-def test_a_process_that_asks_seldom_takes_nothing_ahead(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """One job in a quarter of a second costs one unit and one question, as without a lease."""
+def test_a_process_with_few_requests_prefetches_nothing(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """One job in 0.25 s costs one unit and one request, as without a lease."""
     for number in range(1, 20):
         limiter.acquire(API)
         assert len(store.asked) == number
@@ -168,72 +168,72 @@ def test_a_process_that_asks_seldom_takes_nothing_ahead(limiter: Limiter, store:
 
 @pytest.mark.parametrize("cost", [3, 16, 17, 500])
 def test_costs_of_more_than_one(limiter: Limiter, store: Fleet, cost: int) -> None:
-    """Each job takes its own cost, from what is in hand where that is enough; a larger one asks for itself."""
+    """Each job uses its own cost from the prefetched units if they suffice; a larger cost makes a request."""
     fill(limiter)
     assert limiter.acquire(API, cost=cost)
-    asked = len(store.asked)
+    calls = len(store.asked)
     limiter.acquire(API, cost=cost)
-    assert len(store.asked) == asked + (cost > 10)
+    assert len(store.asked) == calls + (cost > 10)
 
 
 def test_cost_0_and_peek_take_nothing(limiter: Limiter, store: Fleet) -> None:
-    """A cost of 0 asks the store; a peek tells what `acquire` would answer, and both leave what is in hand."""
+    """A cost of 0 calls the store; a peek returns what `acquire` would, and both leave the prefetched units."""
     fill(limiter)
     assert limiter.acquire(API, cost=0).remaining == store.left()
-    asked = len(store.asked)
+    calls = len(store.asked)
     assert limiter.peek(API).allowed
     assert limiter.peek(API, cost=15).allowed
-    assert len(store.asked) == asked
+    assert len(store.asked) == calls
     assert limiter.peek(API, cost=20).allowed
-    assert len(store.asked) == asked + 1
+    assert len(store.asked) == calls + 1
     assert spendable(limiter, API) == 15
 
 
-# Others
+# Other processes and jobs
 
 
-def test_nothing_is_taken_ahead_while_somebody_waits(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """Units in hand end, and then new jobs join the waitlist as usual."""
+def test_nothing_is_prefetched_while_a_job_waits(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """Prefetched units end, and then new jobs join the waitlist as usual."""
     fill(limiter)
     other = Limiter(store.inner)
     assert other.acquire(API, cost=store.left())
     assert not other.acquire(API, cost=300, job=replace(job(), id="first"))
-    clock.advance(0.25)  # 250 units have come in, for the one who waits
+    clock.advance(0.25)  # 250 units were gained, for the job that waits
     denied = limiter.acquire(API, job=job())
     assert (denied.allowed, denied.reason) == (False, "in line")
     assert spendable(limiter, API, job=job()) == 0
 
 
-def test_saturated_a_job_costs_one_question(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """A denied question for more is put again for the job alone, and then plainly, for as long as a lease."""
+def test_a_job_costs_one_request_if_the_limit_is_saturated(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """A denied prefetch is repeated for the job alone, and then all requests are plain, for the length of a lease."""
     fill(limiter)
     spendable(limiter, API)
     Limiter(store.inner).acquire(API, cost=store.left())
     while limiter.acquire(API).allowed:
         pass
-    asked = len(store.asked)
+    calls = len(store.asked)
     for _ in range(100):
         clock.advance(0.001)
         limiter.acquire(API)
-    assert len(store.asked) == asked + 100
+    assert len(store.asked) == calls + 100
 
 
-def test_a_returning_job_has_right_of_way_for_itself(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """A job that brings its slot asks for its own cost, not for more."""
+def test_a_redelivered_job_requests_only_its_own_cost(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """A job with a position requests its own cost, and no more."""
     denied = limiter.acquire(API, cost=1000)
     denied = limiter.acquire(API, job=job())
     clock.advance(denied.delay)
-    asked = len(store.asked)
+    calls = len(store.asked)
     assert limiter.acquire(API, job=job()).allowed
-    assert len(store.asked) > asked
+    assert len(store.asked) > calls
     assert store.asked[-1][0].claims[0].algorithm.size == API.bind(1).size
 
 
 # Several limits
 
 
-def test_several_limits_are_all_or_none(limiter: Limiter, store: Fleet) -> None:
-    """What was spent from hand for a job that another limit denied goes back to hand."""
+def test_several_limits_are_all_or_nothing(limiter: Limiter, store: Fleet) -> None:
+    """A prefetched unit that was spent on a job that another limit denied is put back."""
     fill(limiter)
     assert limiter.acquire(API, TIGHT).allowed
     for _ in range(5):
@@ -243,22 +243,22 @@ def test_several_limits_are_all_or_none(limiter: Limiter, store: Fleet) -> None:
     assert spendable(limiter, API) == 14
 
 
-def test_several_limits_are_taken_ahead_together(limiter: Limiter, store: Fleet) -> None:
-    """One question takes ahead of each limit that is leased, and of the others what the job costs."""
+def test_several_limits_are_prefetched_together(limiter: Limiter, store: Fleet) -> None:
+    """One request prefetches units of each limit with a lease, and takes the job's cost from the others."""
     other = TokenBucket("other", "1000/s", burst=1000, prefetch=8)
     for _ in range(100):
         assert limiter.acquire(API, other, PLAIN).allowed
     assert store.left(PLAIN) == 900
-    assert [len(request.claims) for request, _ in store.asked].count(1) > 50  # PLAIN alone: the others were in hand
+    assert [len(request.claims) for request, _ in store.asked].count(1) > 50  # PLAIN alone: the others were prefetched
     assert len(store.asked) == 100
-    asked = len(store.asked)
+    calls = len(store.asked)
     for _ in range(100):
         assert limiter.acquire(API, other).allowed
-    assert len(store.asked) < asked + 25
+    assert len(store.asked) < calls + 25
 
 
-def test_slots_are_held_beside_units_in_hand(limiter: Limiter, store: Fleet) -> None:
-    """A concurrency limit is asked as ever."""
+def test_slots_are_requested_beside_prefetched_units(limiter: Limiter, store: Fleet) -> None:
+    """A concurrency limit is decided as usual."""
     slots = Concurrency("db", 1, lease=30)
     fill(limiter)
     held = limiter.acquire(API, slots)
@@ -268,20 +268,20 @@ def test_slots_are_held_beside_units_in_hand(limiter: Limiter, store: Fleet) -> 
     assert limiter.acquire(API, slots).allowed
 
 
-# When it must stop
+# When prefetched units are dropped
 
 
 @pytest.mark.parametrize("key", [None, "a"])
 def test_pause_stops_at_once(limiter: Limiter, store: Fleet, key: str | None) -> None:
-    """A process that hears of a pause spends nothing more; others do so when their leases end."""
+    """The process that pauses a key spends no more units at once; other processes stop when their leases end."""
     limit, which = (API, {}) if key is None else (TENANTS, {"key": key})
     fill(limiter, limit, **which)
     limiter.pause(limit, 10, key=key)
     assert limiter.acquire(limit, **which).reason == "paused"
 
 
-def test_reset_forgets_what_is_in_hand(limiter: Limiter, store: Fleet) -> None:
-    """A limit that was reset is asked again."""
+def test_reset_drops_prefetched_units(limiter: Limiter, store: Fleet) -> None:
+    """A limit that was reset is requested again."""
     fill(limiter)
     limiter.reset(API)
     assert spendable(limiter, API) == 0
@@ -289,7 +289,7 @@ def test_reset_forgets_what_is_in_hand(limiter: Limiter, store: Fleet) -> None:
 
 
 @pytest.mark.parametrize("verb", ["pause", "reset"])
-def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Fleet, verb: str) -> None:
+def test_units_that_arrive_after_a_pause_or_reset_are_not_spent(limiter: Limiter, store: Fleet, verb: str) -> None:
     """Units that were granted before the pause, and arrive after it, are lost."""
     fill(limiter)
     spendable(limiter, API)
@@ -313,8 +313,8 @@ def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Flee
     assert spendable(limiter, API) == 0
 
 
-def test_outage_units_in_hand_are_spent(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """While the store is away jobs pass with what is in hand, until that ends; and nothing is taken for granted."""
+def test_prefetched_units_are_spent_in_an_outage(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """While the store is unavailable jobs use the prefetched units, until these end; then they are deferred."""
     fill(limiter)
     store.down = True
     assert all(limiter.acquire(API) for _ in range(15))
@@ -324,18 +324,18 @@ def test_outage_units_in_hand_are_spent(limiter: Limiter, store: Fleet, clock: F
     assert limiter.acquire(API).allowed
 
 
-# Threads, forks, and how many
+# Threads, forks, and bounds
 
 
 def test_threads_spend_each_unit_once(store: Fleet) -> None:
-    """What eight threads pass, and what is in hand at the end, is what was charged, to the unit."""
+    """The grants of eight threads and the units that are left in the end are exactly what was charged."""
     limit = TokenBucket("api", "3600/hour", burst=3600, prefetch=50, prefetch_for=60)
     limiter = Limiter(store)
-    passed = [0] * 8
+    granted = [0] * 8
 
     def work(number: int) -> None:
         while limiter.acquire(limit):
-            passed[number] += 1
+            granted[number] += 1
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -343,14 +343,14 @@ def test_threads_spend_each_unit_once(store: Fleet) -> None:
     for thread in threads:
         thread.join()
     (entry,) = held(limiter).entries.values()
-    assert sum(passed) + entry.quota.left == 3600
+    assert sum(granted) + entry.quota.left == 3600
     assert entry.quota.left <= 50
     assert len(store.asked) < 3600 / 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_spends_nothing_of_its_parents(limiter: Limiter, store: Fleet) -> None:
-    """A forked child begins with nothing in hand; its parent has what it had."""
+def test_a_child_spends_no_units_of_its_parent(limiter: Limiter, store: Fleet) -> None:
+    """A forked child starts without prefetched units; its parent keeps its own."""
     fill(limiter)
     pid = os.fork()
     if pid == 0:
@@ -361,8 +361,8 @@ def test_a_child_spends_nothing_of_its_parents(limiter: Limiter, store: Fleet) -
     assert spendable(limiter, API) == 15
 
 
-def test_wallets_are_bounded(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many keys, the wallet that asked longest ago goes, with all that is known of it."""
+def test_quotas_are_bounded(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many keys, the one with the oldest request is removed, with everything that is known of it."""
     monkeypatch.setattr(prefetching, "_MOST_ENTRIES", 3)
     for key in "abcd":
         fill(limiter, TENANTS, key=key)
@@ -371,8 +371,8 @@ def test_wallets_are_bounded(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) 
     assert spendable(limiter, TENANTS, key="d") == 15
 
 
-def test_calls_that_cannot_work_are_refused_as_ever(limiter: Limiter) -> None:
-    """What is in hand answers no call that would have been refused."""
+def test_invalid_calls_are_refused_despite_prefetched_units(limiter: Limiter) -> None:
+    """Prefetched units answer no call that would otherwise be refused."""
     fill(limiter)
     fill(limiter, TENANTS, key="1")
     for refused in (
@@ -410,22 +410,22 @@ def test_calls_that_cannot_work_are_refused_as_ever(limiter: Limiter) -> None:
         ({"prefetch": {"free": 50}}, "prefetch must be"),
     ],
 )
-def test_leases_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
-    """At once, with the limit's name and what would be right."""
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    """The error is raised at once, with the limit's name and what would be right."""
     with pytest.raises(ConfigurationError, match=f"limit 'api': .*{message}"):
         TokenBucket("api", "1000/s", **{"burst": 1000, **options})
 
 
 @pytest.mark.parametrize("option", ["prefetch", "prefetch_for"])
 @pytest.mark.parametrize("algorithm", [LeakyBucket, FixedWindow, SlidingWindow, SlidingLog, Concurrency])
-def test_other_algorithms_take_no_leases(algorithm: Callable[..., Limit], option: str) -> None:
-    """They say which one does."""
+def test_other_algorithms_have_no_leases(algorithm: Callable[..., Limit], option: str) -> None:
+    """The error names the algorithm that has them."""
     with pytest.raises(ConfigurationError, match="takes no prefetch=: that is for TokenBucket"):
         algorithm("api", 8 if algorithm is Concurrency else "1000/s", **{option: 2})
 
 
 def test_a_lease_is_no_part_of_the_definition() -> None:
-    """Processes with a lease and without share one budget; a limit equals another if its lease does too."""
+    """Processes with a lease and without share one budget; two limits are equal only if their leases are, too."""
     same = TokenBucket("api", "1000/s", burst=1000, prefetch=16, prefetch_for=timedelta(milliseconds=250))
     without = TokenBucket("api", "1000/s", burst=1000)
     assert (same, hash(same), repr(same)) == (API, hash(API), repr(API))
@@ -437,7 +437,7 @@ def test_a_lease_is_no_part_of_the_definition() -> None:
 
 
 def test_each_tier_has_its_own_lease(limiter: Limiter, store: Fleet) -> None:
-    """One for all tiers, or one for each; None for those that take none."""
+    """There is one lease for all tiers, or one for each; None disables it for a tier."""
     tiers = {"free": "1/s", "pro": "1000/s"}
     plan = TokenBucket("plan", tiers, tier="{account}", prefetch={"free": None, "pro": 16}, prefetch_for=0.1)
     assert plan.tiers is not None
@@ -452,34 +452,34 @@ def test_each_tier_has_its_own_lease(limiter: Limiter, store: Fleet) -> None:
 
 @pytest.mark.parametrize(("rate", "lease"), [("500/s", API.prefetch_quota), ("4/s", None)])
 def test_another_rate_keeps_the_lease_if_it_can(rate: str, lease: object) -> None:
-    """A rate that is set for the whole fleet is taken ahead of too, unless it is too low for that."""
+    """A rate that is set for the whole fleet is prefetched too, unless it is too low for that."""
     assert altered(API, rate).prefetch_quota == lease
 
 
-def test_units_ahead_are_taken_at_the_rate_in_force(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
-    """Rates that count in one bucket share no units in hand: each takes ahead what its own rate allows."""
+def test_units_are_prefetched_at_the_current_rate(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """Rates that count in one bucket share no prefetched units: each prefetches what its own rate allows."""
     slower = altered(API, "400/s", 400)
     assert slower.prefetch_quota == API.prefetch_quota
     fill(limiter)
     assert store.left() < 1000
     before = len(store.asked)
     fill(limiter, slower)
-    asked = [request.claims[0].algorithm for request, _ in store.asked[before:]]
-    assert {algorithm.params[1:] for algorithm in asked} == {slower.bind(1).params[1:]}
+    algorithms = [request.claims[0].algorithm for request, _ in store.asked[before:]]
+    assert {algorithm.params[1:] for algorithm in algorithms} == {slower.bind(1).params[1:]}
     assert {name[2] for name in wiring_of(limiter).prefetcher._held.entries} == {API.bucket, slower.bucket}
     assert store.left(slower) <= 400 - 16
     assert spendable(limiter, API) == 15
 
 
-def test_what_passes_from_hand_is_counted(limiter: Limiter, store: Fleet) -> None:
-    """The fleet is told of each job that passed with no question, once."""
+def test_grants_of_prefetched_units_are_counted(limiter: Limiter, store: Fleet) -> None:
+    """Each job that was granted without a request is reported to the fleet, once."""
     counts = Counts()
     fill(limiter)
-    asked = len(store.asked)
+    calls = len(store.asked)
     wiring_of(limiter).prefetcher.passed()
     for _ in range(10):
         limiter.acquire(API)
-    assert len(store.asked) == asked
+    assert len(store.asked) == calls
     for expected in ([(10, 10)], []):
         for each in wiring_of(limiter).prefetcher.passed():
             counts.record_prefetched(*each)

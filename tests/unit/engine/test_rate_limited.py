@@ -1,4 +1,4 @@
-"""What a response says about when to come back, in every way that is in use; and what it says in none."""
+"""The retry time of a response, in every form that is in use; and responses without one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Response:
         ({"Date": DATE, "X-RateLimit-Reset": f"{EPOCH + 40}.25"}, 40.25),
         ({"Date": DATE, "X-RateLimit-Reset": str(EPOCH - 40)}, 30.0),
         ({"Date": DATE, "X-RateLimit-Reset": str(EPOCH)}, 0.0),
-        # What is in the past says nothing: the next header may.
+        # A time in the past is ignored: the next header is used.
         ({"Retry-After": "-1", "RateLimit-Reset": "12"}, 12.0),
         ({"Date": DATE, "Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT", "X-RateLimit-Reset": "50"}, 50.0),
         ({"Retry-After-Ms": "-700", "Retry-After": "2"}, 2.0),
@@ -81,11 +81,11 @@ class Response:
         ({"X-RateLimit-Reset-Tokens": "7"}, 7.0),  # Azure has no unit there
         ({"X-RateLimit-Reset-Tokens": "0", "X-RateLimit-Remaining-Tokens": "-1"}, 30.0),
         ({"Retry-After": "3", "X-RateLimit-Reset-Requests": "6m0s"}, 3.0),
-        # In their order, and what cannot be read is as if it were not there.
+        # In this order; an unreadable header is ignored.
         ({"Retry-After": "3", "RateLimit-Reset": "12", "X-RateLimit-Reset": "50"}, 3.0),
         ({"Retry-After": "soon", "RateLimit-Reset": "12", "X-RateLimit-Reset": "50"}, 12.0),
         ({"Retry-After": "", "RateLimit-Reset": "later", "X-RateLimit-Reset": "50"}, 50.0),
-        # At most an hour, and half a minute if nothing is said.
+        # At most an hour, and half a minute if there is no header.
         ({"Retry-After": "86400"}, 3600.0),
         ({"Retry-After": str(EPOCH)}, 3600.0),
         ({"Date": DATE, "X-RateLimit-Reset": str(EPOCH * 10**6)}, 3600.0),
@@ -98,12 +98,12 @@ class Response:
         ({"Date": "yesterday", "Retry-After": "9"}, 9.0),
     ],
 )
-def test_response_says_when_to_come_back(headers: dict[str, str], seconds: float) -> None:
-    """Seconds, dates against the response's own Date, and resets in both of their meanings."""
+def test_retry_time_is_read_from_the_response(headers: dict[str, str], seconds: float) -> None:
+    """Seconds, dates relative to the response's own Date, and resets in both of their meanings."""
     assert RateLimited.from_response(Response(headers)).retry_after == pytest.approx(seconds)
 
 
-def test_without_a_date_this_machines_clock_is_taken() -> None:
+def test_without_a_date_the_local_clock_is_used() -> None:
     """A date a minute from now is a minute, to within the test."""
     at = datetime.now(timezone.utc) + timedelta(seconds=60)
     response = Response({"Retry-After": format_datetime(at, usegmt=True)})
@@ -111,14 +111,14 @@ def test_without_a_date_this_machines_clock_is_taken() -> None:
 
 
 @pytest.mark.parametrize("response", [None, 7, "429", object(), Response(None), Response([9]), {}])
-def test_what_is_no_response_says_nothing(response: Any) -> None:
-    """The default then holds, as for a response without such a header."""
+def test_other_objects_have_no_retry_time(response: Any) -> None:
+    """The default applies, as for a response without such a header."""
     assert RateLimited.from_response(response).retry_after == 30.0
     assert RateLimited.from_response(response, default=5).retry_after == 5.0
 
 
-def test_cap_and_default_are_the_callers() -> None:
-    """A longer cap may be given, but none that no pause can have."""
+def test_caller_sets_cap_and_default() -> None:
+    """A longer cap may be given, up to the longest possible pause."""
     day, ever = Response({"Retry-After": "86400"}), Response({"Retry-After": "1e300"})
     assert RateLimited.from_response(day, longest=10).retry_after == 10.0
     assert RateLimited.from_response(day, longest=10**6).retry_after == 86_400.0
@@ -127,21 +127,21 @@ def test_cap_and_default_are_the_callers() -> None:
 
 
 @pytest.mark.parametrize("retry_after", [-1, float("nan"), float("inf"), "30", None, True, EPOCH, 10**300])
-def test_retry_after_that_is_none_is_refused(retry_after: Any) -> None:
-    """The message names the value, and how a response is read."""
+def test_invalid_retry_after_is_refused(retry_after: Any) -> None:
+    """The message names the value, and how to read a response."""
     with pytest.raises(ConfigurationError, match=r"from 0 to 366 days.*not .*RateLimited.from_response\(response\)"):
         RateLimited(retry_after)
 
 
 @pytest.mark.parametrize("limit", [7, ["partner"], object()])
-def test_limit_that_is_none_is_refused(limit: Any) -> None:
-    """It is a limit or its name."""
+def test_invalid_limit_is_refused(limit: Any) -> None:
+    """The limit of the error must be a limit or its name."""
     with pytest.raises(ConfigurationError, match="limit must be a limit of the job, or its name, not"):
         RateLimited(limit=limit)
 
 
-def test_is_an_error_of_throttlekit_that_travels() -> None:
-    """It says how long, takes a timedelta, and is the same on the other side of a pickle."""
+def test_rate_limited_is_an_error_that_can_be_pickled() -> None:
+    """The error states the retry time, accepts a timedelta, and does not change when it is pickled."""
     error = RateLimited(timedelta(minutes=1), limit="partner")
     assert isinstance(error, ThrottleError)
     assert str(error) == "rate limited by downstream; retry in 60 s"

@@ -1,4 +1,4 @@
-"""A job whose body heard "429": its key is paused, and it comes back behind the pause, before all that wait."""
+"""A job whose body received a 429: its key is paused, and the job waits behind the pause, ahead of all others."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ JOB = Job(id="7", kwargs={"account": 42})
 PLAIN = Delivery()
 
 
-class Fickle(Passing):
-    """A memory store that is away for what it is told."""
+class UnreliableStore(Passing):
+    """A memory store that is unavailable for the verbs in `away`."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.inner = MemoryStore(clock_us=clock)
         self.away: set[str] = set()
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
-    def _ask(self, verb: str) -> None:
-        self.asked.append(verb)
+    def _call(self, verb: str) -> None:
+        self.calls.append(verb)
         if verb in self.away:
             raise StoreUnavailable("away", part=None)
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
         request = Request(claims, requester, attempt)
-        self._ask("acquire")
+        self._call("acquire")
         return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     def settle(self, corrections: Any, now_us: int | None = None) -> None:
-        self._ask("settle")
+        self._call("settle")
         super().settle(corrections, now_us)
 
     def pause(self, claims: Any, for_us: int | None, now_us: int | None = None, *, emptied: bool = False) -> None:
-        self._ask("pause")
+        self._call("pause")
         super().pause(claims, for_us, now_us, emptied=emptied)
 
 
@@ -72,28 +72,28 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def store(clock: FakeClock) -> Fickle:
-    return Fickle(clock)
+def store(clock: FakeClock) -> UnreliableStore:
+    return UnreliableStore(clock)
 
 
 @pytest.fixture
-def limiter(store: Fickle, clock: FakeClock) -> Limiter:
+def limiter(store: UnreliableStore, clock: FakeClock) -> Limiter:
     limiter = Limiter(store)
     wiring_of(limiter).pipeline.history = History(clock_us=clock)
     return limiter
 
 
 def paused(limiter: Limiter) -> set[str]:
-    told = [limiter.peek(limit, job=JOB) for limit in (PARTNER, ACCOUNT, SLOTS)]
-    return {decision.limit.name for decision in told if decision.reason == "paused"}
+    peeked = [limiter.peek(limit, job=JOB) for limit in (PARTNER, ACCOUNT, SLOTS)]
+    return {decision.limit.name for decision in peeked if decision.reason == "paused"}
 
 
-def nothing() -> None:
-    """What `ran` has given back."""
+def release_nothing() -> None:
+    """The release of a job whose slots `run_body` has released."""
 
 
-def ran(limiter: Limiter, *limits: Any) -> None:
-    """The job's body ran, and its slots are given back."""
+def run_body(limiter: Limiter, *limits: Any) -> None:
+    """The job's body ran, and its slots were released."""
     decision = limiter.acquire(*limits, job=JOB)
     assert decision.allowed
     limiter.release(decision)
@@ -113,42 +113,42 @@ def ran(limiter: Limiter, *limits: Any) -> None:
         ("unknown", None, {"partner", "account"}),
     ],
 )
-def test_what_is_paused(limiter: Limiter, named: Any, on_429: Any, expected: set[str]) -> None:
-    """The limit that the error names, else the job's own setting, else all of its rate limits."""
+def test_named_limit_or_all_rates_are_paused(limiter: Limiter, named: Any, on_429: Any, expected: set[str]) -> None:
+    """The limit that the error names, otherwise the job's setting, otherwise all of its rate limits."""
     limits = (SLOTS, PARTNER, ACCOUNT)
-    ran(limiter, *limits)
+    run_body(limiter, *limits)
     decision = limited(
-        limiter, RateLimited(30, limit=named), limits, job=JOB, delivery=PLAIN, release=nothing, on_429=on_429
+        limiter, RateLimited(30, limit=named), limits, job=JOB, delivery=PLAIN, release=release_nothing, on_429=on_429
     )
     assert not decision.allowed
     assert paused(limiter) == expected
 
 
-def test_rate_of_a_limit_that_adapts_falls_once_for_all_that_were_admitted_before(
-    limiter: Limiter, clock: FakeClock, store: Fickle
+def test_adaptive_rate_slows_down_once_for_all_earlier_grants(
+    limiter: Limiter, clock: FakeClock, store: UnreliableStore
 ) -> None:
-    """Four bodies hear the same overload: the first makes the rate fall, and the others only pause."""
+    """Four bodies receive a 429 in one overload: the first slows the rate down, and the others only pause."""
     adapts = TokenBucket("adapts", "100/s", burst=5, adapt=Adapt("10/s", span=10))
     decisions = [limiter.acquire(adapts, PARTNER, job=replace(JOB, id=str(number))) for number in range(4)]
     for number, decision in enumerate(decisions):
         clock.advance(0.001)
         with running(limiter, decision):
             job = replace(JOB, id=str(number))
-            limited(limiter, RateLimited(0.5), [adapts, PARTNER], job=job, delivery=PLAIN, release=nothing)
-    line = store.inner._get(wait_names(decisions[0].charged[0].bucket)[0], clock())
-    assert isinstance(line, Waitlist)
-    assert line.slow is not None
-    assert (line.slow.top, line.slow.part(clock())) == (950_000, 760_000)
+            limited(limiter, RateLimited(0.5), [adapts, PARTNER], job=job, delivery=PLAIN, release=release_nothing)
+    waitlist = store.inner._get(wait_names(decisions[0].charged[0].bucket)[0], clock())
+    assert isinstance(waitlist, Waitlist)
+    assert waitlist.slow is not None
+    assert (waitlist.slow.top, waitlist.slow.part(clock())) == (950_000, 760_000)
     partner = store.inner._get(wait_names(decisions[0].charged[1].bucket)[0], clock())
     assert isinstance(partner, Waitlist)
-    assert partner.slow is None, "it has no adapt="
+    assert partner.slow is None, "the limit has no adapt="
 
 
 @pytest.mark.parametrize(("named", "slots"), [(None, 3), (PARTNER, 4), ("llm", 3)])
-def test_slots_that_adapt_fall_besides_what_is_paused(
-    limiter: Limiter, clock: FakeClock, store: Fickle, named: Any, slots: int
+def test_adaptive_slots_decrease_besides_the_pause(
+    limiter: Limiter, clock: FakeClock, store: UnreliableStore, named: Any, slots: int
 ) -> None:
-    """A 429 is a drop for them, once an overload, unless it names another limit; and they are paused only by name."""
+    """A 429 is a drop, once per overload, unless it names another limit; slots are paused only by name."""
     llm = Concurrency("llm", 9, adapt=ByLatency(2))
     for _ in range(17):
         held = [limiter.acquire(llm), limiter.acquire(llm)]
@@ -159,17 +159,19 @@ def test_slots_that_adapt_fall_besides_what_is_paused(
     for decision in decisions:
         clock.advance(0.001)
         with running(limiter, decision):
-            limited(limiter, RateLimited(0, limit=named), [llm, PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+            limited(
+                limiter, RateLimited(0, limit=named), [llm, PARTNER], job=JOB, delivery=PLAIN, release=release_nothing
+            )
     held_now = store.inner._get(decisions[0].charged[0].bucket, clock())
     assert isinstance(held_now, Holders)
     assert held_now.gauge is not None
     assert held_now.gauge.slots == slots
 
 
-def test_comes_back_behind_the_pause_before_those_that_have_not_run(limiter: Limiter, clock: FakeClock) -> None:
-    """It has a position on the waitlist already, and the time that it has waited still counts."""
-    ran(limiter, PARTNER)
-    decision = limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+def test_job_waits_behind_the_pause_ahead_of_new_ones(limiter: Limiter, clock: FakeClock) -> None:
+    """The job has a position on the waitlist, and the time that it has waited still counts."""
+    run_body(limiter, PARTNER)
+    decision = limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
     newcomer = limiter.acquire(PARTNER, job=Job(id="8"))
     assert (decision.reason, decision.delay) == ("paused", 31.0)
     assert newcomer.delay > decision.delay
@@ -178,13 +180,13 @@ def test_comes_back_behind_the_pause_before_those_that_have_not_run(limiter: Lim
 
 
 def test_rate_resumes_without_a_burst(limiter: Limiter, clock: FakeClock) -> None:
-    """A minute later at most a minute's worth has passed, and not a burst more."""
-    limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=nothing)
-    passed = 0
+    """A minute later at most a minute's worth was granted, and no burst."""
+    limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
+    granted = 0
     for _ in range(600):
         clock.advance(0.1)
-        passed += limiter.acquire(PARTNER).allowed
-    assert passed == 30
+        granted += limiter.acquire(PARTNER).allowed
+    assert granted == 30
 
 
 @pytest.mark.parametrize("limits", [[PARTNER], [SLOTS], [TokenBucket("fast", "1000000/s", burst=9)]])
@@ -192,14 +194,14 @@ def test_rate_resumes_without_a_burst(limiter: Limiter, clock: FakeClock) -> Non
 def test_endless_429s_end_by_max_wait(
     limiter: Limiter, clock: FakeClock, limits: list[Any], retry_after: float
 ) -> None:
-    """However short the pause: the time since the first denial counts, and then the job is refused."""
+    """However short the pause, the time since the first denial counts, and in the end the job is refused."""
     job, refused_after = JOB, 0.0
     for _ in range(2000):
         decision = limiter.acquire(*limits, job=job, delivery=Delivery(max_wait=60))
         if decision.allowed:
             limiter.release(decision)
             error = RateLimited(retry_after)
-            decision = limited(limiter, error, limits, job=job, delivery=Delivery(max_wait=60), release=nothing)
+            decision = limited(limiter, error, limits, job=job, delivery=Delivery(max_wait=60), release=release_nothing)
         if decision.final:
             break
         assert decision.delay > 0
@@ -211,13 +213,13 @@ def test_endless_429s_end_by_max_wait(
 
 @pytest.mark.parametrize("limits", [[PARTNER], [SLOTS]])
 def test_endless_429s_end_by_max_deferrals(limiter: Limiter, clock: FakeClock, limits: list[Any]) -> None:
-    """Each 429 is a deferral."""
+    """Each 429 counts as a deferral."""
     job, count, delivery = JOB, 0, Delivery(max_deferrals=3)
     while True:
         decision = limiter.acquire(*limits, job=job, delivery=delivery)
         if decision.allowed:
             limiter.release(decision)
-            decision = limited(limiter, RateLimited(0), limits, job=job, delivery=delivery, release=nothing)
+            decision = limited(limiter, RateLimited(0), limits, job=job, delivery=delivery, release=release_nothing)
         if decision.final:
             break
         count += 1
@@ -225,47 +227,51 @@ def test_endless_429s_end_by_max_deferrals(limiter: Limiter, clock: FakeClock, l
     assert (decision.reason, count) == ("waited too long", 3)
 
 
-def test_let_pass_at_once_it_gives_back_what_it_took(limiter: Limiter) -> None:
-    """Where the pause is over at once, the job is deferred for a moment all the same, and holds and takes nothing."""
+def test_zero_pause_defers_the_job_and_returns_what_it_took(limiter: Limiter) -> None:
+    """If the pause is over at once, the job is still deferred for a moment, and holds and takes nothing."""
     both = [SLOTS, PARTNER]
     before = limiter.peek(PARTNER).remaining
-    decision = limited(limiter, RateLimited(0, limit=SLOTS), both, job=JOB, delivery=PLAIN, release=nothing)
+    decision = limited(limiter, RateLimited(0, limit=SLOTS), both, job=JOB, delivery=PLAIN, release=release_nothing)
     assert (decision.allowed, decision.reason, decision.delay, decision.charged) == (False, "paused", 0.1, ())
     assert limiter.peek(PARTNER).remaining == before
     assert limiter.peek(SLOTS).remaining == 2
 
 
 @pytest.mark.parametrize("away", [{"pause"}, {"pause", "acquire"}])
-def test_store_that_is_away_lets_the_job_wait_as_it_was_told(limiter: Limiter, store: Fickle, away: set[str]) -> None:
-    """Nobody else hears of the 429, but this job waits, for as long as its framework carries, and charges nothing."""
+def test_unavailable_store_defers_the_job_by_its_retry_after(
+    limiter: Limiter, store: UnreliableStore, away: set[str]
+) -> None:
+    """Other jobs are not paused, but this job waits, as long as its framework supports, and is charged nothing."""
     store.away = away
-    decision = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=nothing)
+    decision = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing)
     assert (decision.allowed, decision.delay) == (False, 30.0)
-    capped = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=Delivery(longest=7), release=nothing)
+    capped = limited(
+        limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=Delivery(longest=7), release=release_nothing
+    )
     assert capped.delay == 7.0
     store.away = set()
     assert (limiter.peek(PARTNER).remaining, limiter.peek(SLOTS).remaining) == (5, 2)
 
 
-def test_store_that_is_away_bounds_the_loop_too(limiter: Limiter, store: Fickle) -> None:
-    """A pause that never gets through does not make a job come back for ever."""
+def test_unavailable_store_does_not_redeliver_forever(limiter: Limiter, store: UnreliableStore) -> None:
+    """A pause that never reaches the store does not redeliver a job forever."""
     store.away, job = {"pause"}, JOB
-    told: list[str] = []
+    reasons: list[str] = []
     three = Delivery(max_deferrals=3)
     for _ in range(4):
-        decision = limited(limiter, RateLimited(1), [SLOTS], job=job, delivery=three, release=nothing)
-        told.append(decision.reason)
-    assert told == ["paused"] * 3 + ["waited too long"]
+        decision = limited(limiter, RateLimited(1), [SLOTS], job=job, delivery=three, release=release_nothing)
+        reasons.append(decision.reason)
+    assert reasons == ["paused"] * 3 + ["waited too long"]
 
 
-def test_pauses_in_one_round_trip_and_asks_in_another(limiter: Limiter, store: Fickle) -> None:
-    """Two for each job that hears 429, whatever its limits."""
-    limited(limiter, RateLimited(30), [PARTNER, ACCOUNT, SLOTS], job=JOB, delivery=PLAIN, release=nothing)
-    assert store.asked == ["pause", "acquire"]
+def test_pause_and_decision_are_one_round_trip_each(limiter: Limiter, store: UnreliableStore) -> None:
+    """Each job that receives a 429 makes two round trips, whatever its limits."""
+    limited(limiter, RateLimited(30), [PARTNER, ACCOUNT, SLOTS], job=JOB, delivery=PLAIN, release=release_nothing)
+    assert store.calls == ["pause", "acquire"]
 
 
 def test_setting_must_be_one_of_the_jobs_limits() -> None:
-    """Told where the job is declared, with its limits."""
+    """The error is raised when the job is declared, and lists its limits."""
     check_on_429(None, [])
     check_on_429("partner", [PARTNER, SLOTS])
     check_on_429(SLOTS, [PARTNER, SLOTS])
@@ -277,28 +283,26 @@ def test_setting_must_be_one_of_the_jobs_limits() -> None:
         check_on_429(PARTNER, [])
 
 
-def test_claims_of_a_pause_are_of_the_store_that_counts_them(store: Fickle, limiter: Limiter) -> None:
+def test_claims_of_a_pause_are_of_the_store_that_counts_them(store: UnreliableStore, limiter: Limiter) -> None:
     """A limit of scope "process" is paused in the process, the shared ones in the store."""
     own, seen = TokenBucket("own", "1/s", scope="process"), list[StoreClaim]()
     inner = store.inner.pause
     store.inner.pause = lambda claims, *rest, **how: (seen.extend(claims), inner(claims, *rest, **how))[1]  # type: ignore[method-assign]
-    limited(limiter, RateLimited(30), [own, PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+    limited(limiter, RateLimited(30), [own, PARTNER], job=JOB, delivery=PLAIN, release=release_nothing)
     assert len(seen) == 1
     assert limiter.peek(own).reason == "paused"
 
 
 @pytest.mark.parametrize("away", [set[str](), {"pause"}])
-def test_its_slots_are_free_once_the_key_is_paused_and_not_before(
-    limiter: Limiter, store: Fickle, away: set[str]
-) -> None:
-    """Whoever waits for one would begin at once, and call downstream as well."""
+def test_slots_are_released_after_the_key_is_paused(limiter: Limiter, store: UnreliableStore, away: set[str]) -> None:
+    """Otherwise a waiting job would start at once, and call downstream as well."""
     running = limiter.acquire(PARTNER, SLOTS, job=JOB)
-    store.asked, store.away = [], away
+    store.calls, store.away = [], away
 
     def release() -> None:
-        store.asked.append("release")
+        store.calls.append("release")
         limiter.release(running)
 
     decision = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release)
-    assert store.asked[:3] == ["pause", "release", "acquire"]
+    assert store.calls[:3] == ["pause", "release", "acquire"]
     assert decision.delay >= 30

@@ -1,4 +1,4 @@
-"""A job asks in one process, and is woken by another: what it asks with, and the notes that it sends."""
+"""A job requests in one process, and is woken by another: its request, and the notes that it sends."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HOURLY = FixedWindow("hourly", "1/hour")
 SLOT = Concurrency("slot", 1, lease=60)
 
 
-class Two:
-    """A process that wakes, and jobs that ask elsewhere. Their notes go through JSON."""
+class TwoProcesses:
+    """A process that wakes jobs, and jobs that request elsewhere. Their notes are sent as JSON."""
 
     def __init__(self, url: str) -> None:
         self.here, self.there = Limiter(url), Limiter(url)
@@ -37,7 +37,7 @@ class Two:
         return self.there.acquire(*limits, job=Job(id=id), delivery=wait)
 
     def keep(self, id: str) -> None:
-        """The job's framework has it, and the waker may start it."""
+        """The job's framework has the job, and the waker may start it."""
         note = self.relays[id].kept
         assert note is not None
         read_note(self.waker, json.loads(json.dumps(note)), id)
@@ -57,70 +57,70 @@ class Two:
 
 
 @pytest.fixture
-def two(redis_url: str) -> Any:
-    made = Two(redis_url)
+def processes(redis_url: str) -> Any:
+    made = TwoProcesses(redis_url)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("limits", [[SLOT], [SLOT, RATE], [RATE, SLOT]])
-def test_a_released_slot_wakes_the_jobs_in_their_order(two: Two, limits: list[Any]) -> None:
-    held = two.there.acquire(SLOT)
+def test_a_released_slot_wakes_the_jobs_in_their_order(processes: TwoProcesses, limits: list[Any]) -> None:
+    held = processes.there.acquire(SLOT)
     for id in "ab":
-        assert not two.decide(id, *limits).allowed
-        two.keep(id)
-    two.there.release(held)
-    wait_until(lambda: two.started, description="the first job is started")
-    assert two.started == ["a"]
-    granted = two.decide("a", *limits)
+        assert not processes.decide(id, *limits).allowed
+        processes.keep(id)
+    processes.there.release(held)
+    wait_until(lambda: processes.started, description="the first job is started")
+    assert processes.started == ["a"]
+    granted = processes.decide("a", *limits)
     assert granted.allowed
-    two.there.release(granted)
-    wait_until(lambda: len(two.started) > 1, description="the second job is started")
-    assert two.started == ["a", "b"]
+    processes.there.release(granted)
+    wait_until(lambda: len(processes.started) > 1, description="the second job is started")
+    assert processes.started == ["a", "b"]
 
 
-def test_a_job_that_is_woken_before_its_note_comes_keeps_its_position(two: Two) -> None:
-    """The waker does not know it yet, and lets others pass. With the note, the job is before those that came later."""
-    held = two.there.acquire(SLOT)
+def test_a_job_that_is_woken_before_its_note_arrives_keeps_its_position(processes: TwoProcesses) -> None:
+    """The waker does not know it yet, and lets others go first. With the note, the job is ahead of later ones."""
+    held = processes.there.acquire(SLOT)
     for id in "ab":
-        assert not two.decide(id, SLOT).allowed
-    two.keep("b")
-    for n in range(20):  # more than a look names
-        assert not two.decide(f"later {n}", SLOT).allowed
-        two.keep(f"later {n}")
-    two.there.release(held)
-    wait_until(lambda: two.started == ["b"], description="the second job is started")
-    granted = two.decide("b", SLOT)
+        assert not processes.decide(id, SLOT).allowed
+    processes.keep("b")
+    for n in range(20):  # more than one look returns
+        assert not processes.decide(f"later {n}", SLOT).allowed
+        processes.keep(f"later {n}")
+    processes.there.release(held)
+    wait_until(lambda: processes.started == ["b"], description="the second job is started")
+    granted = processes.decide("b", SLOT)
     assert granted.allowed
-    assert not two.decide("c", SLOT).allowed
-    two.keep("c")
-    two.keep("a")
-    wait_until(lambda: two.state_of("a", SLOT) is State.WAITING, description="the first job is in the order again")
-    two.there.release(granted)
-    wait_until(lambda: len(two.started) > 1, description="another job is started")
-    assert two.started == ["b", "a"]
+    assert not processes.decide("c", SLOT).allowed
+    processes.keep("c")
+    processes.keep("a")
+    wait_until(lambda: processes.state_of("a", SLOT) is State.WAITING, description="the first job is waiting again")
+    processes.there.release(granted)
+    wait_until(lambda: len(processes.started) > 1, description="another job is started")
+    assert processes.started == ["b", "a"]
 
 
-def test_a_job_whose_wait_ends_leaves_its_lists(two: Two) -> None:
-    """So that nobody waits for it."""
-    two.there.acquire(HOURLY)
-    assert not two.decide("a", HOURLY, max_wait=0.0).allowed
-    assert two.relays["a"].kept is None
-    assert two.there.peek(HOURLY).reason == "exhausted"
-    assert two.state_of("a", HOURLY) is None
+def test_a_job_whose_wait_ends_leaves_its_lists(processes: TwoProcesses) -> None:
+    """Otherwise other jobs would wait for this job."""
+    processes.there.acquire(HOURLY)
+    assert not processes.decide("a", HOURLY, max_wait=0.0).allowed
+    assert processes.relays["a"].kept is None
+    assert processes.there.peek(HOURLY).reason == "exhausted"
+    assert processes.state_of("a", HOURLY) is None
 
 
-def test_a_job_that_is_held_elsewhere_is_in_no_note(two: Two) -> None:
-    """What is not on a list of the store is brought back by its framework."""
-    two.there.acquire(HOURLY)
-    assert not two.decide("a", HOURLY).allowed
-    assert two.relays["a"].kept is not None
-    two.relays["a"].hold("a", None, 1000)
-    assert two.relays["a"].kept is None
+def test_a_job_that_is_held_elsewhere_is_in_no_note(processes: TwoProcesses) -> None:
+    """A job that is on no list of the store is redelivered by its framework."""
+    processes.there.acquire(HOURLY)
+    assert not processes.decide("a", HOURLY).allowed
+    assert processes.relays["a"].kept is not None
+    processes.relays["a"].hold("a", None, 1000)
+    assert processes.relays["a"].kept is None
 
 
-def test_it_asks_as_the_job_of_the_waker(two: Two) -> None:
-    relay = two.there.make_relay("owner", 3, two.notes.append)
+def test_relay_requests_with_the_owner_of_the_waker(processes: TwoProcesses) -> None:
+    relay = processes.there.make_relay("owner", 3, processes.notes.append)
     requester, attempt = relay.begin_request("a", ["bucket"], Caller.JOB, lambda _: 5)
     assert (requester.job, requester.owner, requester.free, requester.max_wait_us) == ("a", "owner", 3, 5)
     assert attempt
@@ -136,8 +136,8 @@ GOOD = {"v": 1, "id": "a", "units": [["b", "t", 1, [1, 2, 3], 4, False]], "kept"
         {"looks": [[1, 0]]}, {"looks": 3}, {"units": [["b", "t", 1, [1, 2], 4, False]]},
     ],
 )  # fmt: skip
-def test_a_note_that_no_relay_wrote_is_an_error(two: Two, change: dict[str, Any]) -> None:
-    """It names the reason, and changes nothing."""
+def test_a_note_that_no_relay_wrote_is_an_error(processes: TwoProcesses, change: dict[str, Any]) -> None:
+    """The error names the reason, and the waker does not change."""
     with pytest.raises(ConfigurationError, match="note to the waker"):
-        read_note(two.waker, {**GOOD, **change}, "a")
-    assert len(two.waker) == 0
+        read_note(processes.waker, {**GOOD, **change}, "a")
+    assert len(processes.waker) == 0

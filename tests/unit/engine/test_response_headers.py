@@ -1,4 +1,4 @@
-"""What the headers of real services say, in each dialect of the table; and what hostile ones say: nothing."""
+"""The headers of real services, in each dialect of the table; and hostile headers, which are ignored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from throttlekit.stores import MemoryStore
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc).timestamp()
 
-# As services send them; where a date is one of ours, so is the response's Date.
+# As services send them; if a date is absolute, the response has a Date.
 EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = {
     "`retry-after-ms`": [({"retry-after-ms": "700", "retry-after": "1"}, [], 0.7)],
     "`Retry-After`": [
@@ -151,7 +151,7 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
             ],
             None,
         ),
-        (  # Azure, of a limit that it does not tell
+        (  # Azure, for a limit that it does not report
             {"x-ratelimit-limit-tokens": "-1", "x-ratelimit-remaining-tokens": "-1", "x-ratelimit-reset-tokens": "0"},
             [],
             None,
@@ -208,7 +208,7 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = 
     ("name", "number"), [(name, number) for name, found in EXAMPLES.items() for number in range(len(found))]
 )
 def test_each_dialect_is_read(name: str, number: int) -> None:
-    """What a service sends is read, in whatever case its names are."""
+    """The headers of a service are read, whatever the case of their names."""
     headers, readings, retry_after = EXAMPLES[name][number]
     for cased in (headers, {key.lower(): value for key, value in headers.items()}):
         said = said_in(cased, NOW)
@@ -216,7 +216,7 @@ def test_each_dialect_is_read(name: str, number: int) -> None:
 
 
 def test_each_dialect_has_an_example_and_a_source() -> None:
-    """No row without the headers of a real service, and the document that describes them."""
+    """Each row has the headers of a real service, and the document that describes them."""
     assert list(EXAMPLES) == [dialect.name for dialect in DIALECTS]
     assert all(dialect.url.startswith("https://") and dialect.source and dialect.says for dialect in DIALECTS)
     assert all(name == name.lower() for dialect in DIALECTS for name in dialect.headers)
@@ -256,8 +256,8 @@ class _GetOnly:
     ],
     ids=["mapping", "HTTPMessage", "urllib3", "get", "WSGI", "ASGI", "iterator"],
 )
-def test_headers_of_each_kind_are_read(make: Any) -> None:
-    """Mappings, messages of http.client, lists of pairs as text or bytes, and what has no more than get."""
+def test_headers_of_each_type_are_read(make: Any) -> None:
+    """Mappings, messages of http.client, lists of pairs as text or bytes, and objects that only have `get`."""
     headers = {"X-RateLimit-Remaining": "25", "X-RateLimit-Reset": "17"}
     said = said_by(Response(make(headers), status_code=429), NOW)
     assert said == Said((Reading("requests", 25, 17.0),), None, 429)
@@ -274,7 +274,7 @@ def test_headers_of_each_kind_are_read(make: Any) -> None:
         ({}, None),
     ],
 )
-def test_the_status_is_read_of_every_client(attributes: dict[str, Any], status: int | None) -> None:
+def test_the_status_is_read_from_every_client(attributes: dict[str, Any], status: int | None) -> None:
     """requests and httpx call it status_code, aiohttp and urllib3 status, an HTTPError of urllib code."""
     assert said_by(Response({}, **attributes), NOW).status == status
 
@@ -282,11 +282,11 @@ def test_the_status_is_read_of_every_client(attributes: dict[str, Any], status: 
 @pytest.mark.parametrize(
     ("headers", "readings"),
     [
-        # Twice: the stricter counts, whether the client joins them or not.
+        # Twice: the stricter one is used, whether the client joins them or not.
         ([("X-RateLimit-Remaining", "9"), ("X-RateLimit-Remaining", "7"), ("X-RateLimit-Reset", "5"),
           ("X-RateLimit-Reset", "8")], [Reading("requests", 7, 8.0)]),
         ({"X-RateLimit-Remaining": "9, 7", "X-RateLimit-Reset": "5, 8"}, [Reading("requests", 7, 8.0)]),
-        # Several dialects: the first that says a reset.
+        # Several dialects: the first with a reset is used.
         ({"RateLimit": '"a";r=5;t=6', "RateLimit-Remaining": "1", "X-RateLimit-Remaining": "2"},
          [Reading("requests", 5, 6.0)]),
         ({"RateLimit": '"a";r=5', "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"},
@@ -295,10 +295,10 @@ def test_the_status_is_read_of_every_client(attributes: dict[str, Any], status: 
          [Reading("requests", 2, 9.0), Reading("tokens", 70, None, refills=True)]),
         ({"X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "2026-03-01t10:30:09-01:30"},
          [Reading("requests", 9, 9.0)]),
-        # From a cache: it says what was.
+        # From a cache: it is outdated.
         ({"Age": "3", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"}, []),
         ({"Age": "0", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"}, [Reading("requests", 2, 9.0)]),
-        # Clamped, or as if it were not there.
+        # Clamped, or ignored.
         ({"X-RateLimit-Remaining": "1e300"}, [Reading("requests", 10**15, None)]),
         ({"X-RateLimit-Remaining": "7.9"}, [Reading("requests", 7, None)]),
         ({"X-RateLimit-Remaining": "-1", "X-RateLimit-Reset": "9"}, [Reading("requests", None, 9.0)]),
@@ -317,13 +317,13 @@ def test_the_status_is_read_of_every_client(attributes: dict[str, Any], status: 
          [Reading("requests", 5, None)]),
     ],
 )  # fmt: skip
-def test_the_stricter_counts_and_what_cannot_be_read_does_not(headers: Any, readings: list[Reading]) -> None:
-    """Duplicates, several dialects, caches, and values out of any range."""
+def test_the_stricter_value_is_used_and_unreadable_ones_are_ignored(headers: Any, readings: list[Reading]) -> None:
+    """Duplicates, several dialects, caches, and values out of range."""
     assert list(said_in(headers, NOW).readings) == readings
 
 
-def test_headers_that_cannot_be_read_are_named() -> None:
-    """Each once; one that is negative counts as one that cannot be read, a date in the past does not."""
+def test_unreadable_headers_are_listed() -> None:
+    """Each is listed once; a negative value is unreadable, a date in the past is not."""
     headers = {
         "X-RateLimit-Reset": "soon", "RateLimit": "many", "Retry-After": "later", "x-ratelimit-remaining-tokens": "-1",
         "x-rate-limit-reset": "1",
@@ -336,7 +336,7 @@ def test_headers_that_cannot_be_read_are_named() -> None:
 
 @pytest.mark.parametrize("status", [None, 403, 429])
 def test_a_secondary_limit_of_github_is_a_minute(status: int | None) -> None:
-    """GitHub denies though requests remain; where it says Retry-After, that counts."""
+    """GitHub denies although requests remain; a Retry-After is used if there is one."""
     headers = {"X-GitHub-Request-Id": "0:1:2", "X-RateLimit-Remaining": "4", "X-RateLimit-Reset": "900"}
     assert said_in(headers, NOW, status).wait == 60.0
     assert said_in({**headers, "Retry-After": "9"}, NOW, status).wait == 9.0
@@ -353,13 +353,13 @@ def test_a_secondary_limit_of_github_is_a_minute(status: int | None) -> None:
         (Reading("requests", None, 30.0, 60, refills=True), None),
     ],
 )
-def test_a_bucket_lets_pass_what_comes_back_as_well(reading: Reading, units: int | None) -> None:
-    """Its reset is when it is full again: until then as many units pass as it holds."""
+def test_a_buckets_refill_counts_until_its_reset(reading: Reading, units: int | None) -> None:
+    """The reset of a bucket is the time when it is full again: until then it admits its whole capacity."""
     assert reading.until_reset == units
 
 
-def test_what_a_decision_writes_is_read() -> None:
-    """A service that is held to limits by throttlekit speaks one of the dialects, whichever of its families is read."""
+def test_headers_of_a_decision_are_read() -> None:
+    """A service that uses throttlekit sends a known dialect, whichever of its header families is read."""
     limit = FixedWindow('a, "b"; c', "6/minute")
     headers = Limiter(MemoryStore(clock_us=lambda: 1_800_000_000_000_000)).acquire(limit).headers()
     assert said_in(headers, NOW).readings == (Reading("requests", 5, 60.0, 6, 60.0),)
@@ -380,7 +380,7 @@ _NAMES = sorted({"date", "age"} | {name for dialect in DIALECTS for name in dial
 
 @given(st.lists(st.tuples(st.sampled_from(_NAMES), _TEXT | st.binary(max_size=20) | st.none() | st.integers())))
 def test_no_header_raises(headers: list[tuple[str, Any]]) -> None:
-    """Whatever they are: units are whole and at least 0, seconds finite and at least 0."""
+    """Whatever the headers are, units are whole and at least 0, seconds finite and at least 0."""
     said = said_in(headers, NOW, random.Random(len(headers)).choice([None, 200, 429]))
     for each in said.readings:
         assert each.unit in UNITS
@@ -393,6 +393,6 @@ def test_no_header_raises(headers: list[tuple[str, Any]]) -> None:
 @pytest.mark.parametrize(
     "response", [None, 7, "429", b"x", object(), Response(None), Response(7), Response([9]), [], [(1,)]]
 )
-def test_what_is_no_response_says_nothing(response: Any) -> None:
-    """Neither does it raise."""
+def test_other_objects_have_no_readings(response: Any) -> None:
+    """Objects that are no responses do not raise either."""
     assert said_by(response, NOW)[:2] == ((), None)

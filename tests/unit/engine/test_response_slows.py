@@ -1,4 +1,4 @@
-"""What was heard makes a limit slower, until the partner's reset and no longer; the store's clock counts."""
+"""Headers of a response slow a limit down, until the partner's reset and no longer, by the store's clock."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ LIMITS = [
 ]
 
 
-def _passed(limiter: Limiter, limit: Limit, clock: FakeClock, seconds: int) -> int:
-    """How many of a caller who asks ten times a second pass."""
-    passed = 0
+def _grants(limiter: Limiter, limit: Limit, clock: FakeClock, seconds: int) -> int:
+    """How many of ten requests a second are granted."""
+    granted = 0
     for _ in range(seconds * 10):
         clock.advance(0.1)
-        passed += limiter.acquire(limit).allowed
-    return passed
+        granted += limiter.acquire(limit).allowed
+    return granted
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
-def test_no_more_pass_than_the_partner_has_left(limit: Limit) -> None:
+def test_no_more_are_granted_than_the_partner_has_left(limit: Limit) -> None:
     clock = FakeClock(1_800_000_000_000_000)
     limiter = Limiter(MemoryStore(clock_us=clock))
     running = Running(limiter, limiter.acquire(limit, job=Job()))
     running.apply_response(SPENT)
-    assert 2 <= _passed(limiter, limit, clock, 30) <= 3
-    assert _passed(limiter, limit, clock, 30) > 10
+    assert 2 <= _grants(limiter, limit, clock, 30) <= 3
+    assert _grants(limiter, limit, clock, 30) > 10
 
 
-@pytest.mark.parametrize("answer", [
-    {"RateLimit": '"default";r=3;t=5'},  # older: it has overtaken the one that was heard
+@pytest.mark.parametrize("response", [
+    {"RateLimit": '"default";r=3;t=5'},  # older: it arrives after a newer one
     {"RateLimit": '"default";r=9;t=30'},
     {},
     {"X-RateLimit-Remaining": "-9", "X-RateLimit-Reset": "never"},
 ])  # fmt: skip
-def test_nothing_that_is_heard_makes_a_limit_faster(answer: dict[str, Any]) -> None:
-    """Neither an older answer nor one that says more."""
+def test_no_response_makes_a_limit_faster(response: dict[str, Any]) -> None:
+    """Neither an older response nor a more generous one makes a limit faster."""
     clock = FakeClock(1_800_000_000_000_000)
     limiter = Limiter(MemoryStore(clock_us=clock))
     limit = LIMITS[0]
     limiter.apply_response({"RateLimit": '"default";r=3;t=30'}, limit)
-    limiter.apply_response(answer, limit)
-    assert _passed(limiter, limit, clock, 30) <= 3
+    limiter.apply_response(response, limit)
+    assert _grants(limiter, limit, clock, 30) <= 3
 
 
-def test_a_429_that_is_heard_lets_no_job_pass_until_then() -> None:
-    """With Retry-After, and without raising."""
+def test_a_429_response_denies_until_its_retry_after() -> None:
+    """The body need not raise `RateLimited`."""
 
     class Response:
         status_code, headers = 429, {"Retry-After": "20"}
@@ -67,24 +67,24 @@ def test_a_429_that_is_heard_lets_no_job_pass_until_then() -> None:
     clock = FakeClock(1_800_000_000_000_000)
     limiter = Limiter(MemoryStore(clock_us=clock))
     limiter.apply_response(Response(), LIMITS[0])
-    assert _passed(limiter, LIMITS[0], clock, 19) == 0
-    assert _passed(limiter, LIMITS[0], clock, 11) >= 10
+    assert _grants(limiter, LIMITS[0], clock, 19) == 0
+    assert _grants(limiter, LIMITS[0], clock, 11) >= 10
 
 
 _NAMES = sorted({"Date", "Age"} | {name for dialect in DIALECTS for name in dialect.headers})
-_SAID = st.sampled_from(
+_VALUES = st.sampled_from(
     ["0", "3", "-1", "1e300", "32/40", "6m0s", '"a";r=0;t=7', '"a";r=3;t=99999999', "2999-01-01T00:00:00Z"]
 )
-_HEADERS = st.lists(st.tuples(st.sampled_from(_NAMES), _SAID | st.text(max_size=20)), max_size=6)
+_HEADERS = st.lists(st.tuples(st.sampled_from(_NAMES), _VALUES | st.text(max_size=20)), max_size=6)
 
 
 @given(_HEADERS, st.sampled_from([200, 429]))
-def test_whatever_is_heard_is_forgotten_within_an_hour(headers: list[tuple[str, str]], status: int) -> None:
-    """Nothing raises, no more pass than the limit alone lets pass, and after an hour it is as if nothing was heard."""
+def test_every_response_is_forgotten_within_an_hour(headers: list[tuple[str, str]], status: int) -> None:
+    """Nothing raises, the limit never grants more than by itself, and after an hour the response has no effect."""
     clock = FakeClock(1_800_000_000_000_000)
     limiter, limit = Limiter(MemoryStore(clock_us=clock)), TokenBucket("bucket", "60/minute", burst=20)
-    answer = type("Response", (), {"headers": headers, "status_code": status})
-    limiter.apply_response(answer, limit)
+    response = type("Response", (), {"headers": headers, "status_code": status})
+    limiter.apply_response(response, limit)
     assert sum(limiter.acquire(limit).allowed for _ in range(25)) <= 20
     clock.advance(3601)
     assert sum(limiter.acquire(limit).allowed for _ in range(25)) == 20

@@ -1,4 +1,4 @@
-"""No slot without a holder: what a request may have taken that got no answer is given back."""
+"""No slot without a holder: what a request without an answer may have taken is returned."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ SLOTS = Concurrency("slots", 2, lease=600)
 
 
 class Stalled(Passing):
-    """A store that does all that it is sent; while it stands still no answer comes back."""
+    """A store that executes every call; while `is_stalled` is set, it gives no answer."""
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
-        self.stands_still = False
+        self.is_stalled = False
         self.error: BaseException = StoreUnavailable("no answer in time", part=None)
-        self.given_back = 0
+        self.returned = 0
 
     def _answer(self) -> None:
-        if self.stands_still:
+        if self.is_stalled:
             raise self.error
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
@@ -57,11 +57,11 @@ class Stalled(Passing):
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self._answer()
         self.inner.settle(corrections, now_us)
-        self.given_back += len(corrections)
+        self.returned += len(corrections)
 
 
 class Interrupted(BaseException):
-    """As the time limit of a job, which a framework raises anywhere."""
+    """An exception that a framework raises anywhere, such as the time limit of a job."""
 
 
 @pytest.fixture
@@ -80,36 +80,36 @@ A = Job(kwargs={"workflow": "a"})
 
 
 def free(store: Stalled) -> int:
-    """By a limiter without a circuit breaker that would answer in the store's place."""
+    """The free slots, as seen by a limiter without a circuit breaker that would answer for the store."""
     return Limiter(store.inner).peek(SLOTS, cost=0).remaining
 
 
 @pytest.mark.parametrize(
     "error", [StoreUnavailable("no answer", part=None), StoreUnavailable("no answer"), RuntimeError("of a store's own")]
 )
-def test_a_grant_that_its_caller_never_saw_is_given_back(store: Stalled, limiter: Limiter, error: Exception) -> None:
-    """The store granted the slot, and the answer was lost: it is free again once the store answers, not 600 s later."""
-    store.stands_still, store.error = True, error
+def test_a_grant_whose_answer_was_lost_is_returned(store: Stalled, limiter: Limiter, error: Exception) -> None:
+    """The store granted the slot, and the answer was lost: it is free once the store answers, not 600 s later."""
+    store.is_stalled, store.error = True, error
     with suppress(RuntimeError):
         assert not limiter.acquire(SLOTS, job=Job(id="1"))
-    store.stands_still = False
-    wait_until(lambda: free(store) == 2, description="the slot is given back")
+    store.is_stalled = False
+    wait_until(lambda: free(store) == 2, description="the slot is returned")
 
 
-def test_a_grant_to_a_caller_that_was_interrupted_is_given_back(store: Stalled, limiter: Limiter) -> None:
-    """A time limit that strikes while the answer is on its way leaves no slot."""
-    store.stands_still, store.error = True, Interrupted()
+def test_a_grant_to_an_interrupted_caller_is_returned(store: Stalled, limiter: Limiter) -> None:
+    """A time limit that expires while the answer is on its way leaves no slot taken."""
+    store.is_stalled, store.error = True, Interrupted()
     with pytest.raises(Interrupted):
         limiter.acquire(SLOTS)
-    store.stands_still = False
-    wait_until(lambda: free(store) == 2, description="the slot is given back")
+    store.is_stalled = False
+    wait_until(lambda: free(store) == 2, description="the slot is returned")
 
 
 @pytest.mark.parametrize("scope", ["global", "process"])
 def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
     store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch, scope: Any
 ) -> None:
-    """It was woken, and granted a little before its unit came: a time limit strikes while it waits for that instant."""
+    """The job was woken, and granted shortly before its unit is free: a time limit expires while it waits for that."""
     slots, rate = Concurrency("scoped", 2, lease=600, scope=scope), TokenBucket("rate", "4/s", burst=1)
     job, late = Job(id="1"), Delivery(lateness=0.25)
     assert limiter.acquire(rate)
@@ -122,17 +122,17 @@ def test_a_job_that_is_interrupted_before_it_begins_leaves_no_slot(
 
     deadline = time.monotonic() + 20
     while not slept:
-        assert time.monotonic() < deadline, "waited in vain until its unit is near"
+        assert time.monotonic() < deadline, "timed out before its unit was near"
         with monkeypatch.context() as patched:
             patched.setattr("throttlekit._engine.pipeline.time.sleep", interrupted)
             with suppress(Interrupted):
                 assert not limiter.acquire(rate, slots, job=job, delivery=late)
     assert not denied
-    wait_until(lambda: limiter.peek(slots, cost=0).remaining == 2, description="the slot is given back")
+    wait_until(lambda: limiter.peek(slots, cost=0).remaining == 2, description="the slot is returned")
 
 
-def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its question is another one as it asks again: the store repeats no grant whose slot another job may have."""
+def test_a_job_that_waited_does_not_run_on_a_slot_that_was_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's next request is a new attempt: the store does not repeat a grant whose slot another job may have."""
     store, one, job = MemoryStore(), Concurrency("one", 1, lease=600), Job(id="second")
 
     def lost(*args: Any, **options: Any) -> Answer:
@@ -146,14 +146,14 @@ def test_a_job_that_waited_does_not_run_on_a_slot_that_was_given_back(monkeypatc
         with monkeypatch.context() as patched:
             patched.setattr(store, "decide", lost)
             assert not ask(limiter, waker, one, job=job)
-        wait_until(lambda: Limiter(store).peek(one), description="its slot is given back")
+        wait_until(lambda: Limiter(store).peek(one), description="its slot is returned")
         assert Limiter(store).acquire(one, job=Job(id="third"))
         assert not ask(limiter, waker, one, job=job)
         waker.close()
 
 
-def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its body may take hours. Once the store is back and wakes it, another one is woken in its place."""
+def test_a_job_that_runs_without_the_store_leaves_the_waitlist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body may take hours. When the store is back and wakes the job, another job is woken in its place."""
     store, limit = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open")
 
     def away(*args: Any, **options: Any) -> Any:
@@ -166,7 +166,7 @@ def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.M
         for id in ("one", "two"):
             assert not ask(limiter, waker, limit, job=Job(id=id))
         waker.on_wakes(claim.bucket, [Wake("one", 0)])
-        wait_until(lambda: started == ["one"], description="it asks")
+        wait_until(lambda: started == ["one"], description="the job is started")
         with monkeypatch.context() as patched:
             patched.setattr(store, "decide", away)
             patched.setattr(store, "forget", away)
@@ -178,7 +178,7 @@ def test_a_job_that_runs_without_the_store_waits_no_longer(monkeypatch: pytest.M
 
 
 def test_a_lost_grant_is_not_repeated_to_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer was lost, and the job ran without the store. As it runs again it is charged again."""
+    """The answer was lost, and the job ran without the store. When it runs again, it is charged again."""
     store, limit, job = MemoryStore(), TokenBucket("open", "1/h", burst=1, on_store_failure="open"), Job(id="one")
 
     def lost(*args: Any, **options: Any) -> Answer:
@@ -197,19 +197,19 @@ def test_a_lost_grant_is_not_repeated_to_a_later_run(monkeypatch: pytest.MonkeyP
 
 
 def test_a_batch_without_an_answer_holds_no_slot(store: Stalled) -> None:
-    """Tasks of an event loop ask together: what each of them may have taken is given back."""
+    """Tasks of an event loop send one batch: whatever each of them may have taken is returned."""
 
     async def main() -> None:
         async with AsyncLimiter(store) as limiter:
-            store.stands_still = True
+            store.is_stalled = True
             decisions = await asyncio.gather(limiter.acquire(SLOTS), limiter.acquire(SLOTS))
             assert [decision.reason for decision in decisions] == ["store unavailable"] * 2
-            store.stands_still = False
+            store.is_stalled = False
             for _ in range(1000):
                 if (await limiter.peek(SLOTS, cost=0)).remaining == 2:
                     return
                 await asyncio.sleep(0.01)
-            raise AssertionError("the slots are not given back")
+            raise AssertionError("the slots are not returned")
 
     asyncio.run(main())
 
@@ -219,29 +219,29 @@ def test_a_release_that_got_no_answer_is_repeated(
 ) -> None:
     """The slot is free once the store answers; the log says what happens to it."""
     decision = limiter.acquire(SLOTS)
-    store.stands_still = True
+    store.is_stalled = True
     limiter.release(decision)
     assert "are given back once it answers" in caplog.text
-    store.stands_still = False
-    wait_until(lambda: free(store) == 2, description="the slot is given back")
+    store.is_stalled = False
+    wait_until(lambda: free(store) == 2, description="the slot is returned")
 
 
-def test_it_is_given_back_once_more_after_the_first_answer(
+def test_a_slot_is_returned_again_after_the_first_answer(
     store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that was still on its way when the store answered again leaves no slot either. Then the thread ends."""
     monkeypatch.setattr("throttlekit.stores.returns._LONGEST_PAUSE", 0.05)
-    store.stands_still = True
+    store.is_stalled = True
     limiter.acquire(SLOTS)
-    store.stands_still = False
-    wait_until(lambda: store.given_back == 2, description="it is given back twice")
+    store.is_stalled = False
+    wait_until(lambda: store.returned == 2, description="the slot is returned twice")
     wait_until(lambda: not wiring_of(limiter).stores.returns._here.running, description="the thread ends")
 
 
-def test_what_cannot_have_taken_a_slot_is_not_given_back(store: Stalled, limiter: Limiter) -> None:
-    """A peek, a cost of 0, a rate, and a request that the circuit breaker did not send."""
+def test_requests_without_slots_return_nothing(store: Stalled, limiter: Limiter) -> None:
+    """Nothing is returned for a peek, a cost of 0, a rate, and a request that the circuit breaker did not send."""
     store.error = StoreUnavailable("no answer in time")
-    store.stands_still = True
+    store.is_stalled = True
     with pytest.raises(StoreUnavailable):
         limiter.peek(SLOTS)
     limiter.acquire(SLOTS, cost=0)
@@ -251,12 +251,12 @@ def test_what_cannot_have_taken_a_slot_is_not_given_back(store: Stalled, limiter
 
 
 def test_closing_tries_once_more(store: Stalled, limiter: Limiter) -> None:
-    """What is owed does not wait for a thread that ends with the process."""
-    store.stands_still = True
+    """Owed slots do not wait for a thread that ends with the process."""
+    store.is_stalled = True
     limiter.acquire(SLOTS)
-    store.stands_still = False
+    store.is_stalled = False
     limiter.close()
-    assert store.given_back == 1
+    assert store.returned == 1
     assert wiring_of(limiter).stores.returns._here.owed == {}
 
 
@@ -264,8 +264,8 @@ def correction(name: str, bucket: str = "bucket") -> Correction:
     return Correction(bucket, ConcurrencyAlgorithm(1, 1, 1_000_000, name), 0, -1)
 
 
-def test_a_bucket_that_cannot_be_asked_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One key that holds something else is tried on by itself, and given up in the end; others are given back."""
+def test_an_unavailable_bucket_does_not_block_other_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of another type is retried by itself, and dropped in the end; other slots are returned."""
     monkeypatch.setattr("throttlekit.stores.returns._LONGEST_PAUSE", 0.02)
     monkeypatch.setattr("throttlekit.stores.returns._AT_LEAST", 0.1)
     done: list[str] = []
@@ -277,12 +277,12 @@ def test_a_bucket_that_cannot_be_asked_keeps_no_other(monkeypatch: pytest.Monkey
 
     returns = Returns(settle)
     returns.owe([correction("1", "broken"), correction("2", "fine"), correction("3", "fine")])
-    wait_until(lambda: done.count("fine") == 4, description="the others are given back, twice each")
-    wait_until(lambda: not returns._here.running, description="the broken one is given up")
+    wait_until(lambda: done.count("fine") == 4, description="the others are returned, twice each")
+    wait_until(lambda: not returns._here.running, description="the broken one is dropped")
 
 
-def test_what_is_owed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest are left to their leases. What is no slot is not owed."""
+def test_owed_slots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are left to their leases. Units of a rate are never owed."""
     monkeypatch.setattr("throttlekit.stores.returns._MOST", 3)
     returns = Returns(lambda slots: None)
     returns.owe([correction(str(number)) for number in range(9)], after=60)
@@ -295,7 +295,7 @@ def test_what_is_owed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def _request(*limits: Concurrency | TokenBucket) -> Request:
     seen: list[Request] = []
 
-    class Seeing(Passing):
+    class Recorder(Passing):
         inner = MemoryStore()
 
         def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
@@ -303,7 +303,7 @@ def _request(*limits: Concurrency | TokenBucket) -> Request:
             seen.append(request)
             return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
-    Limiter(Seeing()).acquire(*limits)
+    Limiter(Recorder()).acquire(*limits)
     return seen[0]
 
 
@@ -311,12 +311,12 @@ def _request(*limits: Concurrency | TokenBucket) -> Request:
     ("limit", "raises"), [(Concurrency("s", 1), True), (TokenBucket("r", "1/s"), False)], ids=["slots", "rate"]
 )
 def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurrency, raises: bool) -> None:
-    """A later part denied, and the earlier one gave no answer when it was to give back: the limiter goes on trying."""
+    """A later part denied, and the earlier one gave no answer to the return: the limiter keeps trying."""
     full, first = TokenBucket("full", "1/h", burst=1), Stalled()
     second, request = MemoryStore(), _request(limit, full)
     second.decide(request.claims[1:], request.requester)
     first.decide = first.inner.decide  # type: ignore[method-assign]
-    first.stands_still = True
+    first.is_stalled = True
     parts = [Part(first, [0]), Part(second, [1])]
     if raises:
         with pytest.raises(StoreUnavailable):
@@ -327,25 +327,25 @@ def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurre
         assert slots_of(request) == []
 
 
-def test_workflow_that_is_done_gives_its_slot_back_once_the_store_answers(store: Stalled, limiter: Limiter) -> None:
-    """Said while the store gave no answer, of which no job hears; also within the body of the last job."""
-    for say in (lambda: limiter.done(WORKFLOWS, "a"), lambda: held.done(WORKFLOWS)):
+def test_slot_of_a_finished_workflow_is_returned_once_the_store_answers(store: Stalled, limiter: Limiter) -> None:
+    """`done` was called while the store gave no answer, which no job notices; also in the body of the last job."""
+    for finish in (lambda: limiter.done(WORKFLOWS, "a"), lambda: held.done(WORKFLOWS)):
         with limiter.hold(WORKFLOWS, job=A) as held:
-            store.stands_still = True
-            say()
+            store.is_stalled = True
+            finish()
         assert free(store) == 1
-        store.stands_still = False
-        wait_until(lambda: free(store) == 2, description="the slot is given back")
+        store.is_stalled = False
+        wait_until(lambda: free(store) == 2, description="the slot is returned")
         wait_until(lambda: not limiter._wiring.stores.returns._here.owed, timeout=10, description="nothing is owed")  # pyright: ignore[reportPrivateUsage]
 
 
-def test_slot_of_a_workflow_is_not_given_back_for_an_answer_that_was_lost(store: Stalled, limiter: Limiter) -> None:
-    """Other jobs of the workflow hold it: neither for a request of a job nor for its end."""
+def test_slot_of_a_workflow_is_not_returned_for_a_lost_answer(store: Stalled, limiter: Limiter) -> None:
+    """Other jobs of the workflow hold it: it is returned neither for a job's request nor for its end."""
     first = limiter.acquire(WORKFLOWS, job=A)
-    store.stands_still = True
+    store.is_stalled = True
     assert not limiter.acquire(WORKFLOWS, job=A).allowed
     limiter.release(first)
     limiter.cancel(first)
     assert not limiter._wiring.stores.returns._here.owed  # pyright: ignore[reportPrivateUsage]
-    store.stands_still = False
+    store.is_stalled = False
     assert free(store) == 1

@@ -1,4 +1,4 @@
-"""What a body may say about its own limits, wherever it runs."""
+"""What a body can do with its own limits, wherever it runs."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def limiter() -> Limiter:
 
 
 def test_outside_a_job_there_is_no_decision_and_settle_does_nothing() -> None:
-    """A body that is called by hand or by a test runs as it is."""
+    """Scripts and tests can call a body directly."""
     assert current().decision is None
     current().settle(5)
     assert current().decision is None
 
 
 @pytest.mark.parametrize("wrong", [-1, True, 1.5, "5", None])
-def test_what_is_no_number_of_units_is_refused_everywhere(wrong: object) -> None:
-    """Also outside a job: a test of the body shows the mistake."""
+def test_invalid_cost_is_refused_everywhere(wrong: object) -> None:
+    """Code outside a job is checked too: a test of the body shows the mistake."""
     with pytest.raises(ConfigurationError, match="whole number"):
         current().settle(wrong)  # type: ignore[arg-type]
 
 
-def test_settle_is_told_the_whole_each_time(limiter: Limiter) -> None:
-    """60 were charged; 10, then 30, then 20 turn out to be right: 80 are left."""
+def test_settle_takes_the_total_each_time(limiter: Limiter) -> None:
+    """60 were charged; 10, then 30, then 20 are the actual cost: 80 are left."""
     begin(limiter, limiter.acquire(TOKENS, CALLS, job=JOB))
     try:
         for actual, left in ((10, 90), (30, 70), (20, 80)):
@@ -74,7 +74,7 @@ def test_settle_is_told_the_whole_each_time(limiter: Limiter) -> None:
 def test_a_store_that_fails_does_not_fail_the_body(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The job goes on, stays charged as it was, and the log says so once."""
+    """The job continues, its charge stays, and the log says so once."""
     monkeypatch.setattr("throttlekit._engine.running._settle_failed", Every())
 
     class Failing(MemoryStore):
@@ -97,8 +97,8 @@ def test_a_store_that_fails_does_not_fail_the_body(
     assert failing.peek(TOKENS, job=JOB).remaining == 40
 
 
-def test_an_answer_that_is_lost_gives_nothing_back_twice() -> None:
-    """The store corrected, and its answer was lost: 20 were charged, 2 is right, and 38 are left of 100."""
+def test_a_lost_answer_returns_nothing_twice() -> None:
+    """The store corrected, but its answer was lost: of 100, 60 and 20 were charged, 2 is right, and 38 are left."""
 
     class Lost(MemoryStore):
         lost = True
@@ -126,8 +126,8 @@ def test_an_answer_that_is_lost_gives_nothing_back_twice() -> None:
         end()
 
 
-def test_threads_of_one_body_give_back_once() -> None:
-    """Two threads of a body settle at the same time: 59 of the 60 come back, and not twice."""
+def test_threads_of_one_body_return_units_once() -> None:
+    """Two threads of a body settle at the same time: 59 of the 60 are returned, and not twice."""
     both = threading.Barrier(2)
 
     class Slow(MemoryStore):
@@ -152,13 +152,13 @@ def test_threads_of_one_body_give_back_once() -> None:
 
 
 def test_a_receipt_settles_in_another_process(limiter: Limiter) -> None:
-    """What travels as JSON settles the same limits by the same rules: tiers, zones and scopes included."""
+    """A receipt in JSON settles the same limits by the same rules: tiers, zones and scopes included."""
     tiered = TokenBucket(
         "tiers", {"free": "10/h", "pro": "80/h"}, burst=50, tier="{plan}", scope="job", cost=lambda j: 40
     )
     job = Job(name="x", kwargs={"most": 60, "plan": "pro"})
-    told = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, CALLS, tiered, job=job))))
-    begin(limiter, decision_from_receipt(told))
+    sent = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, CALLS, tiered, job=job))))
+    begin(limiter, decision_from_receipt(sent))
     try:
         current().settle(10)
         current().settle(3, limit=CALLS)
@@ -169,10 +169,10 @@ def test_a_receipt_settles_in_another_process(limiter: Limiter) -> None:
     assert limiter.peek(tiered, job=job, cost=0).remaining == 40
 
 
-def test_a_receipt_is_read_when_a_body_asks(limiter: Limiter) -> None:
-    """Most bodies do not, and pay nothing for it."""
-    told = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, job=JOB))))
-    begin_from_receipt(limiter, told)
+def test_a_receipt_is_read_on_demand(limiter: Limiter) -> None:
+    """Most bodies do not use it, and pay nothing for it."""
+    sent = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, job=JOB))))
+    begin_from_receipt(limiter, sent)
     try:
         current().settle(10)
         decision = current().decision
@@ -183,8 +183,8 @@ def test_a_receipt_is_read_when_a_body_asks(limiter: Limiter) -> None:
     assert limiter.peek(TOKENS, job=JOB).remaining == 90
 
 
-def test_receipts_of_limits_that_come_and_go_are_not_kept(limiter: Limiter) -> None:
-    """A limit that was made for one job is forgotten; the receipt of one that stays is written once."""
+def test_receipts_of_temporary_limits_are_not_cached(limiter: Limiter) -> None:
+    """The text of a limit that was made for one job is dropped; for a permanent limit it is written once."""
     module: Any = importlib.import_module("throttlekit.adapter.body")
     for number in range(1_000):
         receipt(limiter.acquire(TokenBucket(f"of {number}", "10/s"), job=JOB))
@@ -194,10 +194,10 @@ def test_receipts_of_limits_that_come_and_go_are_not_kept(limiter: Limiter) -> N
     assert once is again
 
 
-def test_a_receipt_that_cannot_be_read_shows_where_a_body_asks(limiter: Limiter) -> None:
-    """A body that does not ask runs."""
-    told: dict[str, list[dict[str, Any]]] = {"charged": [{"limit": {}}]}
-    begin_from_receipt(limiter, told)
+def test_an_unreadable_receipt_raises_on_use(limiter: Limiter) -> None:
+    """A body that does not use it runs."""
+    sent: dict[str, list[dict[str, Any]]] = {"charged": [{"limit": {}}]}
+    begin_from_receipt(limiter, sent)
     try:
         with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
             assert current().decision
@@ -206,7 +206,7 @@ def test_a_receipt_that_cannot_be_read_shows_where_a_body_asks(limiter: Limiter)
 
 
 def test_a_receipt_of_a_slot_is_read_at_once(limiter: Limiter) -> None:
-    """Its lease is renewed from the beginning of the body, and it is free after the end, whether or not a body asks."""
+    """The lease is renewed from the start of the body, and released at its end, whether or not the body uses it."""
     slots = Concurrency("slots", 1, lease=30)
     begin_from_receipt(limiter, receipt(limiter.acquire(slots, job=JOB)))
     assert not limiter.peek(slots)
@@ -214,20 +214,20 @@ def test_a_receipt_of_a_slot_is_read_at_once(limiter: Limiter) -> None:
     assert limiter.peek(slots)
 
 
-def test_a_receipt_tells_of_each_limit_when_it_was_charged() -> None:
-    """Each limit is settled at its own instant, by the clock that counts it: the process's, or the store's."""
+def test_a_receipt_has_the_time_of_each_charge() -> None:
+    """Each limit is settled at its own time, by the clock that counts it: the process's, or the store's."""
     shared, own = FakeClock(), FakeClock(FakeClock()() - 30_000_000)
     limiter = Limiter(MemoryStore(clock_us=shared))
     wiring_of(limiter).stores.in_process = MemoryStore(clock_us=own)
     share, log = SlidingLog("share", "9/minute", scope="process"), SlidingLog("log", "9/minute")
     decision = limiter.acquire(share, log, TOKENS, job=JOB)
-    told = json.loads(json.dumps(receipt(decision)))
-    assert [(each["at"], each["cost"], each["measured"]) for each in told["charged"]] == [
+    sent = json.loads(json.dumps(receipt(decision)))
+    assert [(each["at"], each["cost"], each["measured"]) for each in sent["charged"]] == [
         (own(), 1, False),
         (shared(), 1, False),
         (shared(), 60, True),
     ]
-    read = decision_from_receipt(told)
+    read = decision_from_receipt(sent)
     assert [(each.limit.name, each.bucket, each.cost, each.at_us, each.measured) for each in read.charged] == [
         (each.limit.name, each.bucket, each.cost, each.at_us, each.measured) for each in decision.charged
     ]
@@ -241,8 +241,8 @@ def test_a_receipt_tells_of_each_limit_when_it_was_charged() -> None:
 
 
 @pytest.mark.parametrize("forged", [{}, [], None, {"charged": []}, {"charged": [{"limit": {}}]}, {"charged": [7]}])
-def test_a_receipt_that_is_none_is_refused(forged: object) -> None:
-    """Nothing is guessed from what another release or somebody else wrote."""
+def test_an_invalid_receipt_is_refused(forged: object) -> None:
+    """The data of another release or of an attacker is not guessed at."""
     with pytest.raises(ConfigurationError):
         decision_from_receipt(forged)  # type: ignore[arg-type]
 
@@ -259,16 +259,16 @@ def test_a_receipt_that_is_none_is_refused(forged: object) -> None:
         ("at", None),
     ],
 )
-def test_a_receipt_names_no_key_but_its_limits_own(limiter: Limiter, field: str, forged: object) -> None:
-    """Whoever forges one reaches nothing else in the store, and no other definition's count."""
-    told = receipt(limiter.acquire(TOKENS, job=JOB))
-    told["charged"][0][field] = forged
+def test_a_receipt_reaches_only_the_keys_of_its_limits(limiter: Limiter, field: str, forged: object) -> None:
+    """A forged receipt reaches nothing else in the store, and no other definition's count."""
+    sent = receipt(limiter.acquire(TOKENS, job=JOB))
+    sent["charged"][0][field] = forged
     with pytest.raises(ConfigurationError, match="receipt"):
-        decision_from_receipt(told)
+        decision_from_receipt(sent)
 
 
 class _Bodies:
-    """Keeps what plugins see of bodies; may add a limit to each job."""
+    """A plugin that records the events of bodies, and may add a limit to each job."""
 
     def __init__(self, *limits: Any) -> None:
         self.seen: list[tuple[str, ...]] = []
@@ -293,8 +293,8 @@ class _Bodies:
         (KeyboardInterrupt(), "interrupted"),
     ],
 )
-def test_a_plugin_sees_a_body_begin_and_end(error: BaseException | None, outcome: str) -> None:
-    """Both events carry the job and the decision that let it run, once each, however often the end is reported."""
+def test_a_plugin_is_notified_of_start_and_end_of_a_body(error: BaseException | None, outcome: str) -> None:
+    """Both events have the job and its decision, and occur once, however often the end is reported."""
     plugin = _Bodies()
     limiter = Limiter(plugins=[plugin])
     decision = limiter.acquire(CALLS, job=JOB)
@@ -304,21 +304,21 @@ def test_a_plugin_sees_a_body_begin_and_end(error: BaseException | None, outcome
     assert plugin.seen == [("started", "1", "calls"), (outcome, "1", "calls")]
 
 
-def test_a_plugin_sees_a_body_of_another_process() -> None:
-    """A decision that was written down elsewhere is read for the plugin, and only then."""
+def test_a_plugin_is_notified_of_a_body_of_another_process() -> None:
+    """A receipt from elsewhere is read for the plugin, and only then."""
     plugin = _Bodies()
     watched, plain = Limiter(plugins=[plugin]), Limiter()
     written = receipt(plain.acquire(CALLS, job=JOB))
     begin_from_receipt(plain, written, JOB)
-    assert current()._decision is None, "no plugin listens: it is not read"
+    assert current()._decision is None, "no plugin listens: the receipt is not read"
     end()
     begin_from_receipt(watched, written, JOB)
     end()
     assert plugin.seen == [("started", "1", "calls"), ("succeeded", "1", "calls")]
 
 
-def test_a_receipt_that_cannot_be_read_ends_no_body_for_a_plugin() -> None:
-    """A plugin that listens does not see that body; the body runs, as it does where no plugin listens."""
+def test_an_unreadable_receipt_causes_no_event() -> None:
+    """A listening plugin is not notified of that body; the body runs, as without a plugin."""
     plugin = _Bodies()
     begin_from_receipt(Limiter(plugins=[plugin]), {"charged": [{"limit": {}}]}, JOB)
     end()

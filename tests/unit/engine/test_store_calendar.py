@@ -1,4 +1,4 @@
-"""Windows of a time zone follow the store's clock: a worker whose own clock is wrong by decades counts the same day."""
+"""Windows of a time zone follow the store's clock: a worker whose clock is wrong by decades counts the same day."""
 
 from __future__ import annotations
 
@@ -26,99 +26,99 @@ EPOCH_NS = 10**9  # then London was an hour ahead of UTC all year
 
 
 class Server(MemoryStore):
-    """A store with a clock of its own, that counts its requests."""
+    """A store with a clock of its own that records its requests."""
 
     def __init__(self, at: dt.datetime = NOON) -> None:
         self.at, self.down = at, False
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
         super().__init__(clock_us=lambda: int(self.at.timestamp() * 1e6))
 
     def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
         request = Request(claims, requester, attempt)
         if self.down:
             raise StoreUnavailable("down")
-        self.asked.append(request)
+        self.requests.append(request)
         return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
 @contextmanager
 def clock(at_ns: int) -> Iterator[None]:
-    """A worker whose clock stands at that instant."""
+    """A worker whose clock shows *at_ns*."""
     with mock.patch.object(time, "time_ns", return_value=at_ns):
         yield
 
 
-def right(at: dt.datetime) -> int:
+def clock_ns(at: dt.datetime) -> int:
     return int(at.timestamp() * 1e9)
 
 
-def passing(limiter: Limiter, limit: FixedWindow, times: int = 150) -> int:
+def grants(limiter: Limiter, limit: FixedWindow, times: int = 150) -> int:
     return sum(limiter.acquire(limit).allowed for _ in range(times))
 
 
 @pytest.mark.parametrize("wrong_ns", [EPOCH_NS, 4_000_000_000 * 10**9], ids=["at the epoch", "in 2096"])
 def test_worker_with_a_wrong_clock_counts_the_same_day(wrong_ns: int) -> None:
-    """100 a day in London are 100, though one worker has no clock: its day began an hour early."""
+    """100 a day in London are 100, even if one worker has a wrong clock, for which the day began an hour early."""
     server = Server()
-    with clock(right(NOON)):
-        assert passing(Limiter(server), DAILY) == 100
+    with clock(clock_ns(NOON)):
+        assert grants(Limiter(server), DAILY) == 100
     server.at = LATE
     with clock(wrong_ns):
-        assert passing(Limiter(server), DAILY) == 0
+        assert grants(Limiter(server), DAILY) == 0
     server.at = LATE + dt.timedelta(minutes=30)
     with clock(wrong_ns):
-        assert passing(Limiter(server), DAILY) == 100, "a new day in London"
+        assert grants(Limiter(server), DAILY) == 100, "a new day in London"
 
 
 def test_event_loop_with_a_wrong_clock_counts_the_same_day() -> None:
-    """The tasks of an event loop, in one batch or another."""
+    """The same holds for the tasks of an event loop, in one batch or several."""
     server = Server()
-    with clock(right(NOON)):
-        assert passing(Limiter(server), DAILY) == 100
+    with clock(clock_ns(NOON)):
+        assert grants(Limiter(server), DAILY) == 100
     server.at = LATE
 
-    async def ask() -> int:
+    async def request() -> int:
         async with AsyncLimiter(server) as limiter:
             decisions = await asyncio.gather(*[limiter.acquire(DAILY) for _ in range(5)])
         return sum(decision.allowed for decision in decisions)
 
     with clock(EPOCH_NS):
-        assert asyncio.run(ask()) == 0
+        assert asyncio.run(request()) == 0
 
 
 def test_settling_with_a_wrong_clock_keeps_the_day() -> None:
-    """A cost that is settled by a worker with a wrong clock begins no new day."""
+    """A cost that is settled by a worker with a wrong clock does not begin a new day."""
     server = Server(LATE)
-    with clock(right(LATE)):
+    with clock(clock_ns(LATE)):
         decision = Limiter(server).acquire(DAILY, cost=100)
     with clock(EPOCH_NS):
         Limiter(server).settle(decision, actual=101)
-    with clock(right(LATE)):
+    with clock(clock_ns(LATE)):
         assert not Limiter(server).acquire(DAILY)
 
 
-def test_store_is_asked_for_the_time_once() -> None:
-    """One peek, at the first limit of a zone; none for other limits, and none where the zone is UTC."""
+def test_time_of_the_store_is_requested_once() -> None:
+    """There is one peek, for the first limit with a zone; none for other limits, and none if the zone is UTC."""
     server = Server()
     limiter = Limiter(server)
     for limit in (TokenBucket("bucket", "1/s"), FixedWindow("utc", "9/d"), FixedWindow("also", "9/d", tz="UTC")):
         limiter.acquire(limit)
-    assert [request.requester.caller for request in server.asked] == [Caller.WITHOUT_JOB] * 3
-    del server.asked[:]
+    assert [request.requester.caller for request in server.requests] == [Caller.WITHOUT_JOB] * 3
+    del server.requests[:]
     for _ in range(3):
         limiter.acquire(DAILY)
-    assert [request.requester.caller for request in server.asked] == [Caller.PEEK, *[Caller.WITHOUT_JOB] * 3]
+    assert [request.requester.caller for request in server.requests] == [Caller.PEEK, *[Caller.WITHOUT_JOB] * 3]
 
 
-def test_store_that_does_not_tell_the_time_is_an_outage() -> None:
-    """The limit's on_store_failure decides, as for any request that gets no answer."""
+def test_missing_time_of_the_store_is_an_outage() -> None:
+    """The limit's on_store_failure decides, as for any request without an answer."""
     server = Server()
     server.down = True
     assert not Limiter(server).acquire(DAILY)
     assert Limiter(server).acquire(FixedWindow("open", "1/d", tz="Europe/London", on_store_failure="open"))
 
-    async def ask() -> bool:
+    async def request() -> bool:
         async with AsyncLimiter(server) as limiter:
             return (await limiter.acquire(DAILY)).allowed
 
-    assert asyncio.run(ask()) is False
+    assert asyncio.run(request()) is False

@@ -1,4 +1,4 @@
-"""What counts as an outage of the store, and what is the fault of one call."""
+"""Which errors are an outage of the store, and which concern one call."""
 
 from __future__ import annotations
 
@@ -91,19 +91,19 @@ def test_rejected_call_concerns_no_other(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", IMPOSSIBLE, ids=_id)
-def test_call_that_can_never_work_is_an_error_of_the_configuration(error: Exception) -> None:
-    """Such a job fails at once; it is not deferred every second."""
+def test_impossible_call_is_a_configuration_error(error: Exception) -> None:
+    """A job with such a call fails at once; it is not deferred every second."""
     assert isinstance(mapped(error), ConfigurationError)
 
 
 @pytest.mark.parametrize("error", [*OUTAGES, *REJECTED, *IMPOSSIBLE], ids=_id)
 def test_error_does_not_repeat_the_text_of_its_cause(error: Exception) -> None:
-    """That may hold a host, a user or an argument."""
+    """The text may contain a host, a user or an argument."""
     assert str(error) not in str(mapped(error))
 
 
 def test_functions_that_a_server_may_lack_are_those_that_the_scripts_call() -> None:
-    """An imitation of Redis may lack any but redis.call; each has an error that says so."""
+    """An imitation of Redis may lack all but redis.call; each has an error that says so."""
     text = "".join(throttlekit_lua.script(name) for name in _scripts())
     called = set(re.findall(r"\b(?:redis|cjson|struct|cmsgpack|bit)\.\w+", text)) - {"redis.call"}
     assert called == {"redis.sha1hex", "cjson.decode"}

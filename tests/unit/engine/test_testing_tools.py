@@ -1,4 +1,4 @@
-"""The limiter that answers as a user's test wants it to, and pytest's fixtures."""
+"""The limiter that answers as a user's test requires, and the fixtures for pytest."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ JOB = Job(name="call")
 
 
 @pytest.mark.parametrize("limit", [LIMIT, SLOTS, OWN, AHEAD], ids=lambda limit: limit.name)
-def test_allowing_lets_everything_pass(limit: Any) -> None:
-    """Whatever the limit and however often, a limiter whose server is away lets pass; slots come and go."""
+def test_allowing_grants_everything(limit: Any) -> None:
+    """For every limit, a limiter without a reachable server grants any number of requests; slots can be released."""
     limiter = Limiter(NOWHERE)
     with allowing(limiter) as seen:
         for _ in range(5):
@@ -37,8 +37,8 @@ def test_allowing_lets_everything_pass(limit: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [LIMIT, SLOTS, OWN, AHEAD], ids=lambda limit: limit.name)
-def test_denying_lets_nothing_pass(limit: Any) -> None:
-    """Nothing passes, for as long as it lasts, and the delay is the one that was asked for."""
+def test_denying_grants_nothing(limit: Any) -> None:
+    """No request is granted within the block, and the delay is the given one."""
     limiter = Limiter(NOWHERE)
     with denying(limiter, delay=7) as seen:
         assert not limiter.peek(limit)
@@ -49,8 +49,8 @@ def test_denying_lets_nothing_pass(limit: Any) -> None:
         assert first.delay == again.delay == pytest.approx(7)
 
 
-def test_the_limiter_is_as_it_was_afterwards() -> None:
-    """What a test did leaves no trace: the limiter has its own store, and what was counted there."""
+def test_the_limiter_is_restored_afterwards() -> None:
+    """A test leaves no trace: the limiter has its own store again, with its count."""
     clock = FakeClock()
     with in_memory(clock=clock) as outer:
         limiter = outer.limiter
@@ -65,8 +65,8 @@ def test_the_limiter_is_as_it_was_afterwards() -> None:
         assert [event.decision.allowed for event in outer.decisions] == [True, False, True]
 
 
-def test_what_was_expected_and_did_not_happen_is_told() -> None:
-    """A failing assertion says which job and limit were expected, and what was decided."""
+def test_failed_assertion_says_what_was_decided() -> None:
+    """The message also says which job and limit were expected."""
     with denying() as seen:
         seen.limiter.acquire(LIMIT, job=JOB)
         with pytest.raises(AssertionError, match=r"no job 'call' was allowed under 'partner'; .* call exhausted"):
@@ -83,8 +83,8 @@ def test_what_was_expected_and_did_not_happen_is_told() -> None:
             seen.assert_allowed(within=0.01)
 
 
-def test_a_decision_of_another_thread_is_waited_for() -> None:
-    """A worker decides in a thread of its own: the assertion waits for it."""
+def test_assertions_wait_for_other_threads() -> None:
+    """A worker decides in a thread of its own: the assertion waits for the decision."""
     with denying() as seen:
         thread = threading.Timer(0.05, seen.limiter.acquire, [LIMIT], {"job": JOB})
         thread.start()
@@ -95,10 +95,10 @@ def test_a_decision_of_another_thread_is_waited_for() -> None:
 _TESTS = """
 import sys
 
-def test_who_uses_none_pays_nothing():
+def test_without_fixtures_nothing_is_imported():
     assert "throttlekit" not in sys.modules
 
-def test_time_is_the_test_s(throttlekit_limiter, throttlekit_clock):
+def test_time_is_set_by_the_test(throttlekit_limiter, throttlekit_clock):
     from throttlekit import TokenBucket
 
     limit = TokenBucket("partner", "1/s", burst=1)
@@ -110,7 +110,7 @@ def test_time_is_the_test_s(throttlekit_limiter, throttlekit_clock):
 
 
 def test_the_fixtures_cost_nothing_until_they_are_used(tmp_path: Path) -> None:
-    """A project's tests find them, and import no throttlekit before one is asked for."""
+    """A project's tests find them, and import throttlekit only when one is used."""
     (tmp_path / "test_mine.py").write_text(_TESTS)
     mine = ["-p", "throttlekit_pytest", "-p", "no:cacheprovider"]
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""The warning of a worker whose jobs declare limits that nothing keeps: when it is not logged."""
+"""The warning for a worker whose jobs declare limits that no adapter applies: when it is not logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARTNER = TokenBucket("partner", "10/s")
 
 
 def _start(*throttles: Any) -> None:
-    """What happens when a consumer of huey starts that has a task for each of *throttles*."""
+    """Simulate the start of a huey consumer with a task for each of *throttles*."""
     tasks = {f"task-{number}": SimpleNamespace(throttle=each) for number, each in enumerate(throttles)}
     registry = SimpleNamespace(_registry=tasks)
     _unlimited._huey_starts(SimpleNamespace(huey=SimpleNamespace(_registry=registry)))
@@ -24,11 +24,11 @@ def _start(*throttles: Any) -> None:
     [
         (False, (PARTNER,), 1),
         (False, (None, [PARTNER]), 1),
-        (False, ("5/s", None, []), 0),  # of another package, and none
+        (False, ("5/s", None, []), 0),  # the option of another package, and no option
         (True, (PARTNER,), 0),
     ],
 )
-def test_only_limits_that_nothing_keeps_are_warned_of(
+def test_only_limits_without_an_adapter_cause_a_warning(
     in_use: bool, throttles: Any, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An adapter in use, a worker without limits, and another package's option `throttle` cause no warning."""

@@ -1,4 +1,4 @@
-"""The thread that starts the jobs of its process as they are woken, with a store that answers as it is told."""
+"""The thread that starts the jobs of its process as they are woken, with a store whose answers are set by the test."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DENIED = Answer(Reason.EXHAUSTED, 0, 0, 60_000_000, (Use(0, 0),), Kept(0, "e"))
 
 
 class Store:
-    """Answers looks with what it is told to."""
+    """A store that answers looks with `answer`."""
 
     def __init__(self) -> None:
-        self.looks, self.gone = list[tuple[int, Sequence[str]]](), list[str]()
+        self.looks, self.removed = list[tuple[int, Sequence[str]]](), list[str]()
         self.answer: Callable[[], Look] = lambda: Look("e")
         self.owner, self.listens, self.unlistened = "", False, list[str]()
 
@@ -40,7 +40,7 @@ class Store:
     def forget(self, claims: Sequence[StoreClaim], ids: Sequence[str], owner: str, *, keep: bool = False) -> None:
         assert not keep
         assert owner == self.owner, "the entries of other owners stay"
-        self.gone += ids
+        self.removed += ids
 
     def listen(
         self, owner: str, on_wakes: Callable[[str, Sequence[Wake]], None], missed: Callable[[], None]
@@ -51,10 +51,10 @@ class Store:
 
 class Bench:
     def __init__(self) -> None:
-        self.store, self.free, self.started, self.back = Store(), 1, list[str](), list[str]()
+        self.store, self.free, self.started, self.returned = Store(), 1, list[str](), list[str]()
         self.start: Callable[[str, str], Any] = lambda id, item: self.started.append(item)
         self.waker: Waker[str] = Waker(
-            self.store, lambda: self.free, lambda id, item: self.start(id, item), give_back=self.back.append
+            self.store, lambda: self.free, lambda id, item: self.start(id, item), give_back=self.returned.append
         )
         self.store.owner = self.waker.owner
 
@@ -79,8 +79,8 @@ def bench() -> Iterator[Bench]:
 @pytest.mark.parametrize(
     ("rate", "owners", "seconds"), [("50/s", 1, 0.5), ("1/s", 10, 5), ("1/s", 100, 30), ("1/h", 1, 60)]
 )
-def test_a_process_looks_where_its_jobs_wait(rate: str, owners: int, seconds: float) -> None:
-    """With many processes each looks less often, but at least once a minute: nobody tells it of every change."""
+def test_a_process_looks_at_the_waitlists_of_its_jobs(rate: str, owners: int, seconds: float) -> None:
+    """With many processes each looks less often, but at least once a minute: it is not notified of every change."""
     limit, room = TokenBucket("partner", rate, burst=1), Room[str]()
     unit = StoreClaim(bucket_name(limit.name, "", limit.fingerprint), limit.bind(1))
     room.hold("one", "item", unit, "e", 0)
@@ -91,8 +91,8 @@ def test_a_process_looks_where_its_jobs_wait(rate: str, owners: int, seconds: fl
     assert room.next_us() == first + seconds * 1e6
 
 
-def test_the_first_job_of_each_list_asks_after_a_change_of_the_rules() -> None:
-    """A look at the list goes by the limit as it was declared: only a question shows the store the rate of now."""
+def test_the_first_job_of_each_waitlist_requests_after_a_rule_change() -> None:
+    """A look uses the limit as it was declared: only a request shows the current rate to the store."""
     room = Room[str]()
     for id in ("one", "two"):
         room.hold(id, id, UNIT, "e", 0)
@@ -105,8 +105,8 @@ def test_the_first_job_of_each_list_asks_after_a_change_of_the_rules() -> None:
 
 
 @pytest.mark.parametrize("epoch", ["", "another"])
-def test_all_jobs_ask_anew_once_their_list_is_gone(epoch: str) -> None:
-    """The store has lost its state. A look names eight of them: the others must not wait for the next ones."""
+def test_all_jobs_request_again_after_their_waitlist_was_lost(epoch: str) -> None:
+    """The store has lost its state. A look names eight of the jobs: the others must not wait for the next looks."""
     room, ids = Room[str](), [str(number) for number in range(20)]
     for id in ids:
         room.hold(id, id, UNIT, "e", 0)
@@ -119,8 +119,8 @@ def test_all_jobs_ask_anew_once_their_list_is_gone(epoch: str) -> None:
     ("unit", "ahead_us", "at_us"),
     [(UNIT, 2_000, 8_000), (UNIT, 5_000, 5_000), (OF_A_WINDOW, 2_000, 10_000), (OF_A_WINDOW, 5_000, 7_000)],
 )
-def test_a_job_is_started_ahead(unit: StoreClaim, ahead_us: int, at_us: int) -> None:
-    """By as long as it takes until it asks, which differs between frameworks; a window denies it if it is early."""
+def test_a_job_is_started_early(unit: StoreClaim, ahead_us: int, at_us: int) -> None:
+    """A job is started earlier by the time that its request takes; less so for a window, which grants nothing early."""
     room = Room[str](ahead_us)
     room.hold("one", "one", unit, "e", 0)
     room.apply_wakes([Wake("one", 10_000)], 0)
@@ -128,18 +128,18 @@ def test_a_job_is_started_ahead(unit: StoreClaim, ahead_us: int, at_us: int) -> 
     assert room.take_ready(at_us) is not None
 
 
-def test_a_job_that_does_not_exist_any_more_leaves_its_list(bench: Bench) -> None:
-    """Also if it was the only one of this process there."""
+def test_a_job_that_no_longer_exists_leaves_its_waitlist(bench: Bench) -> None:
+    """The job leaves even if it was the only one of this process."""
     bench.start = lambda *_: False
     bench.wait("one")
     bench.wake("one")
-    wait_until(lambda: bench.store.gone == ["one"], description="it leaves")
+    wait_until(lambda: bench.store.removed == ["one"], description="the job is removed")
     assert len(bench.waker) == 0
 
 
 @pytest.mark.parametrize("roams", [False, True])
 def test_a_job_that_any_process_may_take_is_kept_whoever_owns_it(roams: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule holds it back in a process that does not know whether it waits on a list, and in which process."""
+    """A rule delays it in a process that does not know whether it is on a waitlist, and which process is its owner."""
     store, kept = Store(), list[tuple[str, bool]]()
     monkeypatch.setattr(store, "forget", lambda claims, ids, owner, *, keep: kept.append((owner, keep)))
     waker: Waker[str] = Waker(store, lambda: 1, lambda *_: None, roams=roams)
@@ -149,19 +149,19 @@ def test_a_job_that_any_process_may_take_is_kept_whoever_owns_it(roams: bool, mo
 
 
 def test_a_woken_job_is_started(bench: Bench) -> None:
-    """Once a thread is free. Who is woken here and is not known here leaves the list."""
+    """A woken job is started once a thread is free. An unknown id that is woken leaves the waitlist."""
     bench.free = 0
     bench.wait("one")
     bench.wake("one", "unknown")
-    wait_until(lambda: bench.store.gone == ["unknown"], description="the unknown one leaves")
+    wait_until(lambda: bench.store.removed == ["unknown"], description="the unknown one is removed")
     assert bench.started == []
     bench.free = 1
     bench.waker.report_free()
-    wait_until(lambda: bench.started == ["one"], description="it is started")
+    wait_until(lambda: bench.started == ["one"], description="the job is started")
 
 
 def test_an_error_stops_neither_the_thread_nor_the_job(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """A job that could not be started is tried again; so is a look that failed."""
+    """A job that could not be started is retried; so is a look that failed."""
     tries: list[str] = []
 
     def start(id: str, item: str) -> None:
@@ -173,7 +173,7 @@ def test_an_error_stops_neither_the_thread_nor_the_job(bench: Bench, caplog: pyt
     with caplog.at_level(logging.ERROR, "throttlekit"):
         bench.wait("one")
         bench.wake("one")
-        wait_until(lambda: tries == ["one", "one"], description="it is tried again")
+        wait_until(lambda: tries == ["one", "one"], description="the start is retried")
     assert "Job one could not be started" in caplog.text
 
     def fail() -> Look:
@@ -183,27 +183,27 @@ def test_an_error_stops_neither_the_thread_nor_the_job(bench: Bench, caplog: pyt
     bench.store.answer = fail
     bench.wait("two")
     bench.waker.on_missed()
-    wait_until(lambda: tries[-1] == "two", description="the next look tells of its wake")
+    wait_until(lambda: tries[-1] == "two", description="the next look returns its wake")
 
 
-def test_a_second_copy_of_a_message_gives_the_first_one_back(bench: Bench) -> None:
-    """The framework has both, and only one of them is held."""
+def test_a_second_copy_of_a_message_returns_the_first_one(bench: Bench) -> None:
+    """The framework has both copies, and the waker holds only one of them."""
     bench.wait("one", "first copy")
-    assert bench.back == []
+    assert bench.returned == []
     bench.wait("one", "second copy")
-    assert bench.back == ["first copy"]
+    assert bench.returned == ["first copy"]
     assert bench.waker.close() == ["second copy"]
 
 
-def test_a_second_copy_that_waits_nowhere_gives_the_first_one_back(bench: Bench) -> None:
-    """The store is away as the second one asks, or it could not be started as the first one was held."""
+def test_a_second_copy_on_no_waitlist_returns_the_first_one(bench: Bench) -> None:
+    """The store was unavailable for the second one, or it could not be started while the first one was held."""
     bench.wait("one", "first copy")
     bench.wait("other")
     bench.waker.hold("one", "second copy", 1_000)
-    assert bench.back == ["first copy"]
-    wait_until(lambda: bench.started == ["second copy"], description="it is started")
+    assert bench.returned == ["first copy"]
+    wait_until(lambda: bench.started == ["second copy"], description="the job is started")
     bench.waker.on_missed()
-    wait_until(lambda: bench.store.looks[-1:] == [(1, ("other",))], description="it waits on no list")
+    wait_until(lambda: bench.store.looks[-1:] == [(1, ("other",))], description="the job is on no waitlist")
 
     def start(id: str, item: str) -> None:
         bench.wait("two", "fourth copy")
@@ -212,23 +212,23 @@ def test_a_second_copy_that_waits_nowhere_gives_the_first_one_back(bench: Bench)
     bench.start = start
     bench.wait("two", "third copy")
     bench.wake("two")
-    wait_until(lambda: bench.back == ["first copy", "fourth copy"], description="one of them is held")
+    wait_until(lambda: bench.returned == ["first copy", "fourth copy"], description="one of them is held")
     assert bench.waker.close() == ["other", "third copy"]
 
 
-def test_what_is_denied_after_the_end_is_given_back(bench: Bench) -> None:
-    """Nobody would wake it any more, whether a store denied it or something else holds it back."""
+def test_a_job_denied_after_closing_is_returned(bench: Bench) -> None:
+    """No thread would wake it any more, whether a store denied it or something else delays it."""
     bench.wait("one")
     assert bench.waker.close() == ["one"]
     assert bench.store.unlistened == [bench.waker.owner]
     bench.wait("two")
     bench.waker.hold("three", "three", 1_000)
-    assert bench.back == ["two", "three"]
+    assert bench.returned == ["two", "three"]
     assert bench.waker.close() == []
 
 
-def test_a_store_that_cannot_be_reached_at_first_is_listened_to_later(bench: Bench) -> None:
-    """The store of a cluster asks a node where the others are. Meanwhile what waits by a delay is started."""
+def test_listening_is_retried_if_the_store_is_unavailable_at_first(bench: Bench) -> None:
+    """The store of a cluster first looks up its nodes. In the meantime, jobs that wait for a delay are started."""
     listen, fails = bench.store.listen, [True]
 
     def fail(*given: Any) -> Callable[[], None]:
@@ -239,49 +239,49 @@ def test_a_store_that_cannot_be_reached_at_first_is_listened_to_later(bench: Ben
 
     bench.store.listen = fail  # type: ignore[method-assign]
     bench.waker.hold("one", "one", 1_000)
-    wait_until(lambda: bench.started == ["one"], description="it is started")
-    wait_until(lambda: bench.store.listens, description="it listens")
+    wait_until(lambda: bench.started == ["one"], description="the job is started")
+    wait_until(lambda: bench.store.listens, description="the waker listens")
 
 
-def test_a_job_that_waits_nowhere_is_started_after_its_delay(bench: Bench) -> None:
-    """Something else than a store holds it back: an operator's pause, or a store that does not answer."""
+def test_a_job_on_no_waitlist_is_started_after_its_delay(bench: Bench) -> None:
+    """Something other than a limit delays it: an operator's pause, or an unavailable store."""
     bench.waker.hold("one", "one", 1_000, Waited(2_000_000, 3, 0))
-    wait_until(lambda: bench.started == ["one"], description="it is started")
+    wait_until(lambda: bench.started == ["one"], description="the job is started")
     requester, _ = bench.decide("one")
     assert (requester.waited_us >= 2_000_000, requester.denials) == (True, 3)
 
 
-def test_a_job_that_is_to_wait_no_longer_asks_though_it_was_not_woken(bench: Bench) -> None:
-    """Its answer says then that its time is over."""
+def test_a_job_past_its_max_wait_is_started_without_a_wake(bench: Bench) -> None:
+    """The answer to its request then says that its time is over."""
     bench.wait("one", ends_in_us=1_000)
-    wait_until(lambda: bench.started == ["one"], description="it asks")
+    wait_until(lambda: bench.started == ["one"], description="the job is started")
 
 
-def test_a_question_that_was_not_answered_is_repeated_as_the_same_attempt(bench: Bench) -> None:
-    """The store may have granted it. And the process looks: the answer may have had wakes of its other jobs."""
+def test_a_request_without_an_answer_is_repeated_as_the_same_attempt(bench: Bench) -> None:
+    """The store may have granted it. The process also looks: the answer may have contained wakes of its other jobs."""
     bench.wait("other")
     _, attempt = bench.decide("one")
     bench.waker.record_no_answer("one", [UNIT], attempt)
-    wait_until(lambda: bench.store.looks == [(1, ("other",))], description="it looks")
+    wait_until(lambda: bench.store.looks == [(1, ("other",))], description="the waker looks")
     assert bench.decide("one")[1] == attempt
-    assert bench.decide("one")[1] != attempt, "it was answered"
+    assert bench.decide("one")[1] != attempt, "the first one was answered"
 
 
-def test_a_job_that_waits_no_longer_leaves_the_store(bench: Bench) -> None:
-    """A revoked job, or one whose caller gives up: it is held no more, and a wake of it is nobody's."""
+def test_a_job_that_no_longer_waits_leaves_the_store(bench: Bench) -> None:
+    """A revoked job, or one whose caller gave up, is no longer held, and a wake for it goes to another job."""
     bench.wait("one")
     bench.wait("other")
     assert bench.waker.leave("one", [UNIT]) == "one"
-    assert bench.store.gone == ["one"]
+    assert bench.store.removed == ["one"]
     bench.wake("one")
-    assert bench.store.gone == ["one", "one"], "its wake is passed on"
+    assert bench.store.removed == ["one", "one"], "its wake is passed on"
     assert bench.waker.close() == ["other"]
 
 
-def test_the_process_says_again_that_a_thread_is_free(bench: Bench) -> None:
-    """The store was told that none was, and wakes none of its jobs until it hears otherwise."""
+def test_the_process_reports_again_that_a_thread_is_free(bench: Bench) -> None:
+    """Without a free thread the store wakes none of its jobs, until the process reports one."""
     bench.free = 0
     bench.wait("one")
     bench.free = 1
     bench.waker.done("other")
-    wait_until(lambda: bench.store.looks == [(1, ("one",))], description="it looks")
+    wait_until(lambda: bench.store.looks == [(1, ("one",))], description="the waker looks")

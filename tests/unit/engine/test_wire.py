@@ -1,4 +1,4 @@
-"""What a decision sends, and how its answer is read."""
+"""The command that a decision sends, and how its answer is read."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _claim(limit: Limit) -> StoreClaim:
 def test_frame_is_what_redis_py_would_send(
     limits: list[Limit], requester: Requester, now_us: int | None, attempt: str
 ) -> None:
-    """What is written out once and put together is the very bytes of the command, argument by argument."""
+    """The frame that is assembled from cached parts has exactly the bytes of the command, argument by argument."""
     claims = [_claim(limit) for limit in limits]
     keys = wait_keys(claims) + ([granted_name(claims[0].bucket, requester.job)] if attempt else [])
     script = script_for("decide", frozenset(claim.algorithm.code for claim in claims))
     epoch = "ab12" if requester.job else "0"
     head = map(encoded, requester_arguments(claims, requester, now_us, epoch, attempt))
     whole = ("EVALSHA", script.sha, len(keys), *keys, *head, *claims_arguments(claims))
-    for _ in range(2):  # as it is worked out, and as it is remembered
+    for _ in range(2):  # once computed, once from the cache
         frame = decide_frame(claims, requester, now_us, epoch, attempt)
         assert frame == b"".join(Connection().pack_command(*whole))
 
@@ -61,7 +61,7 @@ def test_any_command_is_what_redis_py_would_send() -> None:
 
 
 def test_a_grant_at_once() -> None:
-    """What is used of each claim; read faster than other replies."""
+    """The reply has the use of each claim; it is read faster than other replies."""
     answer = answer_of(b"0 0 10 10;3 4 5 6;;;;")
     assert (answer.allowed, answer.claim, answer.now_us, answer.retry_us) == (True, 0, 10, 10)
     assert [tuple(use or ()) for use in answer.uses] == [(3, 4), (5, 6)]
@@ -69,7 +69,7 @@ def test_a_grant_at_once() -> None:
 
 
 def test_a_denial_of_a_job() -> None:
-    """The binding claim, where the job waits and has waited, the wakes of its owner, and who is to look when."""
+    """The reply has the binding claim, where and how long the job waits, its owner's wakes, and the next looks."""
     answer = answer_of([b"2 1 10 30;3 4 5 6;1 ab 12;0 250000;7 2 1;0 5", "id ü".encode()])
     assert (answer.reason, answer.claim, answer.now_us, answer.retry_us) == (Reason.IN_LINE, 1, 10, 30)
     assert answer.kept == Kept(1, "ab", 12)
@@ -81,7 +81,7 @@ def test_a_denial_of_a_job() -> None:
     "reply",
     [None, 5, b"", b"1 2", b"9 0 10 11;3 4;;;;", b"0 0 10;3 4;;;;", b"0 0 10 10;x;;;;", [b"1 0 1 2;3 4;;;;0 5"]],
 )
-def test_what_the_script_cannot_have_sent(reply: object) -> None:
-    """An error names it."""
+def test_invalid_reply_is_an_error(reply: object) -> None:
+    """The error names the reply."""
     with pytest.raises(ValueError, match="not a reply of the script"):
         answer_of(reply)

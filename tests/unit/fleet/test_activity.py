@@ -1,4 +1,4 @@
-"""What a process counts of its decisions, and the report that it makes of them."""
+"""What a process counts of its decisions, and its report about them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACCOUNT = TokenBucket("account", "1/minute", burst=1, key="{account}")
 
 
 class _Fleet(MemoryStore):
-    """A memory that the fleet sees: keeps the reports."""
+    """A store in memory with the interface of a fleet, which keeps the reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Fleet(MemoryStore):
         if self.away:
             raise StoreUnavailable("gone")
         if commands[-1][2] != len(KEYS):
-            return [[[b"1", b"0"], []]]  # nobody was told anything
+            return [[[b"1", b"0"], []]]  # there are no rules
         self.tenants += [json.loads(str(each[-1])) for each in commands[:-1] if each[3] == TENANTS[0]]
         self.sent.append(str(commands[-1][-1]))
         self.reports.append(json.loads(self.sent[-1]))
@@ -49,7 +49,7 @@ class _Fleet(MemoryStore):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Of all reports: a slow machine sends several."""
+        """The counts of all reports: a slow machine sends several."""
         summed = Counter[str]()
         for report in self.reports:
             summed.update(dict(report["counts"]))
@@ -57,7 +57,7 @@ class _Fleet(MemoryStore):
 
 
 class _FleetWithLists(_Fleet, MemoryStore):
-    """As `_Fleet`, with waitlists."""
+    """`_Fleet` with waitlists."""
 
 
 @pytest.fixture
@@ -71,19 +71,19 @@ def limiter(fleet: _Fleet) -> Limiter:
 
 
 def test_each_decision_is_counted_by_limit_and_reason(fleet: _Fleet, limiter: Limiter) -> None:
-    """Grants with their units, denials by their reason, for the limit and for its key."""
+    """Grants are counted with their units, denials by their reason, for the limit and for its key."""
     for number in range(5):
         limiter.acquire(API, job=Job(id=str(number)))
     limiter.close()
     bucket, limit = bucket_name("api", "", API.fingerprint), limit_id("api", API.fingerprint)
     assert fleet.counts == {f"a {limit}": 2, f"n {limit}": 5, f"u {limit}": 2, f"e {limit}": 3, f"e {bucket}": 3}
-    (told,) = [each for report in fleet.reports for each in report["keys"]]
-    assert told[:3] == [bucket, 2, 3]
-    assert told[3] > 0
+    (row,) = [each for report in fleet.reports for each in report["keys"]]
+    assert row[:3] == [bucket, 2, 3]
+    assert row[3] > 0
 
 
 def test_429s_are_reported_for_limits_of_the_fleet(fleet: _Fleet, limiter: Limiter) -> None:
-    """Once, beside the report; not for a limit of this process, and for 100 limits at most."""
+    """429s are reported once, beside the report; not for a limit of this process, and for at most 100 limits."""
     assert limiter.fleet is not None
     limiter.acquire(API)
     limiter.fleet.count_429(TokenBucket("own", "1/s", scope="process"))
@@ -101,11 +101,11 @@ def test_threads_lose_no_count(fleet: _Fleet, limiter: Limiter) -> None:
     """Counts are exact."""
     wide = TokenBucket("wide", "1000000/s", burst=1_000_000)
 
-    def ask() -> None:
+    def request() -> None:
         for _ in range(500):
             limiter.acquire(wide)
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads = [threading.Thread(target=request) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -114,8 +114,8 @@ def test_threads_lose_no_count(fleet: _Fleet, limiter: Limiter) -> None:
     assert sum(n for report in fleet.reports for what, n in report["counts"] if what.startswith("a wide:")) == 2000
 
 
-def test_tenants_that_got_most_and_waited_longest_are_reported(fleet: _Fleet, limiter: Limiter) -> None:
-    """Of 500 tenants the heaviest, and those that wait; not more than 40 a report. Without a share there is none."""
+def test_tenants_with_most_units_and_longest_waits_are_reported(fleet: _Fleet, limiter: Limiter) -> None:
+    """Of 500 tenants the heaviest ones and those that wait are reported, at most 40 a report; none without a share."""
     shared = TokenBucket("shared", "1/minute", burst=2000, share="{tenant}")
     for number in range(500):
         for each in range(4 if number == 77 else 2):
@@ -129,8 +129,8 @@ def test_tenants_that_got_most_and_waited_longest_are_reported(fleet: _Fleet, li
     assert not [row for row in rows if row[0].startswith("api:")]
 
 
-def test_what_is_kept_is_bounded(fleet: _Fleet, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of keys beyond the bound only their limit's sum is kept."""
+def test_stored_keys_are_bounded(fleet: _Fleet, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For keys beyond the bound, only the sum of their limit is kept."""
     monkeypatch.setattr(activity, "_MOST_KEPT", 10)
     for account in range(50):
         limiter.acquire(ACCOUNT, key=account)
@@ -139,8 +139,8 @@ def test_what_is_kept_is_bounded(fleet: _Fleet, limiter: Limiter, monkeypatch: p
     assert fleet.counts[f"a {limit_id('account', ACCOUNT.fingerprint)}"] == 50
 
 
-def test_jobs_are_told_by_id_alone(fleet: _Fleet, limiter: Limiter) -> None:
-    """Of a denied job its id, its limit's key and its place are told; no argument, no name. A bounded number."""
+def test_jobs_are_reported_by_id_only(fleet: _Fleet, limiter: Limiter) -> None:
+    """A denied job is reported with its id, its limit's key and its position. The number of jobs is bounded."""
     for number in range(300):
         limiter.acquire(API, job=Job(id=f"job-{number}", name="secret", args=("secret",), kwargs={"a": "secret"}))
     limiter.close()
@@ -150,15 +150,15 @@ def test_jobs_are_told_by_id_alone(fleet: _Fleet, limiter: Limiter) -> None:
     assert "secret" not in json.dumps(fleet.reports)
 
 
-def test_what_gets_no_answer_is_dropped(fleet: _Fleet, limiter: Limiter) -> None:
-    """A report that may have been counted is not sent again; the next says what is new by then."""
-    told = limiter.fleet.activity
-    assert told is not None
-    told._store = fleet
+def test_report_without_an_answer_is_dropped(fleet: _Fleet, limiter: Limiter) -> None:
+    """A report that may have been counted is not sent again; the next report has what is new by then."""
+    counter = limiter.fleet.activity
+    assert counter is not None
+    counter._store = fleet
     limiter.acquire(API)
     fleet.away = True
     with pytest.raises(StoreUnavailable):
-        told.report()
+        counter.report()
     fleet.away = False
     limiter.acquire(API)
     limiter.close()
@@ -166,26 +166,26 @@ def test_what_gets_no_answer_is_dropped(fleet: _Fleet, limiter: Limiter) -> None
 
 
 def test_a_definition_is_reported_again_until_there_is_an_answer(fleet: _Fleet, limiter: Limiter) -> None:
-    """A limit that no later job uses is known all the same: the counts of its only report are lost, and not its row."""
-    told = limiter.fleet.activity
-    assert told is not None
-    told._store = fleet
+    """A limit that no later job uses is known too: the counts of its only report are lost, but not its row."""
+    counter = limiter.fleet.activity
+    assert counter is not None
+    counter._store = fleet
     limiter.acquire(API)
     fleet.away = True
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
-            told.report()
+            counter.report()
     fleet.away = False
     fleet.reports.clear()
-    told.report()
-    told.report()
+    counter.report()
+    counter.report()
     assert [[name for name, _ in report["limits"]] for report in fleet.reports] == [[limit_id("api", API.fingerprint)]]
     limiter.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_forked_child_tells_its_own(fleet: _Fleet, limiter: Limiter) -> None:
-    """What the parent has not told yet is not told by its child as well."""
+def test_forked_child_reports_its_own_counts(fleet: _Fleet, limiter: Limiter) -> None:
+    """Counts that the parent has not reported yet are not reported by its child as well."""
     limiter.acquire(API)
     child = os.fork()
     if child == 0:
@@ -196,10 +196,10 @@ def test_forked_child_tells_its_own(fleet: _Fleet, limiter: Limiter) -> None:
     assert fleet.counts[f"a {limit_id('api', API.fingerprint)}"] == 1
 
 
-def test_process_that_ends_at_once_has_a_last_word(
+def test_short_lived_process_reports_at_its_end(
     fleet: _Fleet, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A young process tells what it decided when it is asked to; an older one does so by itself."""
+    """A young process reports its decisions on `flush`; an older one does so by itself."""
     limiter.acquire(API)
     limiter.flush()
     assert len(fleet.reports) == 1
@@ -215,8 +215,8 @@ def test_process_that_ends_at_once_has_a_last_word(
 
 @pytest.mark.parametrize("part", [None, "default", "a:b {c}"])
 @pytest.mark.parametrize("key", ["", "42", "x:y{z}", "é" * 50])
-def test_stored_names_are_taken_apart(key: str, part: str | None) -> None:
-    """Every name of a bucket tells its limit, its key and its part, whatever is in them; no other name does."""
+def test_stored_names_are_parsed(key: str, part: str | None) -> None:
+    """Every name of a bucket contains its limit, its key and its part, whatever they contain; no other name does."""
     parts = parts_of(bucket_name("a: {b}", key, "f00", part))
     assert parts is not None
     assert parts[0] == limit_id("a: {b}", "f00")
@@ -230,7 +230,7 @@ S = 1_000_000
 def _read(
     *record: bytes | None, waiting: int = 0, woken: int = 0, owners: int = 0, first: list[bytes], some: list[bytes]
 ) -> ListNow:
-    """What is read of a list at second 100."""
+    """What is read from a waitlist at second 100."""
     known = [*record, None, None, None][:3]
     return list_from(iter([known, waiting, woken, owners, first, some]), 100 * S, 1_000_000_000)
 
@@ -245,13 +245,13 @@ def _read(
     ],
     ids=["none", "now", "over", "of a later clock"],
 )
-def test_pause_as_it_is_stored(until: bytes | None, begun: bytes | None, expected: float | None) -> None:
-    """For how much longer no job passes."""
+def test_stored_pause_is_read(until: bytes | None, begun: bytes | None, expected: float | None) -> None:
+    """The result is for how much longer no job is granted."""
     assert _read(until, begun, first=[], some=[]) == (0, 0, (), expected, None)
 
 
-def test_jobs_as_they_are_stored() -> None:
-    """How many wait, woken ones too, of how many owners; and some ids, the first before all others."""
+def test_stored_jobs_are_read() -> None:
+    """The result has the numbers of waiting and woken jobs, of their owners, and some ids in order."""
     place = b"15" + b"0" * 28
     some = [b"oa|" + place + b"|one", b"ob|" + place + b"|x|y", b"wb|" + b"0" * 16 + b"|three"]
     found = _read(waiting=7, woken=2, owners=2, first=[b"h" + place + b"b|x|y"], some=some)
@@ -276,8 +276,8 @@ def test_jobs_as_they_are_stored() -> None:
         (Slowdown(fell_us=99 * S, span_us=0, floor=0, top=0, back_us=200 * S), None),
     ],
 )
-def test_slowdown_as_it_is_stored(slow: Slowdown, expected: tuple[float, str, float] | None) -> None:
-    """At which pace units pass, why, and how long yet, of a limit of one a second; the jobs that wait are there too."""
+def test_stored_slowdown_is_read(slow: Slowdown, expected: tuple[float, str, float] | None) -> None:
+    """The result has the pace, its cause and the remaining time, for a limit of one a second; and the waiting jobs."""
     found = _read(None, None, " ".join(map(str, slow)).encode(), waiting=7, owners=1, first=[], some=[])
     assert found[:4] == (7, 1, (), None)
     if found.slowed is None or expected is None:
@@ -288,14 +288,14 @@ def test_slowdown_as_it_is_stored(slow: Slowdown, expected: tuple[float, str, fl
 
 
 def test_a_slowdown_of_another_release_hides_no_job() -> None:
-    """What cannot be read of it is left out."""
+    """An unreadable slow-down is left out."""
     for slow in (b"1 2 3", b"x" + b" x" * 10, b"1" + b" 1" * 30):
         assert _read(None, None, slow, waiting=7, owners=1, first=[], some=[]) == (7, 1, (), None, None)
 
 
 def test_a_hostile_job_id_does_not_spoil_the_report(fleet: _Fleet, limiter: Limiter) -> None:
     """
-    JSON allows a lone surrogate, which no server reads: it is reported as "?", and all else of the report is there.
+    JSON allows a lone surrogate, which no server reads: it is reported as "?", and the rest of the report is complete.
     """
     limiter.acquire(API)
     limiter.acquire(ACCOUNT, key="1")
@@ -308,8 +308,8 @@ def test_a_hostile_job_id_does_not_spoil_the_report(fleet: _Fleet, limiter: Limi
     fleet.sent[-1].encode()
 
 
-def test_a_job_that_waits_on_a_waitlist_is_counted_as_one_that_waits_in_a_line() -> None:
-    """Its first denial is its first deferral, and no wait; its start has the wait since then."""
+def test_wait_on_a_waitlist_is_counted_from_the_first_denial() -> None:
+    """The first denial is the first deferral, without a wait; the grant has the wait since then."""
     fleet = _FleetWithLists()
     limiter = Limiter(fleet)
     waker = held(limiter)
@@ -323,7 +323,7 @@ def test_a_job_that_waits_on_a_waitlist_is_counted_as_one_that_waits_in_a_line()
     ask(limiter, waker, fast, job=Job(id="second"))
     (known,) = _jobs_reported(limiter, fleet)
     assert (known[2], known[3]) == (pytest.approx(since_us, abs=1000), 2)
-    wait_until(lambda: ask(limiter, waker, fast, job=Job(id="second")).allowed, description="a unit comes")
+    wait_until(lambda: ask(limiter, waker, fast, job=Job(id="second")).allowed, description="a unit becomes free")
     (known,) = _jobs_reported(limiter, fleet)
     assert known[:2] == ["", "allowed"]
     assert known[2] == pytest.approx(since_us, abs=1000)

@@ -1,4 +1,4 @@
-"""What becomes of a decision when the fleet was told something about one of its limits."""
+"""How a rule of the fleet for one of its limits changes a decision."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SLOTS = Concurrency("slots", 2)
 
 
 class Fleet:
-    """A limiter, and what is told to it."""
+    """A limiter, and the rules that apply to it."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -66,8 +66,8 @@ class Fleet:
     def throttlekit_decided(self, event: Decided) -> None:
         self.decided.append(event)
 
-    def tell(self, *rules: Rule) -> None:
-        """In place of what was told before."""
+    def set_rules(self, *rules: Rule) -> None:
+        """Replace the rules that were set before."""
         known = [replace(rule, since_us=rule.since_us or self.clock(), by="ann") for rule in rules]
         self.store.told = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule))) for rule in known]
         self.limiter.fleet.follow()
@@ -80,12 +80,12 @@ class Fleet:
         job = Job(id=id, queue="q", kwargs=arguments)
         return self.limiter.acquire(*limits, job=job, **({"delivery": delivery} if delivery else {}))
 
-    def passing(self, limit: Limit, **arguments: Any) -> int:
-        """How many pass now."""
-        passed = 0
+    def grants(self, limit: Limit, **arguments: Any) -> int:
+        """Request until a denial; return the number of grants."""
+        granted = 0
         while self.decide(limit, id="", **arguments):
-            passed += 1
-        return passed
+            granted += 1
+        return granted
 
 
 @pytest.fixture
@@ -95,23 +95,23 @@ def fleet() -> Iterator[Fleet]:
     fleet.limiter.close()
 
 
-# Another rate
+# Rules that set another rate
 
 
-def test_rate_is_another_and_as_declared_again(fleet: Fleet) -> None:
-    """While it is set, the limit has that rate and burst; afterwards its own. No change fills it."""
-    assert fleet.passing(PARTNER) == 3
-    fleet.tell(Rule(what="set", name="partner", rate="100/s", burst=7))
+def test_set_rate_applies_until_the_rule_ends(fleet: Fleet) -> None:
+    """While a rule is set, the limit has its rate and burst; afterwards its own. No change fills the limit."""
+    assert fleet.grants(PARTNER) == 3
+    fleet.set_rules(Rule(what="set", name="partner", rate="100/s", burst=7))
     decision = fleet.limiter.acquire(PARTNER)
     assert (decision.allowed, decision.limit.amount, decision.limit.capacity) == (False, 100, 7)
     fleet.limiter.clear_line(PARTNER)
     fleet.advance(0.03)
-    assert fleet.passing(PARTNER) == 3
-    fleet.tell()
+    assert fleet.grants(PARTNER) == 3
+    fleet.set_rules()
     assert not fleet.decide(PARTNER)
     fleet.limiter.clear_line(PARTNER)
     fleet.advance(0.1)
-    assert fleet.passing(PARTNER) == 1
+    assert fleet.grants(PARTNER) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_rate_is_another_and_as_declared_again(fleet: Fleet) -> None:
         ),
     ],
 )
-def test_all_but_the_rate_stays(limit: Limit, rate: Any, burst: int | None, becomes: Limit) -> None:
-    """The burst too, unless it was the one that the rate has by default; what was set before plays no part."""
+def test_set_rate_keeps_all_other_options(limit: Limit, rate: Any, burst: int | None, becomes: Limit) -> None:
+    """The burst is kept too, unless it was the default of the rate; earlier changes have no effect."""
     new = altered(limit, rate, burst)
     assert repr(new) == repr(becomes)
     assert new.definition != limit.definition
@@ -141,8 +141,8 @@ def test_all_but_the_rate_stays(limit: Limit, rate: Any, burst: int | None, beco
     assert pickle.loads(pickle.dumps(new)) == new
 
 
-def test_a_tier_stays_that_tier_and_all_of_them_have_no_rate() -> None:
-    """A tier's new rate is counted as that tier; a limit with tiers cannot say which is meant."""
+def test_tier_with_a_set_rate_keeps_its_count() -> None:
+    """The new rate of a tier counts as that tier; of a limit with tiers, one must be named."""
     limit = TokenBucket("x", {"free": "1/s", "pro": "9/s"}, tier="{plan}")
     assert limit.tiers is not None
     new = altered(limit.tiers["free"], "2/s")
@@ -151,24 +151,24 @@ def test_a_tier_stays_that_tier_and_all_of_them_have_no_rate() -> None:
         altered(limit, "2/s")
 
 
-def test_holders_go_on_counting(fleet: Fleet) -> None:
-    """An amount that was lowered admits nobody until as many have ended: not the old ones and the new besides."""
+def test_holders_keep_counting(fleet: Fleet) -> None:
+    """A lowered amount admits no job until enough have ended: old and new holders count together."""
     held = [fleet.decide(SLOTS) for _ in range(2)]
-    fleet.tell(Rule(what="set", name="slots", rate=1))
+    fleet.set_rules(Rule(what="set", name="slots", rate=1))
     fleet.limiter.release(held[0])
     assert not fleet.limiter.peek(SLOTS)
     fleet.limiter.release(held[1])
     assert fleet.limiter.peek(SLOTS)
-    fleet.tell(Rule(what="set", name="slots", rate=5))
+    fleet.set_rules(Rule(what="set", name="slots", rate=5))
     assert sum(fleet.decide(SLOTS).allowed for _ in range(9)) == 5
 
 
 @pytest.mark.parametrize("rule", [Rule(what="set", name="gpu", rate=4), Rule(what="scale", name="g*", factor=0.5)])
-def test_job_that_needs_more_slots_than_a_rule_leaves_waits(fleet: Fleet, rule: Rule) -> None:
-    """Until the rule ends; those that run keep all of theirs, and smaller jobs pass once they have ended."""
+def test_job_that_needs_more_slots_than_a_rule_allows_waits(fleet: Fleet, rule: Rule) -> None:
+    """The job waits until the rule ends; running jobs keep their slots, and smaller jobs are granted after them."""
     gpu = Concurrency("gpu", 8, cost=lambda job: job.kwargs["gb"])
     held = fleet.decide(gpu, gb=6)
-    fleet.tell(replace(rule, until_us=fleet.clock() + 20_000_000))
+    fleet.set_rules(replace(rule, until_us=fleet.clock() + 20_000_000))
     assert fleet.limiter.peek(gpu, cost=0).remaining == 0
     denied = fleet.decide(gpu, gb=6)
     assert (denied.reason, round(denied.retry_after), denied.final) == ("paused", 20, False)
@@ -181,7 +181,7 @@ def test_job_that_needs_more_slots_than_a_rule_leaves_waits(fleet: Fleet, rule: 
 
 
 @pytest.mark.parametrize(
-    ("limit", "rule", "told"),
+    ("limit", "rule", "message"),
     [
         (Concurrency("x", 3, cost=3), Rule(what="set", name="x", rate=2), "can never admit a cost of 3"),
         (FixedWindow("x", "3/s"), Rule(what="set", name="x", rate="5/s", burst=5), "a FixedWindow, which has no burst"),
@@ -191,33 +191,33 @@ def test_job_that_needs_more_slots_than_a_rule_leaves_waits(fleet: Fleet, rule: 
         (TokenBucket("x", {"a": "3/s"}, tier=lambda job: "a"), Rule(what="set", name="x", rate="5/s"), "names none"),
     ],
 )
-def test_what_a_limit_cannot_take_is_told_and_is_none(
-    fleet: Fleet, caplog: pytest.LogCaptureFixture, limit: Limit, rule: Rule, told: str
+def test_rule_that_does_not_fit_is_logged_and_ignored(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, limit: Limit, rule: Rule, message: str
 ) -> None:
-    """It stays as it was declared; one line in the log names the limit, what was said, by whom, and what is wrong."""
-    fleet.tell(rule)
+    """The limit stays as it was declared; one line in the log names the limit, the rule, its author and the mistake."""
+    fleet.set_rules(rule)
     for _ in range(3):
         fleet.decide(limit)
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert told in line
+    assert message in line
     assert "'x'" in line
     assert "ann" in line
     assert fleet.store.names() == {claim for claim in fleet.store.names() if limit.for_job(Job()).fingerprint in claim}
 
 
-def test_limit_that_travels_by_value_follows_too(fleet: Fleet) -> None:
-    """By its name, whoever declared it."""
-    fleet.tell(Rule(what="set", name="keyed", rate="10/s", burst=2), Rule(what="pause", name="keyed", part="8"))
-    travelled = [load(dump(KEYED, Job(queue="q", kwargs={"account": account}))) for account in (7, 8)]
-    assert fleet.passing(travelled[0]) == 2
-    assert fleet.decide(travelled[1]).reason == "paused"
-    assert fleet.passing(KEYED, account=7) == 0, "it is the same budget"
+def test_limit_by_value_follows_rules_too(fleet: Fleet) -> None:
+    """Rules apply to its name, whichever process declared it."""
+    fleet.set_rules(Rule(what="set", name="keyed", rate="10/s", burst=2), Rule(what="pause", name="keyed", part="8"))
+    sent = [load(dump(KEYED, Job(queue="q", kwargs={"account": account}))) for account in (7, 8)]
+    assert fleet.grants(sent[0]) == 2
+    assert fleet.decide(sent[1]).reason == "paused"
+    assert fleet.grants(KEYED, account=7) == 0, "it is the same budget"
 
 
-def test_cost_that_the_rate_never_admits_waits(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    """A job is not failed by what an operator set; one that could never pass as declared either is refused as ever."""
+def test_cost_above_a_set_rate_waits(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator's rate does not fail a job; a job that the declared limit could never admit is refused as usual."""
     dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
-    fleet.tell(Rule(what="set", name="dear", rate="2/s"))
+    fleet.set_rules(Rule(what="set", name="dear", rate="2/s"))
     assert fleet.decide(dear, cost=2)
     denied = fleet.decide(dear, OTHER, cost=5)
     assert (denied.allowed, denied.reason, denied.limit.name, denied.cost) == (False, "paused", "dear", 5)
@@ -225,18 +225,18 @@ def test_cost_that_the_rate_never_admits_waits(fleet: Fleet, caplog: pytest.LogC
     assert "more than 2" in caplog.text
     with pytest.raises(CostExceedsLimit):
         fleet.decide(dear, cost=11)
-    fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="pause", name="dear"))
+    fleet.set_rules(Rule(what="set", name="dear", rate="2/s"), Rule(what="pause", name="dear"))
     assert fleet.decide(dear, cost=5).reason == "paused"
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5})).reason == "paused"
-    fleet.tell()
+    fleet.set_rules()
     fleet.advance(1)
     denied = fleet.decide(dear, cost=5)
-    assert (denied.reason, denied.delay) == ("exhausted", 0.3), "it had filled up to the burst that was set"
+    assert (denied.reason, denied.delay) == ("exhausted", 0.3), "the limit had filled up to the burst that was set"
     fleet.advance(0.3)
     assert fleet.decide(dear, cost=5)
 
 
-def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
+def test_positions_and_pause_survive_a_change_of_the_rate(fleet: Fleet) -> None:
     """Jobs keep their order, and a pause after a 429 lasts, when a rate is set, set again, and at its end."""
     rules: list[tuple[Rule, ...]] = [
         (Rule(what="set", name="partner", rate="100/s"),),
@@ -248,11 +248,11 @@ def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
             pass
         first, second = fleet.decide(PARTNER, id="first"), fleet.decide(PARTNER, id="second")
         fleet.limiter.pause(PARTNER, 5, refused=True)
-        fleet.tell(*rule)
+        fleet.set_rules(*rule)
         fleet.advance(4.9)
         assert fleet.limiter.acquire(PARTNER).reason == "paused"
         first, second = fleet.decide(PARTNER, id="first"), fleet.decide(PARTNER, id="second")
-        assert first.delay <= second.delay, "jobs of a small bucket are told to come a little before their units"
+        assert first.delay <= second.delay, "jobs of a small bucket get a retry time a little before their units"
         fleet.advance(first.delay)
         assert not fleet.limiter.acquire(PARTNER)
         assert fleet.decide(PARTNER, id="first")
@@ -260,9 +260,9 @@ def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
         assert fleet.decide(PARTNER, id="second")
 
 
-def test_429_pauses_the_limit_that_is_in_force(fleet: Fleet) -> None:
-    """What a body heard holds for the rate that it ran under, and so do `pause`, `resume`, `reset` and `peek`."""
-    fleet.tell(Rule(what="set", name="partner", rate="20/s"))
+def test_429_pauses_the_limit_at_the_current_rate(fleet: Fleet) -> None:
+    """A 429 applies to the rate that the body ran under, and so do `pause`, `resume`, `reset` and `peek`."""
+    fleet.set_rules(Rule(what="set", name="partner", rate="20/s"))
     error = RateLimited(30)
     denied = limited(
         fleet.limiter, error, [PARTNER], job=Job(id="1"), delivery=Delivery(), release=lambda: None
@@ -279,97 +279,95 @@ def test_429_pauses_the_limit_that_is_in_force(fleet: Fleet) -> None:
     assert fleet.decide(TIERED, plan="pro").reason == "paused"
 
 
-# Paused
+# Rules that pause
 
 
-def test_paused_limit_asks_nobody_and_charges_nothing(fleet: Fleet) -> None:
-    """Not the job's other limits either; and its end leaves nothing behind."""
-    fleet.tell(Rule(what="pause", name="partner"))
-    asked = len(fleet.store.asked)
+def test_paused_limit_makes_no_request_and_charges_nothing(fleet: Fleet) -> None:
+    """The job's other limits are not charged either; and after the pause nothing remains of it."""
+    fleet.set_rules(Rule(what="pause", name="partner"))
+    requests = len(fleet.store.asked)
     for _ in range(5):
         decision = fleet.decide(OTHER, PARTNER)
         assert (decision.allowed, decision.reason, decision.limit) == (False, "paused", PARTNER)
     assert fleet.limiter.peek(OTHER, PARTNER).reason == "paused"
     assert fleet.limiter.acquire(PARTNER).reason == "paused"
-    assert len(fleet.store.asked) == asked
-    fleet.tell()
-    assert fleet.passing(OTHER) == 3
+    assert len(fleet.store.asked) == requests
+    fleet.set_rules()
+    assert fleet.grants(OTHER) == 3
 
 
 @pytest.mark.parametrize(("part", "paused"), [(None, [7, 8]), ("7", [7]), ("q:7", [7]), ("9", [])])
 def test_pause_of_a_key(fleet: Fleet, part: str | None, paused: list[int]) -> None:
-    """All keys, or one: as it is, or as a decision tells it, with the queue that it is counted for."""
-    fleet.tell(Rule(what="pause", name="keyed", part=part))
+    """The rule is for all keys, or for one: the key itself, or the key with its queue, as a decision shows it."""
+    fleet.set_rules(Rule(what="pause", name="keyed", part=part))
     denied = [account for account in (7, 8) if fleet.decide(KEYED, account=account).reason == "paused"]
     assert denied == paused
     assert fleet.limiter.acquire(KEYED, job=Job(queue="q"), key=7).allowed is (7 not in paused)
 
 
-def test_job_keeps_its_place_through_a_pause(fleet: Fleet) -> None:
-    """What it waited for before it still has, and is first when the pause is over."""
-    fleet.passing(PARTNER)
+def test_job_keeps_its_position_during_a_pause(fleet: Fleet) -> None:
+    """The time that it has waited still counts, and it is first when the pause is over."""
+    fleet.grants(PARTNER)
     for id in ("first", "second"):
         assert not fleet.decide(PARTNER, id=id)
-    fleet.tell(Rule(what="pause", name="partner", until_us=fleet.clock() + 10_000_000))
+    fleet.set_rules(Rule(what="pause", name="partner", until_us=fleet.clock() + 10_000_000))
     fleet.advance(5)
     for id in ("new", "second", "first"):
         assert fleet.decide(PARTNER, id=id).reason == "paused"
-    fleet.tell()
+    fleet.set_rules()
     fleet.limiter.reset(PARTNER)
-    fleet.passing(PARTNER)
+    fleet.grants(PARTNER)
     fleet.advance(5.1)
     assert fleet.decide(PARTNER, id="first")
 
 
-def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> None:
-    """None comes back before it is over, and each later one later, over a tenth of its length."""
+def test_pause_with_an_end_spreads_jobs_in_order_after_it(fleet: Fleet) -> None:
+    """No job is redelivered before the end, and each later one later, within a tenth of the pause."""
     until_us = fleet.clock() + 60_000_000
-    fleet.tell(Rule(what="pause", name="partner", until_us=until_us))
-    back = []
+    fleet.set_rules(Rule(what="pause", name="partner", until_us=until_us))
+    retry_times = []
     for number in range(7):
         decision = fleet.decide(PARTNER, id=str(number))
-        back.append(fleet.clock() / 1e6 + decision.delay)
+        retry_times.append(fleet.clock() / 1e6 + decision.delay)
         fleet.advance(8)
-    assert back[0] == pytest.approx(until_us / 1e6, abs=0.1)
-    assert back == sorted(back)
-    assert back[-1] <= until_us / 1e6 + 6.1
-    assert len(set(back)) == len(back)
+    assert retry_times[0] == pytest.approx(until_us / 1e6, abs=0.1)
+    assert retry_times == sorted(retry_times)
+    assert retry_times[-1] <= until_us / 1e6 + 6.1
+    assert len(set(retry_times)) == len(retry_times)
 
 
-def test_job_whose_slot_comes_after_the_pause_comes_back_for_it(fleet: Fleet) -> None:
-    """Those behind a long line do not all come back when the pause ends, to be told that they are too early."""
+def test_job_with_a_slot_after_the_pause_is_redelivered_for_its_slot(fleet: Fleet) -> None:
+    """Jobs far behind in a waitlist are not all redelivered at the end of the pause, only to be denied again."""
     slow = TokenBucket("slow", "1/minute", burst=1)
     assert fleet.decide(slow)
     for id in "abc":
         fleet.decide(slow, id=id)
-    fleet.tell(Rule(what="pause", name="slow", until_us=fleet.clock() + 90_000_000))
+    fleet.set_rules(Rule(what="pause", name="slow", until_us=fleet.clock() + 90_000_000))
     denied = [fleet.decide(slow, id=id) for id in "abc"]
     assert [round(each.retry_after) for each in denied] == [90] * 3
     assert [round(each.delay) for each in denied][1:] == [120, 180]
     assert 90 <= denied[0].delay < 99.1
 
 
-def test_pause_without_an_end_is_asked_about_a_few_times(fleet: Fleet) -> None:
-    """A job asks after part of the time that it has lasted, a minute at most: about 80 times in an hour."""
-    fleet.tell(Rule(what="pause", name="partner"))
-    began, asked, delivery = fleet.clock(), 0, Delivery(max_deferrals=1)
+def test_pause_without_an_end_causes_few_requests(fleet: Fleet) -> None:
+    """A job requests again after a part of the time that the pause has lasted, or a minute: about 80 times an hour."""
+    fleet.set_rules(Rule(what="pause", name="partner"))
+    began, requests, delivery = fleet.clock(), 0, Delivery(max_deferrals=1)
     while fleet.clock() - began < 3600 * 1_000_000:
         decision = fleet.decide(PARTNER, delivery=delivery)
-        assert not decision.final, "to be told again is no denial"
+        assert not decision.final, "a repeated answer is no denial"
         assert 1 <= decision.delay <= 60
         fleet.clock.advance(decision.delay)
-        asked += 1
-    assert 60 <= asked <= 140
+        requests += 1
+    assert 60 <= requests <= 140
 
 
 @pytest.mark.parametrize(
     ("delivery", "refused_after"), [(Delivery(max_wait=30), 30), (Delivery(max_deferrals=0), 0), (Delivery(), None)]
 )
-def test_job_that_may_not_wait_so_long_ends_as_it_was_told(
-    fleet: Fleet, delivery: Delivery, refused_after: int | None
-) -> None:
-    """Its `max_wait` and `max_deferrals` hold in a pause as ever."""
-    fleet.tell(Rule(what="pause", name="partner"))
+def test_job_past_its_max_wait_ends_in_a_pause(fleet: Fleet, delivery: Delivery, refused_after: int | None) -> None:
+    """A job's `max_wait` and `max_deferrals` apply in a pause as usual."""
+    fleet.set_rules(Rule(what="pause", name="partner"))
     decision = fleet.decide(PARTNER, delivery=delivery)
     assert decision.final is (refused_after == 0)
     fleet.advance(31)
@@ -377,10 +375,10 @@ def test_job_that_may_not_wait_so_long_ends_as_it_was_told(
     assert again.final is (refused_after is not None)
 
 
-def test_longest_pause_tells(fleet: Fleet) -> None:
-    """Of several limits that are paused, and of a key's pause and its limit's, the one that ends last."""
+def test_longest_pause_is_reported(fleet: Fleet) -> None:
+    """Of several paused limits, and of the pauses of a key and of its limit, the one that ends last is reported."""
     soon, late = fleet.clock() + 5_000_000, fleet.clock() + 50_000_000
-    fleet.tell(
+    fleet.set_rules(
         Rule(what="pause", name="partner", until_us=soon),
         Rule(what="pause", name="keyed", until_us=soon),
         Rule(what="pause", name="keyed", part="7", until_us=late),
@@ -389,8 +387,8 @@ def test_longest_pause_tells(fleet: Fleet) -> None:
     assert fleet.decide(PARTNER, KEYED, account=8).retry_after == pytest.approx(5, abs=0.5)
 
 
-def test_tenant_has_another_weight_from_then_on(fleet: Fleet) -> None:
-    """Jobs that begin to wait stand where the new weight says; with its end, where the share's own says."""
+def test_tenant_has_another_weight_while_a_rule_is_set(fleet: Fleet) -> None:
+    """Jobs that begin to wait get a position by the new weight; after the rule, by the weight of the share."""
     shared = TokenBucket("shared", "10/s", burst=5, share="{tenant}")
 
     def wait(number: int, tenant: str) -> float:
@@ -400,13 +398,13 @@ def test_tenant_has_another_weight_from_then_on(fleet: Fleet) -> None:
     for n in range(5):
         wait(n, "b")
     assert [wait(n, "b") for n in (1, 2, 3)] == [0.1, 0.2, 0.3]
-    fleet.tell(Rule(what="weight", name="shared", part="a", weight=3.0))
+    fleet.set_rules(Rule(what="weight", name="shared", part="a", weight=3.0))
     assert [wait(n, "a") for n in (1, 2, 3)] == [0.2, 0.3, 0.4], "after b1, before b2"
-    fleet.tell()
+    fleet.set_rules()
     assert wait(4, "a") == 0.6, "after b2, with b3"
 
 
-# Scaled
+# Rules that scale
 
 
 SCALED = [TokenBucket("llm-a", "10/s"), TokenBucket("llm-b", "20/s"), TokenBucket("mail", "10/s")]
@@ -425,65 +423,65 @@ SCALED = [TokenBucket("llm-a", "10/s"), TokenBucket("llm-b", "20/s"), TokenBucke
     ],
 )
 def test_factor_of_a_name_or_of_a_pattern(fleet: Fleet, rules: dict[str, float], amounts: list[int]) -> None:
-    """A limit's own name before a pattern, and of patterns the lowest; the others stay as they are."""
-    fleet.tell(*(Rule(what="scale", name=name, factor=factor) for name, factor in rules.items()))
+    """A limit's own name takes precedence; of several patterns the lowest factor applies. Other limits stay."""
+    fleet.set_rules(*(Rule(what="scale", name=name, factor=factor) for name, factor in rules.items()))
     assert [limit.amount for limit in fleet.limiter.in_force(SCALED, None)] == amounts
     assert [fleet.limiter.acquire(limit).limit.amount for limit in SCALED] == amounts
-    fleet.tell()
+    fleet.set_rules()
     assert list(fleet.limiter.in_force(SCALED, None)) == SCALED
 
 
-def test_factor_counts_on_top_of_the_rate_that_is_set(fleet: Fleet) -> None:
-    """Whichever was first; with all tiers alike, each of its own rate."""
-    fleet.tell(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="partner", rate="40/s", burst=7))
+def test_factor_applies_to_a_set_rate(fleet: Fleet) -> None:
+    """The order of the rules does not matter; all tiers are scaled alike, each from its own rate."""
+    fleet.set_rules(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="partner", rate="40/s", burst=7))
     decision = fleet.limiter.acquire(PARTNER)
     assert (decision.limit.amount, decision.limit.capacity) == (20, 7)
-    fleet.tell(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="tiered", part="pro", rate="40/s"))
+    fleet.set_rules(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="tiered", part="pro", rate="40/s"))
     assert fleet.decide(TIERED, plan="pro").limit.amount == 20
     assert fleet.decide(TIERED, plan="free").limit.period_us == 2_000_000
     assert fleet.decide(SLOTS).limit.amount == 1
-    fleet.tell(Rule(what="scale", name="*", factor=0.25))
+    fleet.set_rules(Rule(what="scale", name="*", factor=0.25))
     assert fleet.decide(TIERED, plan="pro").limit.amount == 5
 
 
-def test_what_a_limit_cannot_be_scaled_by_is_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    """One line a limit; it keeps its rate, or the one that was set."""
+def test_limit_that_cannot_be_scaled_is_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """One line is logged per limit; the limit keeps its rate, or the one that was set."""
     logs = [SlidingLog("x", "8/s"), SlidingLog("y", "8/s")]
-    fleet.tell(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="y", rate="4/s"))
-    assert [fleet.passing(log) for log in logs] == [8, 4]
+    fleet.set_rules(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="y", rate="4/s"))
+    assert [fleet.grants(log) for log in logs] == [8, 4]
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [line.partition(": ")[0] for line in lines] == ["Limit 'x' stays as it is", "Limit 'y' stays as it is"]
     assert "the factor 0.5, which ann set" in lines[0]
 
 
 def test_shared_store_keeps_no_position_under_a_limit_of_each_process(fleet: Fleet) -> None:
-    """A job that a pause holds back gets a position on the lists of the limits that the fleet shares, and no other."""
+    """A job that a pause delays gets positions on the waitlists of the limits that the fleet shares, and no others."""
     own = TokenBucket("own", "10/s", scope="process")
-    fleet.tell(Rule(what="pause", name="partner"))
+    fleet.set_rules(Rule(what="pause", name="partner"))
     assert fleet.decide(own, PARTNER).reason == "paused"
     claims = [each.claim for each in fleet.limiter.claims(Call([own, PARTNER], Job(id="1")))]
     assert [fleet.store.inner.where([each], "1") is not None for each in claims] == [False, True]
 
 
-# ShadowDenied
+# Shadow mode
 
 
 def test_limit_in_shadow_mode_denies_no_job_and_counts(fleet: Fleet) -> None:
-    """Every job runs; what the limit would have held back is told, and what it lets pass is charged."""
-    fleet.tell(Rule(what="shadow", name="partner"))
+    """Every job runs; what the limit would have denied is an event, and what it grants is charged."""
+    fleet.set_rules(Rule(what="shadow", name="partner"))
     decisions = [fleet.decide(PARTNER) for _ in range(10)]
     assert all(decision.allowed and decision.reason == "allowed" and decision.delay == 0 for decision in decisions)
     assert len(fleet.shadowed) == 7
     assert {event.decision.allowed for event in fleet.shadowed} == {False}
     assert {event.decision.limit for event in fleet.shadowed} == {PARTNER}
-    fleet.tell()
+    fleet.set_rules()
     assert not fleet.decide(PARTNER), "three were charged"
 
 
-def test_cost_that_the_shadow_rate_never_admits_passes(fleet: Fleet) -> None:
-    """It would have been held back for as long as that rate is set: that is told, and the job runs."""
+def test_cost_above_a_shadow_rate_is_granted(fleet: Fleet) -> None:
+    """The job would have been delayed while that rate is set: this is reported, and the job runs."""
     dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
-    fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="shadow", name="dear"))
+    fleet.set_rules(Rule(what="set", name="dear", rate="2/s"), Rule(what="shadow", name="dear"))
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5}))
     for limits in ([dear], [OTHER, dear]):
         decision = fleet.decide(*limits, cost=5)
@@ -494,39 +492,39 @@ def test_cost_that_the_shadow_rate_never_admits_passes(fleet: Fleet) -> None:
         fleet.decide(dear, cost=11)
 
 
-def test_slots_in_shadow_mode_are_given_back(fleet: Fleet) -> None:
-    """Those that were given are held and released; who got none runs all the same, and has none to release."""
-    fleet.tell(Rule(what="shadow", name="slots"))
+def test_slots_in_shadow_mode_are_released(fleet: Fleet) -> None:
+    """Granted slots are held and released; a job without one runs too, and has none to release."""
+    fleet.set_rules(Rule(what="shadow", name="slots"))
     decisions = [fleet.decide(SLOTS, OTHER) for _ in range(3)]
     assert [len(decision.leases) for decision in decisions] == [1, 1, 0]
     assert all(decision.allowed for decision in decisions)
     for decision in decisions:
         fleet.limiter.release(decision)
-    fleet.tell()
+    fleet.set_rules()
     assert sum(fleet.decide(SLOTS).allowed for _ in range(3)) == 2
 
 
 @pytest.mark.parametrize("limits", [[OTHER, "tokens"], ["tokens"]])
-def test_settle_is_right_whatever_was_in_shadow_mode(fleet: Fleet, limits: list[Any]) -> None:
-    """What a limit in shadow mode gave is settled; to settle what it would not have given does nothing."""
+def test_settle_corrects_only_what_shadow_mode_granted(fleet: Fleet, limits: list[Any]) -> None:
+    """The cost of a grant in shadow mode is settled; settling a would-be denial does nothing."""
     tokens = TokenBucket("tokens", "10/s", burst=10, cost=lambda job: 8)
     named = [tokens if limit == "tokens" else limit for limit in limits]
-    fleet.tell(Rule(what="shadow", name="tokens"))
-    given, not_given = fleet.decide(*named), fleet.decide(*named)
+    fleet.set_rules(Rule(what="shadow", name="tokens"))
+    granted, denied = fleet.decide(*named), fleet.decide(*named)
     assert len(fleet.shadowed) == 1
-    for decision in (not_given, decision_from_receipt(receipt(not_given))):
+    for decision in (denied, decision_from_receipt(receipt(denied))):
         for meant in (None, tokens):
             assert fleet.limiter.settle(decision, actual=2, limit=meant)
     assert fleet.limiter.peek(tokens, job=Job()).allowed
-    fleet.limiter.settle(given, actual=2)
-    fleet.tell()
+    fleet.limiter.settle(granted, actual=2)
+    fleet.set_rules()
     assert fleet.limiter.peek(tokens, job=Job()).allowed
 
 
 @pytest.mark.parametrize("limits", [[PARTNER], [OTHER, PARTNER]])
-def test_limit_in_shadow_mode_of_a_store_that_is_away_denies_no_job(fleet: Fleet, limits: list[Limit]) -> None:
-    """It says closed; but it is in shadow mode."""
-    fleet.tell(Rule(what="shadow", name="partner"))
+def test_limit_in_shadow_mode_denies_no_job_in_an_outage(fleet: Fleet, limits: list[Limit]) -> None:
+    """The limit's policy is closed, but it is in shadow mode."""
+    fleet.set_rules(Rule(what="shadow", name="partner"))
 
     class Away(Passing):
         inner = fleet.store.inner
@@ -543,9 +541,9 @@ def test_limit_in_shadow_mode_of_a_store_that_is_away_denies_no_job(fleet: Fleet
     assert fleet.limiter.settle(decision, actual=0, limit=PARTNER).allowed
 
 
-def test_what_it_would_have_held_back_stands_in_the_log(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    """One line in 30 seconds."""
-    fleet.tell(Rule(what="shadow", name="partner"))
+def test_would_be_denials_are_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """One line is logged in 30 seconds."""
+    fleet.set_rules(Rule(what="shadow", name="partner"))
     with caplog.at_level(logging.INFO, "throttlekit"):
         for _ in range(9):
             fleet.decide(PARTNER)
@@ -553,21 +551,21 @@ def test_what_it_would_have_held_back_stands_in_the_log(fleet: Fleet, caplog: py
     assert lines == ["Limit 'partner', in shadow mode, would have held back 1 jobs since the last such line."]
 
 
-# Followed
+# Following the rules
 
 
-def test_without_rules_nothing_is_asked_more(fleet: Fleet) -> None:
-    """A decision costs what it costs; a rule for another limit costs no question either."""
+def test_without_rules_no_extra_request_is_made(fleet: Fleet) -> None:
+    """A decision makes its usual requests; a rule for another limit adds none."""
     for rules in ([], [Rule(what="pause", name="somebody's")]):
-        fleet.tell(*rules)
+        fleet.set_rules(*rules)
         before = len(fleet.store.asked)
         fleet.decide(PARTNER, OTHER)
         assert len(fleet.store.asked) == before + 1
 
 
-def test_rules_known_last_stay_in_force_while_the_store_is_away(fleet: Fleet) -> None:
-    """But for those that end meanwhile, by the time that has passed."""
-    fleet.tell(Rule(what="pause", name="partner"))
+def test_last_known_rules_apply_during_an_outage(fleet: Fleet) -> None:
+    """Only rules that end in the meantime stop applying, according to the time that has elapsed."""
+    fleet.set_rules(Rule(what="pause", name="partner"))
     fleet.store.fault = StoreUnavailable("away")
     with pytest.raises(StoreUnavailable):
         fleet.limiter.fleet.follow()
@@ -575,7 +573,7 @@ def test_rules_known_last_stay_in_force_while_the_store_is_away(fleet: Fleet) ->
 
 
 @pytest.mark.parametrize(
-    "told",
+    "entry",
     [
         ("torn", '{"v":1'),
         ('["set","partner"]', "{}"),
@@ -589,12 +587,12 @@ def test_rules_known_last_stay_in_force_while_the_store_is_away(fleet: Fleet) ->
         ("[" * 50_000, "x"),
     ],
 )
-def test_what_is_not_ours_is_ignored_with_one_line(
-    fleet: Fleet, caplog: pytest.LogCaptureFixture, told: tuple[str, str]
+def test_unreadable_rule_is_ignored_with_one_line(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, entry: tuple[str, str]
 ) -> None:
-    """Of a later version, torn, or foreign: the other rules hold all the same."""
-    fleet.tell(Rule(what="pause", name="other"))
-    fleet.store.told.append(told)
+    """Such a rule is of a later version, truncated, or foreign: the other rules still apply."""
+    fleet.set_rules(Rule(what="pause", name="other"))
+    fleet.store.told.append(entry)
     for _ in range(3):
         fleet.limiter.fleet.follow()
     assert fleet.decide(PARTNER)
@@ -611,8 +609,8 @@ _JSON = st.recursive(
 )  # fmt: skip
 
 
-@given(field=_JSON, told=_JSON)
-def test_reading_a_rule_never_fails(field: Any, told: Any) -> None:
-    """Whatever stands there is a rule or none."""
-    rule = rule_of(field, told)
+@given(field=_JSON, data=_JSON)
+def test_reading_a_rule_never_fails(field: Any, data: Any) -> None:
+    """The result is a rule or None, whatever the data."""
+    rule = rule_of(field, data)
     assert rule is None or rule_of(data_of(field_of(rule.what, rule.name, rule.part)), plain(rule)) == rule

@@ -1,4 +1,4 @@
-"""When the jobs that wait for a limit will be gone, or why not."""
+"""When all jobs that wait for a limit will have been granted, or why not."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def _key(waiting: int = 600, used: int = 5, limit: Limit = API, oldest: float = 
         (1, 0, "grows", None),
     ],
 )
-def test_the_last_minute_says_when_none_waits(arrived: int, granted: int, trend: str, clears_in: float | None) -> None:
-    """By how many fewer wait each minute; never where as many or more arrive than are granted."""
+def test_the_last_minute_gives_the_time_until_no_job_waits(
+    arrived: int, granted: int, trend: str, clears_in: float | None
+) -> None:
+    """The estimate is by grants minus arrivals; there is none if as many jobs arrive as are granted, or more."""
     found = outlook_of(_known(Minute(allowed=granted, units=granted, arrived=arrived)), [_key()])
     assert found is not None
     assert (found.arrived_jobs, found.granted_jobs, found.trend, found.clears_in_seconds) == (
@@ -51,7 +53,7 @@ def test_the_last_minute_says_when_none_waits(arrived: int, granted: int, trend:
     )
 
 
-def test_nothing_is_said_of_what_is_not_known() -> None:
+def test_no_outlook_without_data() -> None:
     """No job waits, or no process reported in the last minute."""
     assert outlook_of(_known(), [_key(waiting=0)]) is None
     assert outlook_of(_known(), []) is None
@@ -59,7 +61,7 @@ def test_nothing_is_said_of_what_is_not_known() -> None:
 
 
 def test_a_limit_with_room_is_not_the_bottleneck() -> None:
-    """Jobs have waited for a minute, units are free, and less passes than the rate allows."""
+    """Jobs have waited for a minute, units are free, and fewer are granted than the rate allows."""
     idle = Minute(allowed=60, units=60, arrived=60)
 
     def has_room(key: Key, minute: Minute = idle, limit: Limit = API, *, keyed: bool = False) -> bool:
@@ -79,8 +81,8 @@ def test_a_limit_with_room_is_not_the_bottleneck() -> None:
     assert not has_room(replace(_key(used=0), slowed=SlowNow(0.5, "headers", 60.0)))
 
 
-def test_the_text_is_only_of_what_gets_worse() -> None:
-    """That the limit has room, or that more arrive than are granted; nothing else."""
+def test_the_text_is_only_about_problems() -> None:
+    """The text says that the limit has room, or that more jobs arrive than are granted; nothing else."""
     texts = list[str]()
     for arrived, used in ((10, 5), (100, 5), (10, 0)):
         found = outlook_of(_known(Minute(allowed=60, units=60, arrived=arrived)), [_key(used=used)])

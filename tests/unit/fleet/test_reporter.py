@@ -1,4 +1,4 @@
-"""The reporter: once a second, beside the decisions."""
+"""The reporter: it runs its tasks once a second, beside the decisions."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def reporter(task: _Task) -> Iterator[Reporter]:
     reporter.stop()
 
 
-def test_first_run_is_the_callers(reporter: Reporter, task: _Task) -> None:
-    """The first caller knows what the fleet knows before it goes on; later runs are in a thread."""
+def test_first_run_is_in_the_callers_thread(reporter: Reporter, task: _Task) -> None:
+    """The first caller has the fleet's rules before it continues; later runs are in a thread of the reporter."""
     reporter.ensure_started()
     assert task.threads[0] == threading.current_thread().name
-    wait_until(lambda: len(task.threads) >= 3, description="it task by itself")
+    wait_until(lambda: len(task.threads) >= 3, description="the task runs by itself")
     assert set(task.threads[1:]) == {"throttlekit-reporter"}
 
 
-def test_process_that_has_no_more_threads_beats_all_the_same(
+def test_reporter_runs_its_tasks_without_a_thread_if_none_can_be_started(
     task: _Task, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever decides does it then, each time; no decision fails, and the thread begins once there is one to have."""
+    """Each decision then runs the tasks itself; no decision fails, and the thread starts once that is possible."""
     reporter = Reporter([task], every=60)
 
     def refuse(thread: threading.Thread) -> None:
@@ -62,7 +62,7 @@ def test_process_that_has_no_more_threads_beats_all_the_same(
 
 
 def test_a_second_start_does_nothing(task: _Task) -> None:
-    """Only the first decision of a process pays for it."""
+    """Only the first decision of a process pays for the start."""
     reporter = Reporter([task], every=60)
     for _ in range(3):
         reporter.ensure_started()
@@ -71,7 +71,7 @@ def test_a_second_start_does_nothing(task: _Task) -> None:
 
 
 def test_stop_runs_once_more_and_ends_the_thread(task: _Task) -> None:
-    """What a process has to say at its end is said; and it can begin again."""
+    """The last report of a process is sent; and the reporter can start again."""
     before = set(threading.enumerate())
     reporter = Reporter([task], every=60)
     reporter.stop()
@@ -86,8 +86,8 @@ def test_stop_runs_once_more_and_ends_the_thread(task: _Task) -> None:
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), ValueError("a fault of ours")])
-def test_task_that_fails_stops_nothing(error: Exception, task: _Task) -> None:
-    """The others are called all the same, and it is called again."""
+def test_failing_task_stops_no_other(error: Exception, task: _Task) -> None:
+    """The other tasks still run, and the failing one runs again."""
     called: list[int] = []
 
     def fails() -> None:
@@ -96,14 +96,14 @@ def test_task_that_fails_stops_nothing(error: Exception, task: _Task) -> None:
 
     reporter = Reporter([fails, task], every=0.01)
     reporter.ensure_started()
-    wait_until(lambda: len(called) >= 2, description="it is called again")
+    wait_until(lambda: len(called) >= 2, description="the failing task is called again")
     reporter.stop()
     assert len(task.threads) >= 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_child_starts_its_own(task: _Task) -> None:
-    """A child has none of its parent's threads: its first decision begins anew."""
+    """A child has none of its parent's threads: its first decision starts a new one."""
     reporter = Reporter([task], every=60)
     reporter.ensure_started()
     child = os.fork()

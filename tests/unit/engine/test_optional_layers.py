@@ -1,4 +1,4 @@
-"""Live control, prefetched tokens and the circuit breaker are wings: without one of them the rest works."""
+"""Live control, prefetched units and the circuit breaker are optional layers: without one of them the rest works."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def store() -> EventDispatcher:
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_every_verb_works_without_a_wing(kind: type[Limiter], store: EventDispatcher) -> None:
-    """Decisions, places, slots, corrections, pauses and resets are those of a whole limiter."""
+def test_every_verb_works_without_a_layer(kind: type[Limiter], store: EventDispatcher) -> None:
+    """Decisions, positions, slots, corrections, pauses and resets are those of a complete limiter."""
     limiter = kind(store)
     first = [limiter.acquire(PLAIN, AHEAD, OWN, job=Job(id=str(n)), delivery=Delivery()) for n in range(3)]
     assert [decision.allowed for decision in first] == [True, True, False]
@@ -67,8 +67,8 @@ def test_every_verb_works_without_a_wing(kind: type[Limiter], store: EventDispat
     limiter.close()
 
 
-def test_without_the_fleet_no_rule_counts(store: EventDispatcher) -> None:
-    """A limiter without live control follows no rule, and asks for none."""
+def test_without_the_fleet_no_rule_applies(store: EventDispatcher) -> None:
+    """A limiter without live control follows no rule, and requests none."""
     rule = Rule(what="pause", name="plain", since_us=1, by="ann")
     store.told = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule)))]
     whole = Limiter(store)
@@ -76,18 +76,18 @@ def test_without_the_fleet_no_rule_counts(store: EventDispatcher) -> None:
     whole.close()
 
 
-def test_without_prefetch_each_unit_is_asked_for(store: EventDispatcher) -> None:
-    """A limiter without the wing takes no units ahead: `prefetch` of a limit means nothing to it."""
+def test_without_prefetch_each_unit_is_requested(store: EventDispatcher) -> None:
+    """A limiter without this layer prefetches nothing: `prefetch` of a limit has no effect."""
     limiter = WithoutPrefetch(store)
     assert [limiter.acquire(AHEAD).remaining for _ in range(5)] == [39, 38, 37, 36, 35]
 
 
-def test_without_the_breaker_each_call_asks_the_store(store: EventDispatcher) -> None:
-    """A limiter without the breaker asks a store that is away each time; with it, once a second."""
-    asked = []
+def test_without_the_breaker_each_call_reaches_the_store(store: EventDispatcher) -> None:
+    """A limiter without the breaker calls an unavailable store each time; with it, once a second."""
+    calls = []
     for kind in (WithoutBreaker, Limiter):
         away = Away(store)
         limiter = kind(away)
         assert {limiter.acquire(PLAIN).reason for _ in range(3)} == {"store unavailable"}
-        asked.append(away.asked)
-    assert asked == [3, 1]
+        calls.append(away.asked)
+    assert calls == [3, 1]
