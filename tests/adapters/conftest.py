@@ -31,8 +31,8 @@ def stack() -> Iterator[contextlib.ExitStack]:
 @pytest.fixture(scope="module")
 def on_redis() -> Iterator[Servers]:
     """The servers of floods, for this module only."""
-    with servers("redis") as where:
-        yield where
+    with servers("redis") as flood_servers:
+        yield flood_servers
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def on_rabbitmq(rabbitmq_url: str, on_redis: Servers) -> Servers:
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])
-def where(request: pytest.FixtureRequest) -> Servers:
+def flood_servers(request: pytest.FixtureRequest) -> Servers:
     """The brokers of a flood, each in turn."""
     return request.getfixturevalue(f"on_{request.param}")
 

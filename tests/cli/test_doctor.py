@@ -386,8 +386,8 @@ def test_huey_jobs_that_no_worker_enqueues_again_are_a_warning(tmp_path: Path, r
 
 def test_rq_queues_without_a_promoter_are_a_fault(redis_url: str) -> None:
     """
-    A queue whose delayed jobs no process enqueues is a fault; with throttlekit's worker it is not; then overdue jobs
-    are.
+    A queue whose delayed jobs no process enqueues is a fault. If no worker listens, or if jobs are overdue, there is a
+    warning.
     """
     from rq import Queue
 

@@ -56,7 +56,7 @@ def test_every_block_of_a_page_runs(page: Page, predefined: dict[str, Any], redi
             own_names = of_tab.get(str(block.tab), {})
             missing.update((f"{page.path}:{block.line}", name) for name in _globals(code) if name not in own_names)
     known = {*predefined, *vars(builtins)}
-    assert {(where, name) for where, name in missing if name not in known} == set()
+    assert {(location, name) for location, name in missing if name not in known} == set()
 
 
 def _globals(code: CodeType) -> Iterator[str]:

@@ -18,9 +18,9 @@ def test_the_page_names_every_promise_and_every_framework() -> None:
     shown, as_printed = _rows(_PAGE.text), _rows(page({}, {}))
     assert [row[:2] for row in shown] == [row[:2] for row in as_printed]
     assert len([row for row in shown if row[0].startswith("**")]) == len(promises())
-    (where,) = [line for line in page({}, {}).splitlines() if line.startswith("Celery (")]
-    assert where in _PAGE.text.splitlines()
-    assert all(site.partition(": ")[2] in where for site in sites())
+    (line_of_sites,) = [line for line in page({}, {}).splitlines() if line.startswith("Celery (")]
+    assert line_of_sites in _PAGE.text.splitlines()
+    assert all(site.partition(": ")[2] in line_of_sites for site in sites())
     assert "✗" not in _PAGE.text
     assert "NOT RUN" not in _PAGE.text
 

@@ -187,7 +187,7 @@ def test_a_response_that_is_dropped_returns_its_slot(memory: Limiter) -> None:
     assert not memory.peek(SLOTS).allowed
     del response
     gc.collect()
-    assert _wait_until_slot_is(lambda: memory.peek(SLOTS).allowed)
+    assert _is_soon_true(lambda: memory.peek(SLOTS).allowed)
 
 
 def test_a_response_that_the_garbage_collector_frees_waits_for_no_lock(memory: Limiter, monkeypatch: Any) -> None:
@@ -210,14 +210,14 @@ def test_a_response_that_the_garbage_collector_frees_waits_for_no_lock(memory: L
     limits.release_with(Response(), limits.acquire(Job()))
     with lock:
         gc.collect()
-    assert _wait_until_slot_is(lambda: memory.peek(SLOTS).allowed)
+    assert _is_soon_true(lambda: memory.peek(SLOTS).allowed)
 
 
-def _wait_until_slot_is(holds: Callable[[], bool]) -> bool:
+def _is_soon_true(condition: Callable[[], bool]) -> bool:
     until = time.monotonic() + 5
-    while not holds() and time.monotonic() < until:
+    while not condition() and time.monotonic() < until:
         time.sleep(0.01)
-    return holds()
+    return condition()
 
 
 def test_a_client_that_disconnects_returns_its_slot(limiter: Limiter) -> None:

@@ -234,8 +234,8 @@ def test_a_task_that_is_held_for_too_long_is_put_back(
     admission: Admission, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The original is acknowledged after its copy is safe. If the copy is not safe, the worker sends another one, and the
-    task runs here.
+    The original is acknowledged after its copy is safe. If the copy is not safe, the worker keeps the task, and sends
+    another copy.
     """
     monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
     monkeypatch.setattr(admission, "_longest", 0.0)

@@ -48,12 +48,12 @@ def test_signals_in_a_flood_lose_no_task(request: pytest.FixtureRequest, broker:
     just begun, and then waits 30 s for it. The other signals use late acknowledgements: without them Celery loses tasks
     that a dead process was about to begin.
     """
-    where: Servers = request.getfixturevalue(f"on_{broker}")
+    flood_servers: Servers = request.getfixturevalue(f"on_{broker}")
     pool = "threads" if how == signal.SIGTERM else "prefork"
     late = how != signal.SIGTERM
     conf = {**QUICK_RECOVERY, "task_acks_late": late, "task_reject_on_worker_lost": late}
     flood = CeleryFlood(limits=(FloodLimit("one", "100/s", 10),), jobs=150, conf=conf, pool=pool)
-    with CeleryFlooding(flood, where) as flooding:
+    with CeleryFlooding(flood, flood_servers) as flooding:
         for n in range(150):
             flooding.send("job", str(n))
         flooding.start()
@@ -68,7 +68,7 @@ def test_signals_in_a_flood_lose_no_task(request: pytest.FixtureRequest, broker:
 
         # A message that kombu was removing from Redis's list as its worker died is recorded nowhere: at most one for
         # each worker.
-        gone = 2 if late and where.kind == "redis" else 0
+        gone = 2 if late and flood_servers.kind == "redis" else 0
         wait_until(
             lambda: not missing() or (len(missing()) <= gone and flooding._sender.left() == 0),
             description="all tasks have started",

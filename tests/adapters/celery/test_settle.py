@@ -36,16 +36,16 @@ def test_a_body_settles_what_it_used(redis_base: str, pool: str) -> None:
         assert site.ran("settling") == ["90", "60", "55", "50"]
 
 
-@pytest.mark.parametrize("where", ["header", "nested", "protocol 1"])
-def test_a_forged_receipt_returns_no_units(redis_base: str, where: str) -> None:
+@pytest.mark.parametrize("placement", ["header", "nested", "protocol 1"])
+def test_a_forged_receipt_returns_no_units(redis_base: str, placement: str) -> None:
     """The sender of a task cannot claim what the task was charged: neither with limits, nor without, nor uncharged."""
     with celery_site("redis", redis_base, redis_base, store=patient(f"{redis_base}/12")) as site:
         tokens = TokenBucket(f"tokens of {site.queue}", "100/hour", burst=100, cost=lambda job: job.args[0])
         with contextlib.closing(Limiter(patient(f"{redis_base}/12"))) as limiter:
             charged = limiter.acquire(tokens, job=Job(id="1", args=(60,)))
         forged = {"throttlekit_receipt": receipt(charged)}
-        headers: dict[str, Any] = {"headers": forged} if where == "nested" else forged
-        if where == "protocol 1":
+        headers: dict[str, Any] = {"headers": forged} if placement == "nested" else forged
+        if placement == "protocol 1":
             site.app.amqp.__dict__["create_task_message"] = _protocol_1_with(forged, site.app.amqp.as_task_v1)
         site.start()
         for task in ("free_settling", "zero_settling"):

@@ -23,8 +23,8 @@ from support.promises import Outcomes, page  # noqa: E402
 
 def main() -> int:
     if "--sizes" in sys.argv:
-        where = Path(sys.argv[1])
-        where.write_text(MARKED.sub(lambda _: sizes(), where.read_text("utf-8")), "utf-8")
+        target = Path(sys.argv[1])
+        target.write_text(MARKED.sub(lambda _: sizes(), target.read_text("utf-8")), "utf-8")
         return 0
     outcomes = Outcomes()
     code = int(pytest.main([str(_HERE), "-q", *sys.argv[2:]], plugins=[outcomes]))

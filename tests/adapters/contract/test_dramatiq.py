@@ -25,9 +25,9 @@ pytestmark = pytest.mark.workers
 class DramatiqSite(AdapterSite):
     slots = 3
 
-    def __init__(self, where: Site, broker_url: str, store: str, settings: Settings) -> None:
-        self.broker: Any = where.broker
-        self.queue, self.kind = where.queue, where.kind
+    def __init__(self, site: Site, broker_url: str, store: str, settings: Settings) -> None:
+        self.broker: Any = site.broker
+        self.queue, self.kind = site.queue, site.kind
         self.limiter = settings.limiter(store)
         self._settings = settings
         self._settings_of_workers = {"broker": broker_url, "queue": self.queue, "store": store}

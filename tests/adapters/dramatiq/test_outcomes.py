@@ -29,8 +29,8 @@ def explode(job: Job) -> Any:
 FAULTS: dict[str, tuple[Callable[[], TokenBucket], type[Exception]]] = {
     "a key that raises": (lambda: TokenBucket("faulty", "10/s", key=explode), ConfigurationError),
     "a cost that raises": (lambda: TokenBucket("faulty", "10/s", cost=explode), ConfigurationError),
-    "a key of no use": (lambda: TokenBucket("faulty", "10/s", key=lambda job: None), ConfigurationError),
-    "a cost of no use": (lambda: TokenBucket("faulty", "10/s", cost=lambda job: -1), ConfigurationError),
+    "an invalid key": (lambda: TokenBucket("faulty", "10/s", key=lambda job: None), ConfigurationError),
+    "an invalid cost": (lambda: TokenBucket("faulty", "10/s", cost=lambda job: -1), ConfigurationError),
     "a cost beyond the burst": (lambda: TokenBucket("faulty", "10/s", burst=5, cost=lambda job: 6), CostExceedsLimit),
 }
 

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.workers
     ids=["steady", "jumping", "costs"],
 )
 def test_never_more_at_once_than_the_limit_says_in_two_processes(
-    where: Servers, bodies: tuple[float, ...], costs: tuple[str, ...]
+    flood_servers: Servers, bodies: tuple[float, ...], costs: tuple[str, ...]
 ) -> None:
     """
     Of 200 jobs with ten slots and sixteen threads in two processes, at most ten run at once. Each job runs once, none
     fails, and most are delivered once.
     """
-    with DramatiqSlotting(Slots(amount=10), where) as slotting:
+    with DramatiqSlotting(Slots(amount=10), flood_servers) as slotting:
         jobs = [f"{n}{costs[n % len(costs)]}" for n in range(200)]
         for n, job in enumerate(jobs):
             slotting.work(job, bodies[n * len(bodies) // 200])
@@ -69,8 +69,8 @@ def test_the_slots_of_a_killed_process_are_free_after_its_lease_on_a_busy_key(on
         slotting.until_ended(316)
         held = slotting.stop()
     assert held.most_at_once({process: killed_us}) <= 8
-    instants, at_once = held.at_once({process: killed_us})
-    assert max(count for at, count in zip(instants, at_once, strict=True) if at > killed_us) == 8, (
+    times, at_once = held.at_once({process: killed_us})
+    assert max(count for at, count in zip(times, at_once, strict=True) if at > killed_us) == 8, (
         "slots of the killed process stay lost"
     )
     names = [*map(str, range(300)), *(f"long{n}" for n in range(4)), *(f"wide{n}" for n in range(12))]
@@ -114,14 +114,14 @@ def test_an_outage_longer_than_the_lease_loses_slots_and_no_job(on_redis: Server
     assert (held.failures, held.left) == ([], 0)
 
 
-def test_one_429_in_a_flood_pauses_its_key_in_the_fleet(where: Servers) -> None:
+def test_one_429_in_a_flood_pauses_its_key_in_the_fleet(flood_servers: Servers) -> None:
     """
     The partner answers 429 with Retry-After 3 during the flood. At most one call of each thread follows until the pause
     is over, and none of a job that already got a 429. The rate resumes without a burst, no job fails, and another key
     continues.
     """
     rate, pause_us = 50, 3_000_000
-    with DramatiqSlotting(Slots(rate=f"{rate}/s", burst=20), where) as slotting:
+    with DramatiqSlotting(Slots(rate=f"{rate}/s", burst=20), flood_servers) as slotting:
         slotting.partner.be_angry("one", pause_us / 1e6, from_call=60)
         for n in range(200):
             slotting.call(f"a{n}", "one")

@@ -154,8 +154,8 @@ def test_a_backlog_keeps_its_bound_and_runs_once(
     message is left, and no log has a traceback. How often a job is denied depends on the machine's load; the benchmarks
     limit it to 1.1.
     """
-    where: Servers = request.getfixturevalue(f"on_{broker}")
-    record = in_order(run(flood, where, flooding))
+    flood_servers: Servers = request.getfixturevalue(f"on_{broker}")
+    record = in_order(run(flood, flood_servers, flooding))
     assert starts_of(record) == {str(n): 1 for n in range(_JOBS)}, record.log[-4000:]
     assert assert_bound(record, "one", 50_000, 10) == _JOBS
     assert record.left == 0

@@ -24,8 +24,8 @@ from throttlekit import Limiter, RateLimited, TokenBucket
 limiter = Limiter({store!r})
 partner = TokenBucket("partner-api", "1/s", burst=1, key="{{account}}")
 def body():
-    if not os.path.exists("heard"):
-        open("heard", "w").close()
+    if not os.path.exists("refused_once"):
+        open("refused_once", "w").close()
         raise RateLimited(3)
 """
 APPS = {

@@ -28,11 +28,11 @@ _LIMITS = (FloodLimit("one", "60/s", 10),)
 _JOBS, _AHEAD = 60, 20
 
 FRAMEWORKS: dict[str, Callable[[Servers], Flooding]] = {
-    "celery": lambda where: CeleryFlooding(CeleryFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
-    "dramatiq": lambda where: Flooding(Flood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
-    "huey": lambda where: HueyFlooding(HueyFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
-    "rq": lambda where: RqFlooding(RqFlood(limits=_LIMITS, jobs=_JOBS, kinds=(OURS,)), where),
-    "taskiq": lambda where: TaskiqFlooding(TaskiqFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
+    "celery": lambda flood_servers: CeleryFlooding(CeleryFlood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
+    "dramatiq": lambda flood_servers: Flooding(Flood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
+    "huey": lambda flood_servers: HueyFlooding(HueyFlood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
+    "rq": lambda flood_servers: RqFlooding(RqFlood(limits=_LIMITS, jobs=_JOBS, kinds=(OURS,)), flood_servers),
+    "taskiq": lambda flood_servers: TaskiqFlooding(TaskiqFlood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
 }
 
 

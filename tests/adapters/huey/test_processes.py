@@ -17,13 +17,13 @@ pytestmark = pytest.mark.workers
 
 
 @pytest.fixture(scope="module")
-def where() -> Iterator[Servers]:
+def flood_servers() -> Iterator[Servers]:
     with servers("redis") as found:
         yield found
 
 
 @pytest.mark.parametrize("how", [{}, {"worker_type": "process", "queue_sorted": True}], ids=["threads", "processes"])
-def test_kills_lose_no_waiting_job(where: Servers, how: dict[str, Any]) -> None:
+def test_kills_lose_no_waiting_job(flood_servers: Servers, how: dict[str, Any]) -> None:
     """
     Every worker is killed with SIGKILL, amid the first denials and later. Each job that had not begun runs once.
 
@@ -31,7 +31,7 @@ def test_kills_lose_no_waiting_job(where: Servers, how: dict[str, Any]) -> None:
     runs.
     """
     flood = HueyFlood(limits=(FloodLimit("one", "50/s", 10),), jobs=200, settle=12.0, **how)
-    with HueyFlooding(flood, where) as flooding:
+    with HueyFlooding(flood, flood_servers) as flooding:
         for n in range(200):
             flooding.send("job", str(n))
         for begun in (1, 12, 60):

@@ -280,7 +280,7 @@ def _by_tenant(name: str) -> TokenBucket:
 def test_a_callable_key_gets_the_job(stock_site: Site) -> None:
     """The key gets the job's own id, name, queue and arguments."""
     keyed_jobs: list[Job] = []
-    limit = TokenBucket("told", "10/s", key=lambda job: keyed_jobs.append(job) or "k")
+    limit = TokenBucket("keyed", "10/s", key=lambda job: keyed_jobs.append(job) or "k")
     stock_site.queue.enqueue(tenant, "a", units=3, job_id="j1", throttle=limit)
     (job,) = keyed_jobs
     assert (job.id, job.queue, job.arguments) == ("j1", "work", {"tenant": "a", "units": 3})

@@ -51,7 +51,7 @@ def wait_until_denied(site: Site, count: int) -> None:
 
 
 def disable_schedule(site: Site, *denied: Any) -> None:
-    """Assert that none of the denied jobs is enqueued again unless it is woken."""
+    """Change the schedule so that none of *denied* is enqueued unless it is woken."""
     for job in denied:
         site.connection.zadd(site.queue.scheduled_job_registry.key, {job.id: time.time() + 3600}, xx=True)
 
@@ -167,8 +167,8 @@ def test_jobs_of_a_killed_worker_are_enqueued_by_their_schedule(stock_site: Site
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[second]) for n in range(3)]
     wait_until_denied(site, 3)
     registry = site.queue.scheduled_job_registry
-    comes_in = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
-    assert all(GRACE_S < seconds < GRACE_S + 8 for seconds in comes_in)
+    delays = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
+    assert all(GRACE_S < seconds < GRACE_S + 8 for seconds in delays)
     first.kill()
     start()
     wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run")

@@ -121,8 +121,8 @@ def test_a_worker_killed_with_a_job_leaves_it_where_rq_finds_it(
     site: Site, start: Start, instant: str, queues: list[str]
 ) -> None:
     """
-    Before the denial is stored, the job is in the intermediate list, as with RQ, whose maintenance then fails it. With
-    several queues too, RQ itself would lose the job.
+    Before the denial is stored, the job is in the intermediate list, as with RQ, whose maintenance then fails it. This
+    also holds with several queues, with which RQ itself would lose the job.
     """
     job = site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
     worker = start(OURS, instant, *queues)

@@ -172,8 +172,8 @@ def test_another_waker_replaces_a_killed_one(stock_site: Site, start: Start) -> 
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[SECONDLY]) for n in range(3)]
     wait_until_denied(site, 3)
     registry = site.queue.scheduled_job_registry
-    comes_in = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
-    assert all(GRACE_S < seconds < GRACE_S + 25 for seconds in comes_in)
+    delays = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
+    assert all(GRACE_S < seconds < GRACE_S + 25 for seconds in delays)
     first.kill()
     assert wait_until_announced(site, but=killed.owner).owner != killed.owner
     wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run", timeout=60)

@@ -182,8 +182,8 @@ def test_a_pause_by_an_operator_keeps_the_order_of_tasks(on_redis: Servers) -> N
         store = wiring_of(control_limiter := Limiter(on_redis.store_url)).stores.shared
 
         def paused() -> int:
-            of_one = [each for each in look(store).limits if each.limit.name == "one"]
-            return sum((each.minute.denied or {}).get("paused", 0) for each in of_one)
+            limits = [each for each in look(store).limits if each.limit.name == "one"]
+            return sum((each.minute.denied or {}).get("paused", 0) for each in limits)
 
         wait_until(lambda: paused() >= 1, description="the worker follows")
         ran = len(flooding.starts())

@@ -42,16 +42,16 @@ _SLOW = TokenBucket("slow", "1/hour", burst=1)
 
 class _Fleet:
     def __init__(
-        self, kind: Kind, where: Servers, queue: str, *options: str, workers_url: str = "", **broker: Any
+        self, kind: Kind, servers: Servers, queue: str, *options: str, workers_url: str = "", **broker: Any
     ) -> None:
         settings: dict[str, Any] = {
-            "kind": kind, "broker": workers_url or where.broker_url, "store": where.store_url, "queue": queue,
-            "results": f"{where.redis_base}/3", "options": broker,
+            "kind": kind, "broker": workers_url or servers.broker_url, "store": servers.store_url, "queue": queue,
+            "results": f"{servers.redis_base}/3", "options": broker,
         }  # fmt: skip
         self._loop = Loop()
-        self.broker = make_broker(kind, where.broker_url, settings["results"], queue, **broker)
-        self.tasks = {name: self.broker.task(name)(_unrun(name)) for name in ("denied", "slotted", "free")}
-        self.limiter = Limiter(where.store_url)
+        self.broker = make_broker(kind, servers.broker_url, settings["results"], queue, **broker)
+        self.tasks = {name: self.broker.task(name)(_declared_task(name)) for name in ("denied", "slotted", "free")}
+        self.limiter = Limiter(servers.store_url)
         self.slow, self.slot = limits_of(queue)
         self._loop.run(self.broker.startup())
         self.worker: Command = taskiq_worker(
@@ -75,7 +75,7 @@ class _Fleet:
         self._loop.close()
 
 
-def _unrun(name: str) -> Any:
+def _declared_task(name: str) -> Any:
     async def task(*args: Any) -> Any: ...
 
     task.__name__ = name
@@ -87,8 +87,8 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
     made: list[_Fleet] = []
 
     def make(kind: Kind, *options: str, **broker_options: Any) -> _Fleet:
-        where = request.getfixturevalue("on_rabbitmq" if kind == "rabbitmq" else "on_redis")
-        made.append(_Fleet(kind, where, f"receiver-{kind}-{time.time_ns()}", *options, **broker_options))
+        servers = request.getfixturevalue("on_rabbitmq" if kind == "rabbitmq" else "on_redis")
+        made.append(_Fleet(kind, servers, f"receiver-{kind}-{time.time_ns()}", *options, **broker_options))
         return made[-1]
 
     yield make
@@ -252,7 +252,7 @@ async def _check_owner(redis_url: str) -> None:
     limiter = Limiter("memory://")
     broker.add_middlewares(throttle := Throttle(limiter))
     await broker.startup()
-    await broker.task("any")(_unrun("any")).kiq()
+    await broker.task("any")(_declared_task("any")).kiq()
     stream = broker.listen()
     message = (await anext(stream)).data
     async with AsyncRedis.from_url(redis_url) as client:
@@ -289,7 +289,7 @@ async def _claim_slowly(redis_url: str) -> None:
     limiter = Limiter("memory://")
     broker.add_middlewares(throttle := Throttle(limiter))
     await broker.startup()
-    task = broker.task("any")(_unrun("any"))
+    task = broker.task("any")(_declared_task("any"))
     sent = {(await task.kiq()).task_id for _ in range(4)}
     loop = asyncio.get_running_loop()
     async with AsyncRedis.from_url(redis_url) as client:
@@ -319,7 +319,7 @@ def test_a_process_pool_is_refused_as_a_worker_starts(kind: Kind, on_redis: Serv
         settings = {"kind": kind, "broker": on_redis.broker_url, "store": on_redis.store_url, "queue": queue}
         loop, broker = Loop(), make_broker(kind, on_redis.broker_url, None, queue)
         loop.run(broker.startup())
-        loop.run(broker.task("free")(_unrun("free")).kiq(1))
+        loop.run(broker.task("free")(_declared_task("free")).kiq(1))
         environment = {"TK_TASKIQ": json.dumps({**settings, "results": None, "options": {}})}
         command = worker_command("support.taskiq.jobs:broker", "--use-process-pool")
         with closing(Command(command, environment)) as worker:
