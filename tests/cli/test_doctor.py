@@ -333,7 +333,9 @@ AMQP = ("redis://localhost:1/0", "amqp://localhost:1")
     ],
     ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq", "unconfirmed", "confirmed", "sentinel"],
 )  # fmt: skip
-def test_findings_about_a_celery_app(tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str) -> None:
+def test_a_finding_about_a_celery_app_has_its_grade(
+    tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str
+) -> None:
     """The exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes."""
     folder = _module(tmp_path, SOUND_CELERY, *changes)
     code, found, errors = doctor("--celery", "shop:app", "--strict", folder=folder)
@@ -354,7 +356,9 @@ def test_findings_about_a_celery_app(tmp_path: Path, changes: list[tuple[str, st
     ],
     ids=["sound", "not-installed", "memory", "same-database", "immediate", "polling", "compressed"],
 )
-def test_findings_about_a_huey(tmp_path: Path, redis_base: str, change: tuple[str, str], grade: str, what: str) -> None:
+def test_a_finding_about_a_huey_has_its_grade(
+    tmp_path: Path, redis_base: str, change: tuple[str, str], grade: str, what: str
+) -> None:
     """The exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes."""
     folder = _module(tmp_path, SOUND_HUEY, change, ("URL", redis_base))
     code, found, errors = doctor("--huey", "shop.queue", "--strict", folder=folder)

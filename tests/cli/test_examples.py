@@ -67,7 +67,7 @@ def test_an_example_is_short(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", WORKERS)
-def test_its_readme_has_the_command_that_the_demo_runs(framework: str) -> None:
+def test_the_readme_of_an_example_has_the_command_that_the_demo_runs(framework: str) -> None:
     """A reader enters the command that is tested."""
     (block,) = Page(f"examples/{framework}/README.md").blocks("console")
     commands = [command.partition("  #")[0].strip() for command, _ in block.commands()]
@@ -76,7 +76,7 @@ def test_its_readme_has_the_command_that_the_demo_runs(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", WORKERS)
-def test_its_limit_is_the_one_that_the_demo_checks(framework: str) -> None:
+def test_the_limit_of_an_example_is_the_one_that_the_demo_checks(framework: str) -> None:
     """The partner allows half a second's calls more at once, as its own defaults state."""
     assert f'TokenBucket("partner-api", "{RATE}/s", burst={BURST})' in text_of(framework)
     partner = (FOLDER / "partner.py").read_text("utf-8")
@@ -85,7 +85,7 @@ def test_its_limit_is_the_one_that_the_demo_checks(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", WORKERS)
-def test_its_marked_lines_are_all_that_throttlekit_adds(framework: str) -> None:
+def test_the_marked_lines_of_an_example_are_all_that_throttlekit_adds(framework: str) -> None:
     """Without the marked lines, the module does not use throttlekit."""
     rest = re.sub(r".*  # throttlekit\n", "", text_of(framework))
     names = {node.id for node in ast.walk(ast.parse(rest)) if isinstance(node, ast.Name)}
@@ -143,7 +143,7 @@ def test_a_command_of_throttlekit_accepts_these_options(name: str) -> None:
 
 
 @pytest.mark.workers
-def test_the_fleet_works(redis_url: str) -> None:
+def test_the_fleet_of_the_compose_file_works(redis_url: str) -> None:
     """
     The partner, a worker with metrics, the sender and the metrics of the whole limit are started with the commands of
     the compose file. Jobs reach the partner, and Prometheus's targets serve their metrics.

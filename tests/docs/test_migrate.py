@@ -49,7 +49,7 @@ def test_jobs_that_rq_holds_back_run_under_the_new_limit(redis_url: str, importa
         assert [event.decision.limit.name for event in seen.decisions] == ["reports-db", "reports-db"]
 
 
-def test_messages_that_dramatiq_retries_are_checked_when_they_return(redis_url: str) -> None:
+def test_messages_that_dramatiq_retries_are_decided_when_they_are_redelivered(redis_url: str) -> None:
     """
     A message that was denied by a limiter in its body is redelivered after its back-off, and the new limit decides it.
     """

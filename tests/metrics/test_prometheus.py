@@ -250,7 +250,7 @@ def test_lost_leases_are_counted() -> None:
     assert site.scraped()["leases_lost_total{limit=slots}"] == 1
 
 
-def test_several_plugins_may_share_a_registry() -> None:
+def test_several_plugins_can_share_a_registry() -> None:
     """Two limiters of one process, each with its own plugin, count into the same metrics."""
     registry = CollectorRegistry()
     for _ in range(2):

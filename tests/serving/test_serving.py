@@ -328,7 +328,7 @@ def test_the_inner_decision_is_the_one_that_denied(memory: Limiter) -> None:
     assert (denied.status_code, denied.headers["RateLimit"][:9]) == (429, '"address"')
 
 
-def test_all_views_of_an_app_may_share_a_limit(memory: Limiter) -> None:
+def test_all_views_of_an_app_can_share_a_limit(memory: Limiter) -> None:
     """Flask calls a function before each request, and Django calls the middleware first."""
     flask, throttled = pytest.importorskip("flask"), pytest.importorskip("throttlekit_flask").throttled
     app = flask.Flask("shop", root_path="/")

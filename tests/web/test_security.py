@@ -158,7 +158,7 @@ def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> N
         ({"verb": "pause", "limit": "\ud800"}, "UTF-8"),
     ],
 )
-def test_what_cannot_be_done_is_never_confirmed(
+def test_an_impossible_change_is_never_confirmed(
     redis_url: str, control: _Page, limit_id: str, form: dict[str, Any], message: str
 ) -> None:
     """A wrong field is refused before anything is confirmed."""

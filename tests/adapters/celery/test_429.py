@@ -62,7 +62,7 @@ def results(sent: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(("kind", "pool"), [
     ("redis", "prefork"), ("redis", "threads"), ("redis", "gevent"), ("redis", "solo"), ("rabbitmq", "prefork"),
 ])  # fmt: skip
-def test_one_429_stops_the_fleet(make: Any, kind: str, pool: str) -> None:
+def test_one_429_pauses_its_key_in_the_fleet(make: Any, kind: str, pool: str) -> None:
     """
     After the first 429, at most one further call for each pool slot arrives from tasks that were granted before. Then
     no task calls until the pause is over. The rate resumes without a burst, and no task fails or runs twice. Another

@@ -146,7 +146,7 @@ def multi(site: CelerySite, folder: Path) -> Iterator[Any]:
 
 
 @pytest.mark.skipif(VERSION < (5, 7), reason="Celery before 5.7 only forks on Linux")
-def test_a_pool_that_spawns_its_processes(redis_base: str) -> None:
+def test_tasks_are_limited_in_a_pool_that_spawns_its_processes(redis_base: str) -> None:
     """Each process imports the app and calls install as it starts. Bodies settle as in a forked process."""
     with celery_site("redis", redis_base, redis_base, store=patient(f"{redis_base}/12")) as site:
         site.start("--pool-start-method", "spawn")
@@ -254,7 +254,9 @@ def free():
 }
 
 
-def test_a_django_project(redis_url: str, redis_base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_a_django_project_are_limited(
+    redis_url: str, redis_base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With settings in Django, tasks found by autodiscover_tasks and `install` in celery.py, the limit holds."""
     pytest.importorskip("django")
     for name, text in DJANGO.items():

@@ -195,7 +195,7 @@ def test_a_raised_rate_wakes_held_tasks(make_site: Any, server: RedisProcess) ->
         assert_all_end(site, results)
 
 
-def test_a_task_that_is_revoked_or_expires_while_it_is_held(make_site: Any) -> None:
+def test_a_task_that_is_revoked_or_expires_while_held_never_runs(make_site: Any) -> None:
     """Both tasks end as REVOKED at once, and never run. The other tasks run as if these two had never waited."""
     site: CelerySite = make_site(rate="6/h", burst=1)
     site.start()

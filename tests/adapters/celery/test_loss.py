@@ -150,7 +150,7 @@ def test_a_worker_that_stops_puts_held_tasks_back(
     assert_calm(first.log())
 
 
-def test_a_visibility_timeout_does_not_double_a_task(on_redis: Any, redis_base: str) -> None:
+def test_a_visibility_timeout_runs_no_task_twice(on_redis: Any, redis_base: str) -> None:
     """
     Redis delivers a message that is unacknowledged for more than 6 s to another worker. Tasks that wait for up to 11 s
     are put back before that, so none runs twice.

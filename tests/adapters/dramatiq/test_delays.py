@@ -37,7 +37,7 @@ def throttled(site: Site, store: Recording, **options: Any) -> Enqueues:
     return enqueues
 
 
-def test_a_denied_message_stays_where_it_is(site: Site) -> None:
+def test_a_denied_message_waits_in_its_worker(site: Site) -> None:
     """The broker gets no request while the message waits: one enqueue, by its sender, and one acknowledgement."""
     store = DenyBefore(3)
     enqueues = throttled(site, store)

@@ -255,7 +255,7 @@ def test_a_message_woken_on_a_closed_connection_is_not_started(rabbit: Site) -> 
     assert thread.work_queue.empty()
 
 
-def test_a_connection_lost_during_a_turn_is_an_ordinary_connection_error(rabbit: Site) -> None:
+def test_a_connection_lost_while_messages_are_handled_is_an_ordinary_connection_error(rabbit: Site) -> None:
     """Dramatiq logs one line for it, and a traceback at CRITICAL for all other errors."""
     rabbit.broker.add_middleware(Throttle(Limiter()))
     make_actor(rabbit).send(0)

@@ -36,7 +36,7 @@ FRAMEWORKS: dict[str, Callable[[Servers], Flooding]] = {
 }
 
 
-def test_one_limit_for_every_framework() -> None:
+def test_workers_of_every_framework_share_one_limit() -> None:
     """The sum of all grants stays within the bound, each framework runs its jobs, and each job runs once."""
     with ExitStack() as stack:
         shared = stack.enter_context(servers("redis"))

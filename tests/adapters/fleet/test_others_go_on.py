@@ -76,7 +76,7 @@ def _cells() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("stack", "fault"), list(_cells()))
-def test_jobs_behind_a_fault_go_on(stack: str, fault: str, fleets: Fleets, request: pytest.FixtureRequest) -> None:
+def test_jobs_behind_a_fault_run(stack: str, fault: str, fleets: Fleets, request: pytest.FixtureRequest) -> None:
     """Each of the jobs behind runs once, while the fault lasts."""
     rabbitmq_url = request.getfixturevalue("rabbitmq_url") if STACKS[stack].kind == "rabbitmq" else None
     result = fleets.result(stack, fault, rabbitmq_url)

@@ -103,7 +103,7 @@ FAULTS: dict[str, tuple[str, str, Callable[[Fleet], None]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_others_use_the_whole_limit(fleet: Fleet, fault: str) -> None:
+def test_other_jobs_use_the_whole_limit(fleet: Fleet, fault: str) -> None:
     """The units that stopped jobs do not use are used by the others."""
     a, b, strike = FAULTS[fault]
     fleet.start(getattr(fleet, a), getattr(fleet, b))

@@ -59,14 +59,14 @@ def test_a_direct_call_makes_no_request() -> None:
 
 
 @pytest.mark.parametrize("name", ["start", "function", "args", "kwargs"])
-def test_an_argument_may_have_any_name(name: str) -> None:
+def test_an_argument_can_have_any_name(name: str) -> None:
     """No argument of the wrapper can be confused with one of the function."""
     spelled: dict[str, Any] = {}
     exec(f"def function({name}): return {name}", spelled)
     assert throttled(TokenBucket("unused", "1/hour"))(spelled["function"])(**{name: 3}) == 3
 
 
-def test_an_async_function_stays_one() -> None:
+def test_an_async_function_stays_async() -> None:
     @throttled(TokenBucket("unused", "1/hour"))
     async def function() -> str:
         return "awaited"

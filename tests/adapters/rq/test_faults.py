@@ -57,7 +57,9 @@ def test_a_requeued_job_that_waited_too_long_starts_a_new_wait(rq_site: Site) ->
     ("on_waited_too_long", "end"),
     [("fail", JobStatus.FAILED), ("drop", JobStatus.CANCELED), ("run", JobStatus.FINISHED)],
 )
-def test_a_job_that_finds_the_queue_full_ends_as_chosen(rq_site: Site, on_waited_too_long: Any, end: JobStatus) -> None:
+def test_a_job_that_finds_the_queue_full_gets_the_chosen_outcome(
+    rq_site: Site, on_waited_too_long: Any, end: JobStatus
+) -> None:
     """
     Of four jobs under a leaky bucket with room for one waiting job, one runs, one waits, and the others get the chosen
     outcome.
@@ -73,7 +75,9 @@ def test_a_job_that_finds_the_queue_full_ends_as_chosen(rq_site: Site, on_waited
     assert site.deferrals_left() == [f"rq:job:{sent[1].id}"]
 
 
-def test_waits_in_place_share_a_quarter_of_the_timeout(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_in_a_worker_use_at_most_a_quarter_of_the_timeout(
+    stock_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     However often a job is denied while no process can enqueue it again, it does not use up its own timeout by waiting.
     """

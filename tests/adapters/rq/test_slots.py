@@ -98,7 +98,7 @@ def test_a_job_that_never_begins_returns_its_slot(throttled_site: Site, monkeypa
     ],
     ids=["ours-simple", "ours-simple-costs", "ours", "stock-and-ours", "stock-and-ours-costs", "no-scheduler"],
 )
-def test_never_more_at_once(
+def test_never_more_at_once_than_there_are_slots(
     base: str, kinds: tuple[str, ...], amount: int, count: int, seconds: float, costs: tuple[str, ...]
 ) -> None:
     """This is checked by the jobs' own records. Each job runs once, and no message is left."""

@@ -164,7 +164,7 @@ def test_due_jobs_run_one_by_one_and_in_order(throttled_site: Site, monkeypatch:
     assert site.noted == ["0", "1", "2", "3", "new", "new"]
 
 
-def test_a_queue_of_rqs_scheduler_is_left_to_it(throttled_site: Site) -> None:
+def test_a_queue_with_rqs_scheduler_is_left_to_that_scheduler(throttled_site: Site) -> None:
     """If one of RQ's schedulers holds the lock, the worker enqueues nothing: both would enqueue the same job."""
     site = throttled_site
     site.tick()
@@ -212,7 +212,7 @@ def test_without_a_promoter_a_job_is_put_at_the_end_of_its_queue(
     assert site.noted[-1] == "held"
 
 
-def test_without_a_promoter_short_waits_are_waited_out(stock_site: Site) -> None:
+def test_without_a_promoter_a_job_waits_in_its_worker_for_a_short_time(stock_site: Site) -> None:
     """
     Without any scheduler, and with room in a moment, the job waits in its worker, before the next one in the queue.
     """
