@@ -18,7 +18,7 @@ class Consumer:
 
     def __init__(self, capacity: PoolCapacity, pool: Any) -> None:
         self.capacity, self.pool = capacity, pool
-        self.hub: Any = SimpleNamespace(call_soon=self._soon)
+        self.hub: Any = SimpleNamespace(call_soon=self._call_soon)
         self.timer: Any = SimpleNamespace(call_after=self._after)
         self.soon: list[Callable[[], object]] = []
         self.later: list[Callable[[], object]] = []

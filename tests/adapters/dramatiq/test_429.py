@@ -176,7 +176,7 @@ def test_a_direct_call_raises_rate_limited(stub: Site) -> None:
 
     @stub.actor(throttle=PARTNER)
     def job(n: int) -> None:
-        """The docstring of the actor."""
+        """What it says."""
         raise RateLimited(7)
 
     for call in (job, job.fn):

@@ -48,7 +48,7 @@ def test_a_direct_call_makes_no_request() -> None:
 
     @throttled(TokenBucket("unused", "1/hour"))
     def function(n: int, *, twice: bool = False) -> int:
-        """The docstring of the function."""
+        """What it does."""
         ran.append(n)
         return 2 * n if twice else n
 
