@@ -1,4 +1,4 @@
-"""Brokers of three kinds, each with a queue that no other test uses."""
+"""Brokers of three kinds, each with a queue that no other test uses, and sites of RQ."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _NUMBERS = itertools.count(1)
 
 @pytest.fixture
 def stack() -> Iterator[contextlib.ExitStack]:
-    """What a test enters as it goes; left at its end."""
+    """Contexts that a test enters. They are exited at its end."""
     with contextlib.ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture(scope="module")
 def on_redis() -> Iterator[Servers]:
-    """For floods: of this module alone."""
-    with servers("redis") as where:
-        yield where
+    """The servers of floods, for this module only."""
+    with servers("redis") as flood_servers:
+        yield flood_servers
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +41,20 @@ def on_rabbitmq(rabbitmq_url: str, on_redis: Servers) -> Servers:
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])
-def where(request: pytest.FixtureRequest) -> Servers:
+def flood_servers(request: pytest.FixtureRequest) -> Servers:
     """The brokers of a flood, each in turn."""
     return request.getfixturevalue(f"on_{request.param}")
 
 
 @pytest.fixture(params=["stub", "redis", "rabbitmq"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """A broker of each kind in turn."""
+    """A site with a broker of each kind in turn."""
     yield from _site(request, request.param)
 
 
 @pytest.fixture
 def stub(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """Dramatiq's in-memory broker: for what does not depend on the broker."""
+    """Dramatiq's in-memory broker, for behaviour that does not depend on the broker."""
     yield from _site(request, "stub")
 
 
@@ -100,7 +100,7 @@ def _site(request: pytest.FixtureRequest, kind: str) -> Iterator[Site]:
 
 
 def _rq_site(kind: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
-    # For processes that a worker spawns.
+    # for processes that a worker spawns
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     site = RqSite(redis_url, kind)
     yield site
@@ -109,13 +109,13 @@ def _rq_site(kind: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 @pytest.fixture(params=[*IN_PROCESS, "stock", "throttled"])
 def rq_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
-    """RQ with workers of each kind in turn: stock and ours, forking and not."""
+    """RQ with workers of each kind in turn: stock and throttlekit's, forking and not."""
     yield from _rq_site(request.param, redis_url, monkeypatch)
 
 
 @pytest.fixture(params=IN_PROCESS)
 def simple_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
-    """RQ with a stock SimpleWorker, and with ours: for what does not depend on where a job runs."""
+    """RQ with a stock SimpleWorker and with throttlekit's, for behaviour that does not depend on where a job runs."""
     yield from _rq_site(request.param, redis_url, monkeypatch)
 
 
@@ -123,7 +123,7 @@ def simple_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pyt
 def spawn_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
     """RQ with workers that spawn a process for each job."""
     if [int(part) for part in rq.VERSION.split(".")[:2]] < [2, 6]:
-        pytest.skip(f"SpawnWorker of RQ {rq.VERSION} does not get along with this redis-py")
+        pytest.skip(f"SpawnWorker of RQ {rq.VERSION} does not support this redis-py")
     yield from _rq_site(request.param, redis_url, monkeypatch)
 
 
@@ -135,5 +135,5 @@ def stock_site(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSi
 
 @pytest.fixture
 def throttled_site(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
-    """RQ with our SimpleWorker."""
+    """RQ with throttlekit's SimpleWorker."""
     yield from _rq_site("throttled-simple", redis_url, monkeypatch)

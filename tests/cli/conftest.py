@@ -1,4 +1,4 @@
-"""Fixtures that run the demo for real, and find its processes from outside."""
+"""Fixtures that run the demo, and find its processes from outside."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def demo_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_in_terminal(demo_folder: Path) -> Callable[..., tuple[int, str]]:
-    """Run the demo to its end in a terminal; return the exit code and the output."""
+    """Run the demo to its end in a terminal, and return the exit code and the output."""
 
     def run(*options: str) -> tuple[int, str]:
         ours, theirs = pty.openpty()
@@ -62,7 +62,7 @@ def run_demo(demo_folder: Path) -> Callable[..., subprocess.CompletedProcess[str
 
 @pytest.fixture
 def started_demo(demo_folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A demo whose workers run jobs, as the leader of a process group as in a terminal."""
+    """A demo whose workers run jobs, as the leader of a process group, as in a terminal."""
     with (demo_folder / "output").open("w") as output:
         process = subprocess.Popen(
             [*COMMAND, "--jobs", "1000"], env=_environment(demo_folder, {}), stdout=output, stderr=output,
@@ -78,7 +78,7 @@ def started_demo(demo_folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def processes_of_demo(demo_folder: Path) -> Callable[[], list[str]]:
-    """The other processes whose command line or environment contains the test's folder."""
+    """Return the other processes whose command line or environment contains the test's folder."""
     return lambda: [line for line in _all_processes() if str(demo_folder) in line]
 
 
@@ -97,5 +97,5 @@ def _all_processes() -> Iterator[str]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 yield f"{(entry / 'cmdline').read_bytes()!r} {(entry / 'environ').read_bytes()!r}"
-            except OSError:  # it has ended, or belongs to another user
+            except OSError:  # the process has ended, or belongs to another user
                 continue

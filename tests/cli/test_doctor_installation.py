@@ -1,4 +1,4 @@
-"""`throttlekit doctor` names another distribution that has modules under the name of this one."""
+"""`throttlekit doctor` names another distribution that has modules with the name of this one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from throttlekit_cli.doctor.installation import examine_installation
 def test_every_other_owner_of_the_name_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, owners: list[str], named: list[str]
 ) -> None:
-    """Whether this distribution is known as an owner or not: an editable one is not."""
+    """The warning is the same whether or not this distribution is known as an owner; an editable one is not."""
     monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"throttlekit": owners, "other": ["x"]})
     found = list(examine_installation())
     assert [each.grade for each in found] == ["warning"] * len(named)
@@ -36,8 +36,8 @@ def test_every_other_owner_of_the_name_is_a_warning(
         assert finding.remedy.startswith(f"pip uninstall {name},")
 
 
-def test_it_is_found_beside_this_one(tmp_path: Path) -> None:
-    """By what its installation lists, with any check of the doctor."""
+def test_another_distribution_is_found_in_real_installations(tmp_path: Path) -> None:
+    """The doctor finds it in the list of installed files, with each of its checks."""
     info = tmp_path / "throttlekit-0.2.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: throttlekit\nVersion: 0.2.0\n")

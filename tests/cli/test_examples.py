@@ -1,4 +1,4 @@
-"""The projects in examples/: each keeps the promises on real workers, and is as short as its README says."""
+"""The projects in examples/: each keeps the promises on real workers, and is as short as its README states."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def text_of(framework: str, name: str = "tasks.py") -> str:
 @pytest.mark.parametrize("framework", WORKERS)
 def test_every_job_runs_once_within_the_bound(run_demo: Demo, demo_folder: Path, framework: str) -> None:
     """
-    On two real workers and a real Redis: all jobs once, no 429, in order. So few jobs that the use of the limit is not
-    judged: it depends on the machine. Nothing is left in the temporary folder.
+    On two real workers and a real Redis, all jobs run once, with no 429 and in order. There are so few jobs that the
+    use of the limit is not judged: it depends on the machine. Nothing is left in the temporary folder.
     """
     outcome = run_demo("--framework", framework, "--jobs", "28", "--workers", "2")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
@@ -51,7 +51,7 @@ def test_every_job_runs_once_within_the_bound(run_demo: Demo, demo_folder: Path,
 
 
 def test_the_demo_runs_every_example() -> None:
-    """A folder for each framework of the demo, and the same files in the installed package."""
+    """There is a folder for each framework of the demo, and the installed package has the same files."""
     (option,) = [option for option in cli.commands["demo"].params if option.name == "framework"]
     assert list(option.to_info_dict()["type"]["choices"]) == list(WORKERS)
     assert {path.parent.name for path in FOLDER.glob("*/tasks.py")} == set(WORKERS)
@@ -60,15 +60,15 @@ def test_the_demo_runs_every_example() -> None:
 
 @pytest.mark.parametrize("framework", WORKERS)
 def test_an_example_is_short(framework: str) -> None:
-    """A README of at most 25 lines, modules of at most 60."""
+    """A README has at most 25 lines, and a module at most 60."""
     for path in (FOLDER / framework).iterdir():
         if path.is_file():
             assert len(path.read_text("utf-8").splitlines()) <= (25 if path.suffix == ".md" else 60), path
 
 
 @pytest.mark.parametrize("framework", WORKERS)
-def test_its_readme_has_the_command_that_the_demo_runs(framework: str) -> None:
-    """What a reader enters is what was tested."""
+def test_the_readme_of_an_example_has_the_command_that_the_demo_runs(framework: str) -> None:
+    """A reader enters the command that is tested."""
     (block,) = Page(f"examples/{framework}/README.md").blocks("console")
     commands = [command.partition("  #")[0].strip() for command, _ in block.commands()]
     assert WORKERS[framework] in commands
@@ -76,8 +76,8 @@ def test_its_readme_has_the_command_that_the_demo_runs(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", WORKERS)
-def test_its_limit_is_the_one_that_the_demo_judges_by(framework: str) -> None:
-    """And the partner allows half a second's calls more at once, as its own defaults say."""
+def test_the_limit_of_an_example_is_the_one_that_the_demo_checks(framework: str) -> None:
+    """The partner allows half a second's calls more at once, as its own defaults state."""
     assert f'TokenBucket("partner-api", "{RATE}/s", burst={BURST})' in text_of(framework)
     partner = (FOLDER / "partner.py").read_text("utf-8")
     assert f'"--rate", type=int, default={RATE}' in partner
@@ -85,8 +85,8 @@ def test_its_limit_is_the_one_that_the_demo_judges_by(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", WORKERS)
-def test_its_marked_lines_are_all_that_throttlekit_adds(framework: str) -> None:
-    """Without them the module is one that knows nothing of throttlekit."""
+def test_the_marked_lines_of_an_example_are_all_that_throttlekit_adds(framework: str) -> None:
+    """Without the marked lines, the module does not use throttlekit."""
     rest = re.sub(r".*  # throttlekit\n", "", text_of(framework))
     names = {node.id for node in ast.walk(ast.parse(rest)) if isinstance(node, ast.Name)}
     imports = {name for line in rest.splitlines() for name in re.findall(r"^(?:from|import) (\w+)", line)}
@@ -98,14 +98,14 @@ def test_its_marked_lines_are_all_that_throttlekit_adds(framework: str) -> None:
 
 
 def local(service: dict[str, Any]) -> Path:
-    """The working directory of a service, in this tree instead of the image."""
+    """Return the working directory of a service, in this tree instead of the image."""
     inside = service.get("working_dir", "/throttlekit/examples")
     assert inside.startswith("/throttlekit/examples")
     return ROOT / Path(inside).relative_to("/throttlekit")
 
 
 def test_the_compose_file_names_what_exists() -> None:
-    """Every service that another depends on, every mounted file, every config, and what the image is built from."""
+    """Every dependency between services, every mounted file, every config, and the files of the image exist."""
     for service in SERVICES.values():
         assert set(service.get("depends_on", ())) <= set(SERVICES)
         assert {config["source"] for config in service.get("configs", ())} <= set(COMPOSE["configs"])
@@ -131,7 +131,7 @@ def test_prometheus_and_grafana_are_provisioned_with_what_exists() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, each in OWN.items() if each["command"].startswith("throttlekit ")])
-def test_a_command_of_ours_takes_these_options(name: str) -> None:
+def test_a_command_of_throttlekit_accepts_these_options(name: str) -> None:
     """The command exists in the command line, with these options and variables."""
     command, *options = shlex.split(OWN[name]["command"])[1:]
     environment = OWN[name]["environment"]
@@ -143,10 +143,10 @@ def test_a_command_of_ours_takes_these_options(name: str) -> None:
 
 
 @pytest.mark.workers
-def test_the_fleet_works(redis_url: str) -> None:
+def test_the_fleet_of_the_compose_file_works(redis_url: str) -> None:
     """
-    The partner, a worker with metrics, the sender and the metrics of the whole limit, started with the commands of the
-    compose file: jobs reach the partner, and what Prometheus would scrape is there.
+    The partner, a worker with metrics, the sender and the metrics of the whole limit are started with the commands of
+    the compose file. Jobs reach the partner, and Prometheus's targets serve their metrics.
     """
     ports = {port: str(free_port()) for port in ("8000", "9810", "9191")}
     environment = {"dramatiq_prom_port": ports["9191"], "NO_PROXY": "127.0.0.1"}

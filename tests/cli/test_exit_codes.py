@@ -1,4 +1,4 @@
-"""The exit codes that each command's help states: each is met."""
+"""Each exit code that the help of a command lists is tested."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CASES: dict[str, dict[int, list[list[str]]]] = {
 
 @pytest.mark.parametrize(("name", "code"), [(name, code) for name, codes in CASES.items() for code in codes])
 def test_command_ends_with_its_exit_code(redis_url: str, monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
-    """0, 1, 2 or 130, as its help says."""
+    """The exit code is 0, 1, 2 or 130, as the command's help lists."""
     with contextlib.closing(Limiter(redis_url)) as limiter:
         for _ in range(2):
             limiter.acquire(TokenBucket("api", "1/day", share=lambda _: "acme"), job=Job(id="j"))
@@ -52,7 +52,7 @@ def test_command_ends_with_its_exit_code(redis_url: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", sorted(set(cli.commands) - {"demo", "wake", "web"}))
 def test_help_states_the_exit_codes_that_are_tested(name: str) -> None:
-    """No more and no less."""
+    """The help lists these exit codes and no others."""
     text = CliRunner().invoke(cli, [name, "--help"]).stdout.partition("Exit codes:")[2].partition("Examples:")[0]
     assert {int(code) for code in re.findall(r"^ {4}(\d+) ", text, re.MULTILINE)} == set(CASES[name])
 

@@ -1,4 +1,4 @@
-"""The messages of the command about options that cannot work, and about packages that are not installed."""
+"""Messages of the command about options that cannot work, and about packages that are not installed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def throttlekit(*arguments: str, options: tuple[str, ...] = (), **variables: str
     ],
 )
 def test_an_option_that_cannot_work_is_one_line(options: list[str], message: str) -> None:
-    """Exit code 2, the reason as the last line, and no traceback."""
+    """The exit code is 2, and the reason is the last line, without a traceback."""
     outcome = throttlekit("demo", *options)
     assert outcome.returncode == 2
     assert message in outcome.stderr.splitlines()[-1]
     assert "Traceback" not in outcome.stderr
 
 
-def test_help_names_every_option_and_exit_code() -> None:
+def test_the_demos_help_lists_every_option_and_exit_code() -> None:
     """The manual page is complete."""
     text = throttlekit("demo", "--help").stdout
     options = ["--jobs", "--framework", "--workers", "--without"]
@@ -53,7 +53,7 @@ def test_help_imports_no_framework() -> None:
 
 
 def test_without_click_the_extra_is_named() -> None:
-    """One line, with the right name to install: `throttlekit` on the index belongs to others."""
+    """The message is one line with the right name to install: `throttlekit` on the index belongs to others."""
     outcome = throttlekit("--help", options=("-S",), PYTHONPATH=_own_packages())
     assert outcome.returncode == 2
     assert outcome.stderr == f"Error: this needs click: {INSTALL.format('cli')}\n"
@@ -73,7 +73,7 @@ def test_without_dramatiq_the_extra_is_named(tmp_path: Path) -> None:
 
 
 def _own_packages() -> str:
-    """A path with only the packages of this distribution, from a source tree."""
+    """Return a path with only the packages of this distribution, from a source tree."""
     import throttlekit
     import throttlekit_cli
 
@@ -83,8 +83,8 @@ def _own_packages() -> str:
     return os.pathsep.join(map(str, roots))
 
 
-def test_a_command_that_is_nearly_right_is_understood() -> None:
-    """`why` is `explain`; of a misspelt command the right one is named."""
+def test_aliases_and_misspelt_commands_are_recognized() -> None:
+    """`why` is an alias of `explain`. For a misspelt command, the message names the right one."""
     assert throttlekit("why", "--help").stdout.startswith("Usage: throttlekit why [OPTIONS] JOB_ID")
     outcome = throttlekit("paus", "partner-api")
     assert (outcome.returncode, "Did you mean 'pause'?" in outcome.stderr) == (2, True)

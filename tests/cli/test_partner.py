@@ -1,4 +1,4 @@
-"""The examples' partner enforces its contract: checked against the definition, window by window."""
+"""The examples' partner enforces its contract, which is checked window by window against the definition."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ contracts = st.tuples(st.integers(1, 50), st.integers(1, 8))
 histories = st.lists(st.integers(0, 2 * SECOND), min_size=1, max_size=40)
 
 
-def within(arrivals: list[int], rate: int, burst: int) -> bool:
-    """The contract as defined: every window from any call to any later one."""
+def satisfies_contract(arrivals: list[int], rate: int, burst: int) -> bool:
+    """Return whether every window, from any call to any later one, satisfies the contract."""
     return all(
         j - i + 1 <= burst + Fraction(rate * (arrivals[j] - arrivals[i]), SECOND)
         for i in range(len(arrivals))
@@ -40,14 +40,17 @@ def times(gaps: list[int]) -> list[int]:
 
 
 @given(contracts, histories)
-def test_a_call_is_refused_exactly_if_some_window_would_pass_the_bound(
+def test_a_call_is_refused_exactly_if_some_window_would_exceed_the_bound(
     contract: tuple[int, int], gaps: list[int]
 ) -> None:
-    """Against the definition, on every window: no call too many is answered, and no call is refused without reason."""
+    """
+    Compared with the definition on every window, the partner answers no call too many, and refuses no call without
+    reason.
+    """
     judge, answered = Contract(*contract), list[int]()
     for now in times(gaps):
         admitted = judge.admit(now) == 0
-        assert admitted == within([*answered, now], *contract)
+        assert admitted == satisfies_contract([*answered, now], *contract)
         if admitted:
             answered.append(now)
 
@@ -72,14 +75,14 @@ def partner() -> Iterator[int]:
     port = free_port()
     process = subprocess.Popen([sys.executable, str(PARTNER), "--port", str(port), "--rate", "1", "--burst", "3"])
     try:
-        wait_until(lambda: _answers(port), description="the partner answers")
+        wait_until(lambda: _is_ready(port), description="the partner answers")
         yield port
     finally:
         process.kill()
         process.wait()
 
 
-def _answers(port: int) -> bool:
+def _is_ready(port: int) -> bool:
     try:
         return get(port, "/record")[0] == 200
     except OSError:
@@ -95,15 +98,15 @@ def get(port: int, path: str) -> tuple[int, str | None, bytes]:
     return answer.status, answer.getheader("Retry-After"), body
 
 
-def test_over_http_it_answers_429_with_retry_after_beyond_its_limit(partner: int) -> None:
-    """Of six calls at once some are answered, and one gets 429 and the seconds until a call would pass."""
+def test_the_partner_answers_429_with_retry_after_beyond_its_limit(partner: int) -> None:
+    """Of six calls at once some are answered, and one gets 429 and the seconds until a call would be admitted."""
     answers = [get(partner, "/accounts/7") for _ in range(6)]
     assert [status for status, _, _ in answers][:3] == [200, 200, 200]
     assert [retry_after for status, retry_after, _ in answers if status == 429][:1] == ["1"]
 
 
-def test_it_records_calls_and_nothing_else(partner: int) -> None:
-    """Reading the record, or a path that does not exist, is not a call."""
+def test_the_partner_records_calls_and_nothing_else(partner: int) -> None:
+    """A request for the record, or for a path that does not exist, is not a call."""
     get(partner, "/accounts/7")
     assert get(partner, "/favicon.ico")[0] == 404
     record = get(partner, "/record")[2]

@@ -1,4 +1,4 @@
-"""The name of a store, as operators see it: from which URL, and with no secret of it."""
+"""The name of a store, as operators see it: derived from its URL, without any secret."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNNAMED = "a store without a readable name"
     ],
 )
 def test_hosts_and_database_are_shown(url: str, name: str) -> None:
-    """Of each kind of store, without the user, the password and the options of its URL."""
+    """For each kind of store, the name leaves out the user, the password and the options of the URL."""
     assert name_store(url) == name
     assert name_store(url, "production") == f"production ({name})"
 
@@ -59,22 +59,22 @@ def test_hosts_and_database_are_shown(url: str, name: str) -> None:
         "redis+sentinel://one:26379/s3cret/s3cret",
     ],
 )
-def test_a_url_that_cannot_be_read_shows_nothing_of_itself(url: str) -> None:
-    """It may hold a password whose signs are not escaped. Nothing is raised either."""
+def test_nothing_of_an_invalid_url_is_shown(url: str) -> None:
+    """It can contain a password with unescaped characters. Nothing is raised either."""
     assert name_store(url) == UNNAMED
     assert name_store(url, "staging") == f"staging ({UNNAMED})"
 
 
-def test_a_limiter_and_a_store_have_their_addresses() -> None:
-    """A page that is mounted in an app is given those."""
+def test_a_limiter_and_a_store_have_a_name() -> None:
+    """A page that is mounted in an app gets a limiter or a store instead of a URL."""
     with Limiter("redis://ann:s3cret@limits/2") as limiter:
         assert name_store(limiter) == "limits:6379/2"
     store: Any = object()
     assert name_store(store) == UNNAMED
 
 
-def test_a_title_cannot_speak_to_the_terminal() -> None:
-    """It is one line of printable signs, at most 60."""
+def test_a_title_cannot_control_the_terminal() -> None:
+    """The title is one line of at most 60 printable characters."""
     assert name_store("redis://limits/1", "a\x1b[31m\nb") == "a?[31m?b (limits:6379/1)"
     assert name_store("redis://limits/1", "  ") == "limits:6379/1"
     assert len(name_store("redis://limits/1", "x" * 1000)) < 80

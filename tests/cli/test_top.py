@@ -1,4 +1,4 @@
-"""`throttlekit top` and `explain`: what they show of a live store, and their messages where it is empty."""
+"""`throttlekit top` and `explain`: what they show for a live store, and their messages for an empty one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_decisions_of_a_worker_are_shown_while_it_works(redis_url: str, limiter:
         limiter.acquire(API, job=Job(id=str(number)))
     (shown,) = wait_until(
         lambda: [each for each in _top(redis_url)["limits"] if each["last_minute"]["denied"] == {"exhausted": 3}],
-        description="the process has reported all",
+        description="the process has reported all decisions",
     )
     assert (shown["limit"], shown["definition"]) == ("partner-api", "token-bucket 2/minute burst 2")
     assert (shown["used"], shown["capacity"], shown["waiting_jobs"]) == (2, 2, 3)
@@ -57,8 +57,8 @@ def test_decisions_of_a_worker_are_shown_while_it_works(redis_url: str, limiter:
     assert shown["last_minute"]["rate_used_ratio"] == 1.0
 
 
-def test_table_shows_lines_denials_and_pauses(redis_url: str, limiter: Limiter) -> None:
-    """The waiting time, the denials by reason, and a pause: one row for each limit, and its notes below."""
+def test_the_table_shows_waitlists_denials_and_pauses(redis_url: str, limiter: Limiter) -> None:
+    """The waiting time, the denials by reason and a pause: one row for each limit, with its notes below."""
     for number in range(5):
         limiter.acquire(API, job=Job(id=str(number)))
     limiter.pause(Concurrency("db", 2), 600)
@@ -75,7 +75,10 @@ def test_table_shows_lines_denials_and_pauses(redis_url: str, limiter: Limiter) 
 
 
 def test_tenants_of_a_shared_limit_are_shown(redis_url: str, limiter: Limiter) -> None:
-    """The heaviest tenant with its weight and part, and the one that waits longest; keys only on demand."""
+    """
+    `top` shows the heaviest tenant with its weight and share, and the one that waits longest. Keys are shown only on
+    request.
+    """
     shared = TokenBucket("shared", "6/minute", burst=6, share=Share("{tenant}", weight={"acme": 2}))
     for number in range(4):
         limiter.acquire(shared, job=Job(id=f"a{number}", kwargs={"tenant": "acme"}))
@@ -91,7 +94,7 @@ def test_tenants_of_a_shared_limit_are_shown(redis_url: str, limiter: Limiter) -
 
 
 def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> None:
-    """Below their limit: a pause, by whom and until when; another rate."""
+    """A pause with its author and its end, and another rate, are shown below their limit."""
     limiter.acquire(API)
     limiter.acquire(ACCOUNT, key="ann smith")
     limiter.close()
@@ -111,8 +114,11 @@ def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> N
     assert rate in run("top", "--url", redis_url, "--once").stdout
 
 
-def test_a_change_that_workers_do_not_follow_is_marked(redis_url: str, limiter: Limiter) -> None:
-    """It was stored before the limit was deployed, and is of another kind; and two definitions are shown as such."""
+def test_a_change_that_workers_do_not_apply_is_marked(redis_url: str, limiter: Limiter) -> None:
+    """
+    The change was stored before the limit was deployed, and is of another kind. Two definitions of one limit are marked
+    too.
+    """
     with Control(patient(redis_url), by="ann") as control:
         control.set("partner-api", 4)
     limiter.acquire(API)
@@ -130,7 +136,7 @@ def test_a_change_that_workers_do_not_follow_is_marked(redis_url: str, limiter: 
 
 
 def test_settled_units_are_shown(redis_url: str, limiter: Limiter) -> None:
-    """The units and the share of the last minute are those that jobs really took."""
+    """The units and the share of the last minute are those that jobs really used."""
     tokens = TokenBucket("tokens", "1000/minute", burst=1000)
     for actual in (40, 300):
         limiter.settle(limiter.acquire(tokens, cost=200), actual=actual)
@@ -141,7 +147,7 @@ def test_settled_units_are_shown(redis_url: str, limiter: Limiter) -> None:
 
 
 def test_429s_are_shown(redis_url: str, limiter: Limiter) -> None:
-    """Of the last 15 minutes, in a column that is there at 80 columns too, and only while there are any."""
+    """The 429s of the last 15 minutes have a column, also in a terminal of 80 columns, and only while there are any."""
     limiter.acquire(API)
     limiter.fleet.activity.report()  # type: ignore[union-attr]
     assert "429s" not in run("top", "--url", redis_url, "--once").stdout
@@ -156,7 +162,7 @@ def test_429s_are_shown(redis_url: str, limiter: Limiter) -> None:
 
 
 def test_more_arrivals_than_grants_are_shown(redis_url: str, limiter: Limiter) -> None:
-    """Below the limit, and for programs with the numbers of the last minute."""
+    """The note is below the limit. The JSON has the numbers of the last minute."""
     for number in range(9):
         limiter.acquire(API, job=Job(id=str(number)))
     limiter.close()
@@ -171,7 +177,10 @@ def test_more_arrivals_than_grants_are_shown(redis_url: str, limiter: Limiter) -
 
 
 def test_a_limit_with_room_says_that_the_workers_are_the_bottleneck(redis_url: str, limiter: Limiter) -> None:
-    """Jobs have waited for a minute although units are free: below the limit. `explain` says the same of a job."""
+    """
+    Jobs have waited for a minute although units are free: the note is below the limit. `explain` gives the same reason
+    for a job.
+    """
     roomy = TokenBucket("roomy", "600/minute", burst=1)
     text = "the limit has room: the workers are the bottleneck, or another limit holds the jobs back"
     with contextlib.closing(held(limiter)) as waker:
@@ -189,8 +198,10 @@ def test_a_limit_with_room_says_that_the_workers_are_the_bottleneck(redis_url: s
         assert "the limit now  0 of 1 used" in why
 
 
-def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Limiter) -> None:
-    """Why, at which pace, and for how long yet; with the jobs that wait meanwhile. `explain` shows it too."""
+def test_a_slowed_limit_shows_its_reduced_rate(redis_url: str, limiter: Limiter) -> None:
+    """
+    `top` shows the reason, the reduced rate, the remaining time, and the jobs that wait. `explain` shows them too.
+    """
     adapting = TokenBucket("adapting", "60/hour", burst=2, adapt=Adapt(floor="6/hour"))
     quota = TokenBucket("quota", "100/minute", burst=50)
     for limit in (adapting, quota):
@@ -202,7 +213,7 @@ def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Lim
             limiter.acquire(limit, job=Job(id=f"{limit.name}-{number}"))
     limiter.close()
     rows = {each["limit"]: each for each in _top(redis_url)["limits"]}
-    assert rows["adapting"]["waiting_jobs"] in (4, 5), "one may pass after a quarter of a second"
+    assert rows["adapting"]["waiting_jobs"] in (4, 5), "one job can be admitted after a quarter of a second"
     assert rows["quota"]["waiting_jobs"] == 5
     assert rows["adapting"]["slowed"]["by"] == "adapt"
     assert rows["adapting"]["slowed"]["units_per_second"] == pytest.approx(0.76 / 60, rel=0.01)
@@ -219,8 +230,8 @@ def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Lim
 @pytest.mark.parametrize(
     ("rate", "text"), [(40, "40/s"), (2.5, "2.5/s"), (1, "60/minute"), (0.005, "18/hour"), (1 / 86_400, "1/day")]
 )
-def test_a_pace_is_formatted_for_people(rate: float, text: str) -> None:
-    """In the largest unit in which it is some units."""
+def test_a_reduced_rate_is_formatted_for_people(rate: float, text: str) -> None:
+    """The rate has the smallest time unit in which it is a few units."""
     assert format_pace(rate) == text
 
 
@@ -236,14 +247,16 @@ def test_a_pace_is_formatted_for_people(rate: float, text: str) -> None:
         (Concurrency("a", 2), None),
     ],
 )
-def test_a_share_is_shown_where_it_says_something(limit: Limit, share: float | None) -> None:
-    """50 units in a minute, of what the rate lets pass in one; of a longer window, `now` says it."""
+def test_a_share_is_shown_if_it_is_meaningful(limit: Limit, share: float | None) -> None:
+    """
+    50 units in a minute are a share of what the rate admits in a minute. For a longer window, `now` shows the use.
+    """
     minute = Minute(units=50, rates=frozenset(filter(None, [reported_rate(limit)])))
     assert share_of_minute(limit, minute) == share
 
 
-def test_a_share_is_of_one_rate() -> None:
-    """No share is shown of a minute in which the rate was another one, or of one that is not known."""
+def test_a_share_needs_one_known_rate() -> None:
+    """No share is shown for a minute in which the rate changed or is unknown."""
     limit = TokenBucket("a", "10/minute")
     rate = reported_rate(limit)
     for rates in ({rate * 2}, {rate, rate * 2}, {rate, -1}):
@@ -251,8 +264,8 @@ def test_a_share_is_of_one_rate() -> None:
     assert share_of_minute(limit, Minute(rates=frozenset({rate}), is_known=False)) is None
 
 
-def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:
-    """A key may contain arguments of a job: it is shown as a digest, in `explain` too."""
+def test_keys_are_hidden_by_default(redis_url: str, limiter: Limiter) -> None:
+    """A key can contain arguments of a job, so `top` and `explain` show a digest."""
     for _ in range(2):
         limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": "jane@example.org"}))
     limiter.close()
@@ -265,7 +278,9 @@ def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None
 
 
 def test_a_limit_can_show_its_keys(redis_url: str, limiter: Limiter) -> None:
-    """With show_key=True, also where the limit came in a message; then nothing says how to see names."""
+    """
+    With show_key=True the key is shown, also if the limit came with a message. The hint about names is then left out.
+    """
     named = TokenBucket("named", "1/minute", key="{tenant}", share=Share("{tenant}"), show_key=True)
     for _ in range(2):
         limiter.acquire(named, job=Job(id="j", kwargs={"tenant": "acme"}))
@@ -283,8 +298,8 @@ def test_a_limit_can_show_its_keys(redis_url: str, limiter: Limiter) -> None:
     assert re.search("--show-keys.*show_key=True", shown), "a digest is shown now"
 
 
-def test_the_store_is_named(redis_url: str) -> None:
-    """Its host and database, behind the title; for programs too."""
+def test_the_name_of_the_store_is_shown(redis_url: str) -> None:
+    """Its host and database are behind the title, and in the JSON."""
     place = redis_url.partition("://")[2].partition("?")[0]
     first = run("top", "--url", redis_url, "--once", "--title", "production").stdout.splitlines()[0]
     assert first.startswith(f"throttlekit top  production ({place})  ")
@@ -292,7 +307,10 @@ def test_the_store_is_named(redis_url: str) -> None:
 
 
 def test_the_bar_shows_the_last_minute(redis_url: str, limiter: Limiter) -> None:
-    """Of a small burst it would be full one second and empty the next; of slots it shows what is used now."""
+    """
+    For a small burst, the current use would be full in one second and empty in the next. For slots, the bar shows the
+    current use.
+    """
     small, slots = TokenBucket("small", "10/minute", burst=1), Concurrency("slots", 2)
     limiter.acquire(small)
     limiter.acquire(slots)
@@ -304,8 +322,8 @@ def test_the_bar_shows_the_last_minute(redis_url: str, limiter: Limiter) -> None
     assert "1/2  █████░░░░░" in held
 
 
-def test_what_is_shown_can_be_chosen(redis_url: str, limiter: Limiter) -> None:
-    """--sort chooses what comes first, --filter the limits, --limit the number of keys."""
+def test_rows_can_be_sorted_filtered_and_limited(redis_url: str, limiter: Limiter) -> None:
+    """--sort sets the order, --filter the limits, and --limit the number of keys."""
     for account in range(5):
         limiter.acquire(ACCOUNT, key=account)
     for number in range(5):
@@ -330,7 +348,7 @@ def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("in_tokyo")
-def test_times_are_in_utc_wherever_the_terminal_is() -> None:
+def test_times_are_in_utc_in_every_time_zone() -> None:
     """`top`, `explain`, `history`, `rules` and confirmations agree with each other, with the log and with the page."""
     assert (format_date(0), format_time(60)) == ("1970-01-01 00:00:00 UTC", "00:01:00 UTC")
 
@@ -361,7 +379,10 @@ def test_every_command_prints_the_same_time_for_the_same_event(redis_url: str, l
 
 
 def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
-    """Which limit, since when, how often, when it is its turn, and what comes before it; another job is not known."""
+    """
+    `explain` shows the limit, since when the job waits, its deferrals, its turn and the jobs before it. Another job is
+    not known.
+    """
     for number in range(6):
         limiter.acquire(API, job=Job(id=f"job-{number}"))
     limiter.close()
@@ -379,8 +400,8 @@ def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
     assert (unknown.exit_code, "is not known" in unknown.stdout) == (1, True)
 
 
-def test_explain_prints_an_object_for_programs(redis_url: str, limiter: Limiter) -> None:
-    """The same keys say whether the job is known; the exit code of an unknown job is 1."""
+def test_explain_prints_json(redis_url: str, limiter: Limiter) -> None:
+    """The same keys tell whether the job is known. The exit code for an unknown job is 1."""
     limiter.acquire(API, cost=2)
     limiter.acquire(API, job=Job(id="job-1"))
     limiter.close()
@@ -394,7 +415,7 @@ def test_explain_prints_an_object_for_programs(redis_url: str, limiter: Limiter)
 
 
 def test_explain_shows_an_operators_pause(redis_url: str, limiter: Limiter) -> None:
-    """By whom, until when, and when the job tries again."""
+    """`explain` shows the author and the end of the pause, and when the job requests again."""
     with Control(patient(redis_url), by="ann") as control:
         control.pause(API, duration=600)
     for _ in range(2):
@@ -406,7 +427,7 @@ def test_explain_shows_an_operators_pause(redis_url: str, limiter: Limiter) -> N
 
 
 def test_control_characters_are_not_printed(redis_url: str, limiter: Limiter) -> None:
-    """A key or a name may contain a sequence that would set the window's title, or worse."""
+    """A key or a name can contain a sequence that would set the window's title, or worse."""
     evil = "\x1b]0;evil\x07"
     limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": evil}))
     limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": evil}))
@@ -419,8 +440,8 @@ def test_control_characters_are_not_printed(redis_url: str, limiter: Limiter) ->
         assert not {"\x1b", "\x07"} & {*shown}
 
 
-def test_empty_store_says_so(redis_url: str) -> None:
-    """Where no limit was used there is nothing to show, which is not an error."""
+def test_an_empty_store_is_reported(redis_url: str) -> None:
+    """If no limit was used, there is nothing to show, which is not an error."""
     shown = run("top", "--url", redis_url, "--once")
     assert (shown.exit_code, "Nothing was decided" in shown.stdout) == (0, True)
 
@@ -435,8 +456,8 @@ def test_empty_store_says_so(redis_url: str) -> None:
         ("redis://:hunter2@[::1/0", "cannot be read"),
     ],
 )
-def test_store_that_cannot_be_shown_is_one_line(command: list[str], url: str, message: str) -> None:
-    """Exit code 2, and no password."""
+def test_a_store_that_cannot_be_shown_is_one_line(command: list[str], url: str, message: str) -> None:
+    """The exit code is 2, and no password is printed."""
     outcome = run(*command, "--url", url)
     assert outcome.exit_code == 2
     assert message in outcome.output
@@ -445,8 +466,8 @@ def test_store_that_cannot_be_shown_is_one_line(command: list[str], url: str, me
 
 
 @pytest.mark.parametrize("command", ["top", "explain"])
-def test_help_reads_like_a_manual(command: str) -> None:
-    """Every option, the exit codes, examples."""
+def test_help_lists_every_option_and_exit_code_with_examples(command: str) -> None:
+    """The help has every option, the exit codes, and examples."""
     text = run(command, "--help").stdout
     for word in ("--url", "--json", "--show-keys", "Exit codes", "Examples", "THROTTLEKIT_URL"):
         assert word in text
@@ -465,12 +486,12 @@ def test_help_reads_like_a_manual(command: str) -> None:
     ],
 )
 def test_durations_are_formatted_for_people(seconds: float | None, text: str) -> None:
-    """Two figures, and no more."""
+    """A duration has at most two figures."""
     assert format_duration(seconds) == text
 
 
-def test_definitions_and_keys_are_formatted_in_short() -> None:
-    """A limit in a few words, and a key without its content."""
+def test_definitions_and_keys_are_abbreviated() -> None:
+    """A limit is described in a few words, and a key without its content."""
     assert format_limit(TokenBucket("a", "5/10s", burst=3)) == "token-bucket 5/10 s burst 3"
     assert format_limit(Concurrency("a", 8)) == "concurrency 8 lease 30"
     assert format_key("", None, clear=False) == ""

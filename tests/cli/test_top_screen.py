@@ -1,4 +1,4 @@
-"""The screen of `throttlekit top` at every width, and its keys."""
+"""The screen of `throttlekit top` at every width, and its keyboard commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUIET = LeakyBucket("quiet", "5/s")
 
 @pytest.fixture
 def busy(redis_url: str) -> str:
-    """A store with full, waiting, paused and quiet limits; returns its URL."""
+    """Fill a store with full, waiting, paused and quiet limits, and return its URL."""
     with contextlib.closing(Limiter(patient(redis_url))) as limiter:
         for _ in range(20):
             limiter.acquire(WAITING)
@@ -48,13 +48,13 @@ def busy(redis_url: str) -> str:
     return redis_url
 
 
-def lines_at(url: str, width: int, *, store: str = "", looks: int = 0) -> list[str]:
-    """What `top` shows once, or in a live terminal after so many *looks*."""
+def lines_at(url: str, width: int, *, store: str = "", updates: int = 0) -> list[str]:
+    """Return what `top` shows once, or in a live terminal after this many *updates*."""
     console = Console(width=width, record=True, file=open(os.devnull, "w"), force_terminal=True, highlight=False)  # noqa: SIM115
     view = View(order="wait", most=50, name="", show_keys=False, store=store)
     with contextlib.closing(open_store(url)) as opened, contextlib.closing(console.file):
-        shown = view.screen(view.look(opened), width, live=looks > 0)
-        for _ in range(looks - 1):
+        shown = view.screen(view.look(opened), width, live=updates > 0)
+        for _ in range(updates - 1):
             shown = view.screen(view.look(opened), width, live=True)
         console.print(shown)
         return console.export_text().splitlines()
@@ -65,8 +65,11 @@ def row(lines: list[str], name: str) -> str:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 150, 250])
-def test_what_matters_is_there_at_every_width(busy: str, width: int) -> None:
-    """The limit, what is used, how many wait and for how long; no line is longer, and no number is cut."""
+def test_the_important_columns_are_shown_at_every_width(busy: str, width: int) -> None:
+    """
+    The limit, its use, the number of waiting jobs and their waiting time are shown. No line is longer, and no number is
+    cut.
+    """
     lines = lines_at(busy, width)
     assert max(map(len, lines)) <= width
     head = next(line for line in lines if "limit / key" in line)
@@ -78,7 +81,7 @@ def test_what_matters_is_there_at_every_width(busy: str, width: int) -> None:
 
 
 def test_wide_screens_show_more(busy: str) -> None:
-    """At 80 columns the bar and the state are there; at 170 each column is, with the definition beside the name."""
+    """At 80 columns the bar and the state are shown, and at 170 each column, with the definition beside the name."""
     narrow, wide = lines_at(busy, 80), lines_at(busy, 170)
     assert "full" in row(narrow, "partner-api")
     assert "last starts" not in "\n".join(narrow)
@@ -93,7 +96,7 @@ def test_wide_screens_show_more(busy: str) -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 150])
 def test_the_head_is_one_line_that_names_the_store(busy: str, width: int) -> None:
-    """What matters less is left out; a name that is longer than the line is cut."""
+    """Less important parts are left out. A name that is longer than the line is cut."""
     store = "production (redis-limits.example.com:6379/1)"
     head, blank, titles, *_ = lines_at(busy, width, store=store)
     assert len(head) <= width
@@ -103,11 +106,11 @@ def test_the_head_is_one_line_that_names_the_store(busy: str, width: int) -> Non
     assert (" UTC" in head, "processes: " in head) == (width >= 80, width >= 80)
 
 
-@pytest.mark.parametrize("looks", [1, 2, 20])
+@pytest.mark.parametrize("updates", [1, 2, 20])
 @pytest.mark.parametrize("width", [80, 90, 120, 150, 170])
-def test_no_title_is_cut_after_any_number_of_looks(busy: str, width: int, looks: int) -> None:
-    """The title of the use at the last looks is wider than the first few of them."""
-    lines = lines_at(busy, width, looks=looks)
+def test_no_title_is_cut_after_any_number_of_updates(busy: str, width: int, updates: int) -> None:
+    """The title of the recent use is wider than the first few measurements."""
+    lines = lines_at(busy, width, updates=updates)
     titles = next(line for line in lines if "limit / key" in line)
     known = {"limit / key", "definition", "now", "use", "units/min", "share", "waiting", "last starts", "oldest",
              "429s", "denied", "recent use"}  # fmt: skip
@@ -116,12 +119,12 @@ def test_no_title_is_cut_after_any_number_of_looks(busy: str, width: int, looks:
 
 
 def test_jobs_and_units_are_not_confused(busy: str) -> None:
-    """3 jobs of 400 units passed, and 9 wait for 3 600, or somewhat more by what the line says."""
+    """3 jobs of 400 units were admitted, and 9 wait for 3 600 units, or slightly more by the estimate."""
     assert re.search(r"~(9|10) \(3\d\d\d units\)", row(lines_at(busy, 150), "language-model"))
 
 
 def colours_at(url: str) -> str:
-    """What `top` shows once, with the sequences that set colours."""
+    """Return what `top` shows once, with the sequences that set colours."""
     console = Console(width=150, force_terminal=True, color_system="standard", highlight=False)
     view = View(order="wait", most=50, name="", show_keys=False)
     with contextlib.closing(open_store(url)) as store, console.capture() as captured:
@@ -129,8 +132,8 @@ def colours_at(url: str) -> str:
     return captured.get()
 
 
-def test_what_gets_worse_and_what_is_paused_have_colours(busy: str) -> None:
-    """A limit whose backlog grows is yellow, with its note; a paused one magenta."""
+def test_growing_and_paused_limits_have_colours(busy: str) -> None:
+    """A limit whose backlog grows is yellow, with its note. A paused limit is magenta."""
     shown = colours_at(busy)
     assert re.search(r"\x1b\[1;33m *20/20", shown)
     assert re.search(r"\x1b\[33m *grows: \d+ arrived in the last minute", shown)
@@ -138,7 +141,7 @@ def test_what_gets_worse_and_what_is_paused_have_colours(busy: str) -> None:
 
 
 def test_a_full_limit_has_no_colour(redis_url: str) -> None:
-    """It does its work: its use is bold while its backlog does not grow."""
+    """A full limit works as intended: its use is bold while its backlog does not grow."""
     with contextlib.closing(Limiter(patient(redis_url))) as limiter:
         for _ in range(20):
             limiter.acquire(WAITING)
@@ -165,8 +168,8 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
-    def shows(self, text: str) -> None:
-        """Wait until *text*, a pattern, is written after what was waited for last."""
+    def wait_for(self, text: str) -> None:
+        """Wait until *text*, a pattern, is written after the text of the previous wait."""
 
         def is_written() -> bool:
             with contextlib.suppress(BlockingIOError, OSError):
@@ -181,7 +184,10 @@ class Terminal:
         wait_until(is_written, description=f"top shows {text!r}")
 
     def screen(self, text: str) -> list[str]:
-        """The lines of the first whole screen, drawn after what was waited for last, that has *text*, a pattern."""
+        """
+        Return the lines of the first whole screen with *text*, a pattern, that is drawn after the text of the previous
+        wait.
+        """
 
         def drawn() -> list[str] | None:
             with contextlib.suppress(BlockingIOError, OSError):
@@ -204,7 +210,7 @@ class Terminal:
 
 @pytest.fixture
 def full(busy: str) -> str:
-    """A store with more limits than a screen has lines; returns its URL."""
+    """Fill a store with more limits than a screen has lines, and return its URL."""
     with contextlib.closing(Limiter(patient(busy))) as limiter:
         for number in range(25):
             limiter.acquire(TokenBucket(f"limit-{number:02}", "10/s"))
@@ -214,34 +220,34 @@ def full(busy: str) -> str:
 @pytest.fixture
 def terminal(busy: str) -> Iterator[Terminal]:
     with contextlib.closing(Terminal(busy)) as terminal:
-        terminal.shows("q quit")
+        terminal.wait_for("q quit")
         yield terminal
 
 
 @pytest.mark.parametrize("key", ["q", "\x1b"])
 def test_q_and_escape_quit(terminal: Terminal, key: str) -> None:
-    """With exit code 0; an arrow key, which begins with ESC, does not."""
+    """The exit code is 0. An arrow key, whose sequence begins with ESC, does not quit."""
     terminal.press("\x1b[A")
-    terminal.shows("s sort: wait")
+    terminal.wait_for("s sort: wait")
     terminal.press(key)
     wait_until(lambda: terminal.process.poll() is not None, description="top has ended")
     assert terminal.process.returncode == 0
 
 
 def test_s_sorts_and_slash_filters(terminal: Terminal) -> None:
-    """s goes to the next order; / takes a part of a name until Enter, and ESC drops what was typed."""
+    """s selects the next order. / reads a part of a name until Enter, and ESC clears it."""
     terminal.press("s")
-    terminal.shows("s sort: use")
+    terminal.wait_for("s sort: use")
     terminal.press("/reports")
-    terminal.shows("/ filter: reports▏")
+    terminal.wait_for("/ filter: reports▏")
     terminal.press("\r")
-    terminal.shows(r"/ filter: reports\s")
+    terminal.wait_for(r"/ filter: reports\s")
     terminal.press("/zzz\r")
-    terminal.shows("Nothing was decided")
+    terminal.wait_for("Nothing was decided")
     terminal.press("/abc")
-    terminal.shows("abc▏")
+    terminal.wait_for("abc▏")
     terminal.press("\x1b")
-    terminal.shows(r"/ filter: zzz\s")
+    terminal.wait_for(r"/ filter: zzz\s")
 
 
 def names_on(lines: list[str]) -> set[str]:
@@ -249,7 +255,9 @@ def names_on(lines: list[str]) -> set[str]:
 
 
 def test_80_columns_and_24_lines_show_whole_words(full: str) -> None:
-    """A line each for the head, with the store's name, the keys and the titles; then a limit or a key in each line."""
+    """
+    The head with the store's name, the keys and the titles take one line each. Each other line has a limit or a key.
+    """
     with contextlib.closing(Terminal(full, "--title", "production")) as terminal:
         place = full.partition("://")[2].partition("?")[0]
         head, menu, blank, titles, *body = terminal.screen("page 1/2")
@@ -257,12 +265,12 @@ def test_80_columns_and_24_lines_show_whole_words(full: str) -> None:
         assert menu.startswith("q quit   s sort: wait   n show notes   space/b page 1/2   / filter: all")
         assert blank.strip() == ""
         assert titles.split()[:3] == ["limit", "/", "key"]
-        assert all(re.match(r"(  #|\S)", line) for line in body), "no note, no definition"
+        assert all(re.match(r"(  #|\S)", line) for line in body), "neither notes nor definitions are shown"
         assert re.search(r"^partner-api.*20/20.*full", "\n".join(body), re.MULTILINE)
 
 
 def test_n_shows_the_notes_and_hides_them(terminal: Terminal) -> None:
-    """Definitions, pauses, rules: what takes lines of its own."""
+    """The notes are definitions, pauses and rules, which take additional lines."""
     terminal.screen("n show notes")
     terminal.press("n")
     shown = "\n".join(terminal.screen("n hide notes"))
@@ -271,12 +279,14 @@ def test_n_shows_the_notes_and_hides_them(terminal: Terminal) -> None:
     terminal.press("n")
     hidden = "\n".join(terminal.screen("n show notes"))
     assert "paused by ann" not in hidden
-    assert "paused" in hidden, "the state of the limit is there"
+    assert "paused" in hidden, "the state of the limit is shown"
 
 
 @pytest.mark.parametrize(("forward", "back"), [(" ", "b"), ("\x1b[6~", "\x1b[5~")])
-def test_keys_turn_the_page(full: str, forward: str, back: str) -> None:
-    """Every limit is on one of the pages; after the last one comes the first. Another order begins at the first."""
+def test_keys_change_the_page(full: str, forward: str, back: str) -> None:
+    """
+    Every limit is on one of the pages. The first page follows the last one. Another order starts at the first page.
+    """
     with contextlib.closing(Terminal(full)) as terminal:
         names = names_on(terminal.screen("page 1/2"))
         terminal.press(forward)

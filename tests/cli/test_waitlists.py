@@ -1,4 +1,4 @@
-"""`throttlekit top` and `explain` of jobs that wait on waitlists, also beside jobs that wait in lines."""
+"""`throttlekit top` and `explain` for jobs on waitlists that a worker holds, or that a framework redelivers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _top(url: str, name: str) -> Any:
     return next(row for row in rows if row["limit"] == name)
 
 
-def _explained(url: str, job: str) -> Any:
+def _explain(url: str, job: str) -> Any:
     return json.loads(_run("explain", job, "--url", url, "--json"))
 
 
@@ -57,10 +57,13 @@ def _report(limiter: Limiter) -> None:
     limiter.fleet.activity.report()  # type: ignore[union-attr]
 
 
-def test_jobs_that_are_held_and_jobs_that_come_back_are_counted_together(
+def test_held_jobs_and_redelivered_jobs_are_counted_together(
     redis_url: str, limiter: Limiter, waker: Waker[str]
 ) -> None:
-    """Adapters hold jobs, and frameworks bring them back: `top` shows all, and when the last of them starts."""
+    """
+    Some adapters hold jobs, and others let the framework redeliver them. `top` counts all, and shows when the last one
+    starts.
+    """
     for number in range(5):
         limiter.acquire(API, job=Job(id=f"old-{number}"))
     for number in range(6):
@@ -81,15 +84,15 @@ def test_units_of_jobs_on_a_waitlist_are_counted(redis_url: str, limiter: Limite
     row = _top(redis_url, "tokens")
     assert (row["waiting_jobs"], row["waiting_units"]) == (10, 500)
     assert 40 < row["last_starts_in_seconds"] <= 50
-    last = _explained(redis_url, "job-11")
+    last = _explain(redis_url, "job-11")
     assert last["jobs_before"] == 9
     assert 40 < last["starts_at"] - last["now"] <= 50
 
 
-def test_the_wait_of_the_first_job_is_shown_though_nobody_asked(
+def test_the_wait_of_the_first_job_is_shown_without_new_requests(
     redis_url: str, limiter: Limiter, waker: Waker[str]
 ) -> None:
-    """A job on a waitlist asks once, and may then wait for an hour: `oldest` says for how long it has waited."""
+    """A job on a waitlist requests once, and can then wait for an hour. `oldest` shows how long it has waited."""
     for number in range(3):
         ask(limiter, waker, SLOW, job=Job(id=f"job-{number}"))
     _report(limiter)
@@ -98,7 +101,7 @@ def test_the_wait_of_the_first_job_is_shown_though_nobody_asked(
         description="a second has passed",
     )[0]
     assert first["last_minute"]["longest_wait_seconds"] == 0
-    assert _explained(redis_url, "job-1")["since"] == pytest.approx(
+    assert _explain(redis_url, "job-1")["since"] == pytest.approx(
         first["oldest_wait_seconds"] * -1 + _now(redis_url), abs=5
     )
 
@@ -108,8 +111,8 @@ def _now(url: str) -> float:
         return time_of(wiring_of(limiter).stores.shared)
 
 
-def test_a_waitlist_is_shown_after_its_jobs_should_have_passed(limiter: Limiter, waker: Waker[str]) -> None:
-    """The estimate was wrong, and nobody asks meanwhile: the key is shown as long as jobs wait."""
+def test_a_waitlist_is_shown_after_its_estimated_end(limiter: Limiter, waker: Waker[str]) -> None:
+    """The estimate was wrong, and no job requests in the meantime. The key is shown as long as jobs wait."""
     for number in range(3):
         ask(limiter, waker, API, job=Job(id=f"job-{number}"))
     limiter.acquire(SLOW)
@@ -130,7 +133,7 @@ def _call(limit: TokenBucket) -> Any:
 
 
 def test_explain_names_the_position_of_a_job(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
-    """How many jobs wait before it, how often it was denied, and when it passes about."""
+    """`explain` shows the number of jobs before it, its denials, and its estimated start."""
     for number in range(6):
         ask(limiter, waker, API, job=Job(id=f"job-{number}"))
     _report(limiter)
@@ -150,21 +153,24 @@ def test_explain_names_the_position_of_a_job(redis_url: str, limiter: Limiter, w
 
 
 def test_explain_finds_a_job_whose_denial_was_not_reported(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
-    """A process reports at most 100 jobs a second, and a job on a waitlist may not ask again: the list has it."""
+    """
+    A process reports at most 100 jobs a second, and a job on a waitlist may not request again. The waitlist has it
+    anyway.
+    """
     for number in range(250):
         ask(limiter, waker, SLOW, job=Job(id=f"job-{number}"))
     keyed = TokenBucket("keyed", "1/hour", burst=1, key="{account}")
     for number in range(2):
         ask(limiter, waker, keyed, job=Job(id=f"keyed-{number}", kwargs={"account": "ann"}))
     _report(limiter)
-    shown = _explained(redis_url, "job-249")
+    shown = _explain(redis_url, "job-249")
     assert (shown["limit"], shown["jobs_before"], shown["deferrals"], shown["decided_at"]) == ("slow", 248, 1, None)
     assert "deferred       once: exhausted" in _run("explain", "job-249", "--url", redis_url)
-    assert _explained(redis_url, "keyed-1")["jobs_before"] == 0
+    assert _explain(redis_url, "keyed-1")["jobs_before"] == 0
 
 
 def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> None:
-    """Its units are there, and it has not asked: its worker has no free thread, or it is on its way."""
+    """Its units are reserved, but it has not requested again: its worker has no free thread, or it is on its way."""
     woken = TokenBucket("woken", "20/s", burst=1)
     waker: Waker[str] = limiter.make_waker(lambda: 1, lambda id, item: None)
     with contextlib.closing(waker):
@@ -180,18 +186,18 @@ def test_explain_says_that_a_job_was_woken(redis_url: str, limiter: Limiter) -> 
 
 
 def test_explain_says_that_the_worker_of_a_job_is_gone(redis_url: str, limiter: Limiter) -> None:
-    """A killed worker listens no more: jobs of other workers start before its own."""
+    """A killed worker does not respond any more, so jobs of other workers start before its own."""
     slots = Concurrency("slots", 1)
     dead, alive = held(limiter), held(limiter)
     holding = limiter.acquire(slots)
     ask(limiter, dead, slots, job=Job(id="job-0"))
     ask(limiter, alive, slots, job=Job(id="job-1"))
     _report(limiter)
-    assert _explained(redis_url, "job-0")["owner_answers"] is True
+    assert _explain(redis_url, "job-0")["owner_answers"] is True
     dead.close()
     limiter.release(holding)
     shown = wait_until(
-        lambda: [each for each in [_explained(redis_url, "job-0")] if not each["owner_answers"]],
+        lambda: [each for each in [_explain(redis_url, "job-0")] if not each["owner_answers"]],
         description="the store has found that the worker does not listen",
     )[0]
     assert shown["owner"] == dead.owner
@@ -200,7 +206,7 @@ def test_explain_says_that_the_worker_of_a_job_is_gone(redis_url: str, limiter: 
 
 
 def test_a_pause_and_a_slowdown_of_a_waitlist_are_shown(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
-    """By `limiter.pause`: for how long no job passes; `explain` says why the job waits."""
+    """The remaining time of a pause by `limiter.pause` is shown. `explain` gives it as the reason."""
     for number in range(2):
         ask(limiter, waker, SLOW, job=Job(id=f"job-{number}"))
     limiter.pause(SLOW, 7200)
@@ -209,16 +215,16 @@ def test_a_pause_and_a_slowdown_of_a_waitlist_are_shown(redis_url: str, limiter:
     row = _top(redis_url, "slow")
     assert 7100 < row["paused_for_seconds"] <= 7200
     assert row["last_starts_in_seconds"] > 7100
-    shown = _explained(redis_url, "job-2")
+    shown = _explain(redis_url, "job-2")
     assert (shown["reason"], shown["jobs_before"]) == ("paused", 1)
 
 
-def test_a_job_that_ran_is_not_said_to_wait(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
-    """Once it was granted, `explain` says how long it had waited, and how often it was deferred."""
+def test_a_job_that_ran_is_not_shown_as_waiting(redis_url: str, limiter: Limiter, waker: Waker[str]) -> None:
+    """After its grant, `explain` shows how long it had waited, and how often it was deferred."""
     fast = TokenBucket("fast", "20/s", burst=1)
     for number in range(2):
         ask(limiter, waker, fast, job=Job(id=f"job-{number}"))
-    wait_until(lambda: ask(limiter, waker, fast, job=Job(id="job-1")).allowed, description="its unit has come")
+    wait_until(lambda: ask(limiter, waker, fast, job=Job(id="job-1")).allowed, description="its unit is available")
     _report(limiter)
     assert "no longer waits" in _run("explain", "job-1", "--url", redis_url)
     assert _top(redis_url, "fast")["waiting_jobs"] == 0

@@ -1,4 +1,7 @@
-"""requests and httpx, held to limits, against a real server of HTTP: what they wait for, hear, raise and give back."""
+"""
+The clients for requests and httpx with limits, on a real HTTP server: waiting, response headers, errors and returned
+units.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ SPENT = {"RateLimit": '"default";r=2;t=30'}
 
 
 class Partner:
-    """A server that answers what it is given, and counts."""
+    """A server that returns a configured response, and counts its requests."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -61,11 +64,11 @@ def partner() -> Iterator[Partner]:
             self.wfile.write(b"{}")
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+            """Do not log requests."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *arguments: object) -> None:
-            """A client that closed its connection is no news."""
+            """Ignore errors of closed connections: a client that closes its connection is expected."""
 
     server = Server(("127.0.0.1", 0), Handler)
     found = Partner(f"http://127.0.0.1:{server.server_address[1]}/")
@@ -102,7 +105,7 @@ def _httpx_async(limiter: Recording, *limits: Limit, **options: Any) -> Generato
         async with httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=True) as client:
             return (await client.get(url, timeout=30)).status_code
 
-    AsyncLimitedTransport(limiter, *limits, **options)  # a mistake shows at once
+    AsyncLimitedTransport(limiter, *limits, **options)  # a mistake raises here, before the first request
     yield lambda url: asyncio.run(get(url))
 
 
@@ -127,30 +130,32 @@ def _job(limiter: Recording, *limits: Limit) -> Generator[None]:
         RUNNING.reset(token)
 
 
-def _left(limiter: Recording, limit: Limit, **options: Any) -> int:
+def _remaining(limiter: Recording, limit: Limit, **options: Any) -> int:
     return limiter.peek(limit, **options).remaining
 
 
-def test_each_request_is_charged_and_heard(client: Any, limiter: Recording, partner: Partner) -> None:
-    """Outside a job each waits for a grant, and what its response says of the limit is taken over."""
+def test_each_request_is_charged_and_its_response_is_applied(client: Any, limiter: Recording, partner: Partner) -> None:
+    """
+    Outside a job, each request waits for a grant, and the rate-limit headers of its response are applied to the limit.
+    """
     partner.answers.extend([(200, {}), (200, SPENT)])
     with client(limiter, PARTNER) as get:
         assert [get(partner.url), get(partner.url)] == [200, 200]
-    assert _left(limiter, PARTNER) == 3
-    assert [heard for _, heard in limiter.slowed] == [Remaining(2, 30_000_000)]
+    assert _remaining(limiter, PARTNER) == 3
+    assert [remaining for _, remaining in limiter.slowed] == [Remaining(2, 30_000_000)]
 
 
 def test_a_redirect_is_a_request(client: Any, limiter: Recording, partner: Partner) -> None:
-    """It reaches the partner, so it is charged."""
+    """A redirect reaches the partner, so it is charged."""
     partner.answers.extend([(302, {"Location": "/there"}), (200, {})])
     with client(limiter, PARTNER) as get:
         assert get(partner.url) == 200
     assert partner.seen == ["/", "/there"]
-    assert _left(limiter, PARTNER) == 3
+    assert _remaining(limiter, PARTNER) == 3
 
 
-def test_a_request_waits_for_its_turn_at_most_so_long(client: Any, limiter: Recording, partner: Partner) -> None:
-    """One that may not pass never reaches the partner."""
+def test_a_request_waits_for_at_most_max_wait(client: Any, limiter: Recording, partner: Partner) -> None:
+    """A request that is not admitted in time never reaches the partner."""
     with client(limiter, PARTNER, timeout=0, cost=5) as get:
         get(partner.url)
         with pytest.raises(WaitedTooLong):
@@ -158,11 +163,11 @@ def test_a_request_waits_for_its_turn_at_most_so_long(client: Any, limiter: Reco
     assert partner.seen == ["/"]
 
 
-def test_keys_and_costs_may_come_from_the_request(client: Any, limiter: Recording, partner: Partner) -> None:
-    """As text, or as a function of it."""
+def test_keys_and_costs_can_be_computed_from_the_request(client: Any, limiter: Recording, partner: Partner) -> None:
+    """Each of them can be a text or a function of the request."""
     with client(limiter, ACCOUNT, key=lambda request: str(request.url).rpartition("/")[2], cost=lambda _: 2) as get:
         get(partner.url + "seven")
-    assert [_left(limiter, ACCOUNT, key=key) for key in ("seven", "eight")] == [1, 3]
+    assert [_remaining(limiter, ACCOUNT, key=key) for key in ("seven", "eight")] == [1, 3]
 
 
 @pytest.mark.parametrize(("status", "headers", "seconds"), [
@@ -172,7 +177,7 @@ def test_keys_and_costs_may_come_from_the_request(client: Any, limiter: Recordin
 def test_a_denial_is_raised_and_pauses_the_limit(
     client: Any, limiter: Recording, partner: Partner, status: int, headers: dict[str, str], seconds: float
 ) -> None:
-    """Outside a job as well: the whole fleet waits for as long as the partner says."""
+    """Outside a job too, the whole fleet waits for as long as the partner requires."""
     partner.answers.append((status, headers))
     with client(limiter, PARTNER) as get, pytest.raises(RateLimited) as raised:
         get(partner.url)
@@ -182,8 +187,10 @@ def test_a_denial_is_raised_and_pauses_the_limit(
 
 
 @pytest.mark.parametrize("status", [403, 503, 500, 404])
-def test_other_errors_are_the_callers(client: Any, limiter: Recording, partner: Partner, status: int) -> None:
-    """They are responses like any other."""
+def test_other_error_responses_are_returned_to_the_caller(
+    client: Any, limiter: Recording, partner: Partner, status: int
+) -> None:
+    """They are returned like any other response."""
     partner.answers.append((status, SPENT))
     with client(limiter, PARTNER) as get:
         assert get(partner.url) == status
@@ -191,28 +198,30 @@ def test_other_errors_are_the_callers(client: Any, limiter: Recording, partner: 
 
 
 def test_a_job_was_charged_for_its_request(client: Any, limiter: Recording, partner: Partner) -> None:
-    """Under a limit of the job nothing is waited for; what is heard counts under the job's key."""
+    """A request under a limit of its job waits for nothing. Its response headers are applied to the job's key."""
     partner.answers.extend([(200, SPENT), (429, {"Retry-After": "7"})])
     with _job(limiter, ACCOUNT), client(limiter, ACCOUNT) as get:
         assert get(partner.url) == 200
         with pytest.raises(RateLimited):
             get(partner.url)
-    assert _left(limiter, ACCOUNT, key=7) == 2
-    assert [heard for _, heard in limiter.slowed] == [Remaining(2, 30_000_000)]
-    assert limiter.paused == []  # the job's framework pauses, once the body has raised
+    assert _remaining(limiter, ACCOUNT, key=7) == 2
+    assert [remaining for _, remaining in limiter.slowed] == [Remaining(2, 30_000_000)]
+    assert limiter.paused == []  # the job's framework pauses the limit after the body has raised
 
 
-def test_a_job_waits_for_a_limit_that_it_has_not(client: Any, limiter: Recording, partner: Partner) -> None:
-    """In its body, where the request is made."""
+def test_a_job_waits_in_its_body_for_a_limit_that_it_does_not_have(
+    client: Any, limiter: Recording, partner: Partner
+) -> None:
+    """If a request in a job's body has a limit that the job does not have, the request waits for that limit."""
     partner.answers.append((200, SPENT))
     with _job(limiter, ACCOUNT), client(limiter, PARTNER, ACCOUNT) as get:
         get(partner.url)
-    assert (_left(limiter, PARTNER), _left(limiter, ACCOUNT, key=7)) == (4, 2)
+    assert (_remaining(limiter, PARTNER), _remaining(limiter, ACCOUNT, key=7)) == (4, 2)
     assert len(limiter.slowed) == 1
 
 
-def test_tokens_are_heard(client: Any, limiter: Recording, partner: Partner) -> None:
-    """Of services that count both; in a job of both limits too."""
+def test_response_headers_about_tokens_are_applied(client: Any, limiter: Recording, partner: Partner) -> None:
+    """For services that count requests and tokens, and in a job with both limits too."""
     tokens = TokenBucket("tokens", "9000/minute", burst=9000)
     said = {"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "60s",
             "x-ratelimit-remaining-tokens": "30", "x-ratelimit-reset-tokens": "40s"}  # fmt: skip
@@ -220,36 +229,36 @@ def test_tokens_are_heard(client: Any, limiter: Recording, partner: Partner) -> 
     expected = [Remaining(1, 60_000_000), Remaining(30, 40_000_000)]
     with client(limiter, PARTNER, tokens=tokens) as get:
         get(partner.url)
-        assert [heard for _, heard in limiter.slowed] == expected
+        assert [remaining for _, remaining in limiter.slowed] == expected
         with _job(limiter, PARTNER, tokens):
             get(partner.url)
-        assert [heard for _, heard in limiter.slowed] == expected * 2
+        assert [remaining for _, remaining in limiter.slowed] == expected * 2
         with _job(limiter, PARTNER):
             get(partner.url)
-        assert [heard for _, heard in limiter.slowed] == [*expected * 2, expected[0]]
+        assert [remaining for _, remaining in limiter.slowed] == [*expected * 2, expected[0]]
 
 
-def test_a_request_that_reached_no_server_is_given_back(client: Any, limiter: Recording) -> None:
-    """The partner has not counted it."""
+def test_a_request_that_reached_no_server_is_not_charged(client: Any, limiter: Recording) -> None:
+    """The partner did not count the request, so its units are returned."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and does not listen
         errors = (requests.ConnectionError, httpx.ConnectError)
         with client(limiter, PARTNER) as get, pytest.raises(errors):
             get(f"http://127.0.0.1:{unused.getsockname()[1]}/")
-    assert _left(limiter, PARTNER) == 5
+    assert _remaining(limiter, PARTNER) == 5
 
 
 @pytest.mark.parametrize(("limits", "match"), [
     ((), "name one"), ((SLOTS,), "with limiter.hold"), (("partner",), "takes limits, not 'partner'"),
 ])  # fmt: skip
-def test_a_client_takes_rates(client: Any, limiter: Recording, limits: Any, match: str) -> None:
+def test_a_client_accepts_only_rates(client: Any, limiter: Recording, limits: Any, match: str) -> None:
     """A slot would have to be held until the response is read."""
     with pytest.raises(ConfigurationError, match=match), client(limiter, *limits):
         pass
 
 
-def test_an_async_limiter_may_be_given(limiter: Recording, partner: Partner) -> None:
-    """In place of the process's limiter."""
+def test_an_async_limiter_can_be_passed(limiter: Recording, partner: Partner) -> None:
+    """It replaces the process's limiter."""
 
     async def get() -> int:
         transport = AsyncLimitedTransport(AsyncLimiter(limiter), PARTNER)
@@ -257,9 +266,9 @@ def test_an_async_limiter_may_be_given(limiter: Recording, partner: Partner) -> 
             return (await client.get(partner.url)).status_code
 
     assert asyncio.run(get()) == 200
-    assert _left(limiter, PARTNER) == 4
+    assert _remaining(limiter, PARTNER) == 4
 
 
 def test_no_job_is_left_running() -> None:
-    """The tests above restore what runs here."""
+    """The tests above end the jobs that they start."""
     assert RUNNING.get() is NOTHING

@@ -33,7 +33,7 @@ import throttlekit_rq
 
 
 class Downstream:
-    """The service that a body calls: it answers 200 and nothing else."""
+    """The service that a body calls. It answers 200 to each request."""
 
     status_code = 200
 
@@ -52,14 +52,17 @@ def _call_partner(account_id: int) -> None: ...
 
 
 def _task(function: Any = None, **options: Any) -> Any:
-    """The decorators of Airflow and Prefect, which the tests do not install: they look at a function, and keep it."""
+    """Return *function* unchanged: replaces the decorators of Airflow and Prefect, which the tests do not install."""
     inspect.signature(function or _call_partner)
     return function or _task
 
 
 @pytest.fixture
 def _every_limiter_is_closed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Close every limiter, also those that a page makes and drops: a limiter reports its decisions to its store."""
+    """
+    Close every limiter, including those that a page creates and drops: an open limiter reports its decisions to its
+    store.
+    """
     made: list[throttlekit.Limiter] = []
     make = throttlekit.Limiter.__init__
 
@@ -74,12 +77,12 @@ def _every_limiter_is_closed(redis_url: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def taken_for_granted(
+def predefined(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, _every_limiter_is_closed: None
 ) -> Iterator[dict[str, Any]]:
     """
-    The names that a page may use without an import: what the packages export, some limits, a limiter, a broker, an app,
-    a queue, a function, and a service to call.
+    The names that a page can use without an import: the exports of the packages, some limits, a limiter, a broker, an
+    app, a queue, a function, and a service to call.
     """
     names: dict[str, Any] = {"dramatiq": dramatiq, "throttlekit": throttlekit, "urlsplit": urlsplit}
     for package in (throttlekit, throttlekit_celery, throttlekit_dramatiq, throttlekit_rq):
@@ -99,14 +102,14 @@ def taken_for_granted(
     names["__name__"] = "pages"
     monkeypatch.setitem(sys.modules, "pages", ModuleType("pages"))  # taskiq puts functions there
     get, schedulers = {"get": Downstream().get}, {"flow": _task, "task": _task}
-    standing_in = {"requests": get, "tasks": {"call_partner": _call_partner}, "airflow": {}, "airflow.sdk": schedulers}
-    for module, functions in {**standing_in, "prefect": schedulers}.items():
+    replacements = {"requests": get, "tasks": {"call_partner": _call_partner}, "airflow": {}, "airflow.sdk": schedulers}
+    for module, functions in {**replacements, "prefect": schedulers}.items():
         made = ModuleType(module)
         vars(made).update(functions)
         monkeypatch.setitem(sys.modules, module, made)
     monkeypatch.setattr(dramatiq.broker, "global_broker", names["broker"])
-    untold = SimpleNamespace(settings=throttlekit_rq._settings.Settings(), made={})
-    monkeypatch.setattr(throttlekit_rq._settings, "_Process", untold)
+    unconfigured = SimpleNamespace(settings=throttlekit_rq._settings.Settings(), made={})
+    monkeypatch.setattr(throttlekit_rq._settings, "_Process", unconfigured)
     monkeypatch.setattr(celery._state, "_on_app_finalizers", set(celery._state._on_app_finalizers))
     app_before = celery._state._tls.current_app, celery._state.default_app
     app = names["app"] = Celery("pages", broker="memory://")
@@ -120,7 +123,7 @@ def taken_for_granted(
 
 @pytest.fixture
 def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder whose modules can be imported, by Django too; their changes of the environment are undone."""
+    """An empty folder whose modules can be imported, by Django too. Changes of the environment are reverted."""
     monkeypatch.syspath_prepend(tmp_path)
     settings: Any = django.conf.settings  # Django's modules keep this object
     before, settings._wrapped = settings._wrapped, django.utils.functional.empty

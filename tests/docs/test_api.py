@@ -1,4 +1,4 @@
-"""The pages of the API show what users call."""
+"""The API pages show exactly what users call."""
 
 from __future__ import annotations
 
@@ -51,27 +51,27 @@ def _parts() -> list[_Part]:
 
 
 def test_each_public_name_is_on_one_page() -> None:
-    """The errors and `hookimpl` are on the pages of their modules, all others are listed once."""
+    """The errors and `hookimpl` are on the pages of their modules. Every other public name is listed exactly once."""
     listed = sorted(name for part in _parts() for name in part.names)
     elsewhere = {*throttlekit.errors.__all__, "hookimpl"}
     assert listed == sorted(set(throttlekit.__all__) - elsewhere)
 
 
-def test_what_adapters_use_is_not_on_the_pages() -> None:
-    """A method whose docstrings all say so is left out; and each method that is left out exists."""
+def test_methods_for_adapters_are_not_on_the_pages() -> None:
+    """A method whose docstrings all mark it as for adapters is left out, and each method that is left out exists."""
     for part in _parts():
         of_adapters = dict[str, bool]()
         for each in part.classes:
             for name, member in inspect.getmembers(each, inspect.isfunction):
                 if not name.startswith("_"):
-                    says_so = (inspect.getdoc(member) or "").startswith("For adapters")
-                    of_adapters[name] = says_so and of_adapters.get(name, True)
+                    is_excluded = (inspect.getdoc(member) or "").startswith("For adapters")
+                    of_adapters[name] = is_excluded and of_adapters.get(name, True)
         assert {name for name, only in of_adapters.items() if only} <= part.hidden
         assert {name for name in part.hidden if not any(hasattr(each, name) for each in part.classes)} == set()
 
 
 def test_the_pages_show_what_users_call() -> None:
-    """No name of the machinery is on them, and none that was added without a thought of its page."""
+    """The pages show no internal name, and no new name that is missing from the list of this test."""
     shown = {
         each.__name__: " ".join(
             sorted(

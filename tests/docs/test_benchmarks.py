@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:/[\d.]+)?")
 
 
 def test_each_number_is_in_its_table() -> None:
-    """Each figure of a row is in the raw table that the row links to, and its command is a script."""
+    """Each figure of a row is in the raw table that the row links to, and the row's command is an existing script."""
     rows = re.findall(
         r"^\| [^|]+ \| ([^|]+) \| `(\w+\.py)`, \[table\]\((results/\w+\.md)\) \|$", _PAGE.text, re.MULTILINE
     )
@@ -27,7 +27,7 @@ def test_each_number_is_in_its_table() -> None:
 
 
 def test_each_number_of_a_finding_is_in_its_table() -> None:
-    """So is each figure with decimals of a sentence that links to a raw table."""
+    """Each figure with decimals in a sentence is in the raw table that the sentence links to."""
     for line in _PAGE.text.splitlines():
         if (link := re.search(r"\]\((results/\w+\.md)\)\)\.$", line)) and not line.startswith("|"):
             for number in re.findall(r"\d+\.\d+", line):
@@ -35,7 +35,7 @@ def test_each_number_of_a_finding_is_in_its_table() -> None:
 
 
 def test_the_charts_are_drawn_from_the_tables(tmp_path: Path) -> None:
-    """The script writes the pictures that the page shows."""
+    """The script writes the images that the page shows."""
     command = [sys.executable, str(ROOT / "tests/benchmarks/charts.py"), "--docs", str(tmp_path)]
     subprocess.run(command, check=True, timeout=60)
     drawn = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}

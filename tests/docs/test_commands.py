@@ -1,4 +1,4 @@
-"""Whether each command that the pages name exists, and each command's help is its manual."""
+"""Each command that the pages name exists, and the help of each command is its manual."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _commands(program: str) -> Iterator[tuple[str, str]]:
 
 
 def _read(line: str) -> None:
-    """Read a command line as the shell would hand it over, without running the command."""
+    """Parse a command line as the shell would pass it, without running the command."""
     name, *rest = shlex.split(line.partition(" | ")[0])
     with contextlib.suppress(click.exceptions.Exit):  # after --help
         cli.commands[name].make_context(name, rest).close()
@@ -31,25 +31,25 @@ def _read(line: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples may leave out --url, as the variable may stand for it."""
+    """Set the variable for the store, since examples can leave out --url."""
     monkeypatch.setenv("THROTTLEKIT_URL", "redis://localhost:6379/1")
 
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(_commands("throttlekit"))))
-def test_every_command_line_of_the_pages_can_be_read(page: str, command: str) -> None:
-    """Each `throttlekit …` of a page is an existing command, with options and arguments that it takes."""
+def test_every_command_line_of_the_pages_can_be_parsed(page: str, command: str) -> None:
+    """Each `throttlekit …` of a page is an existing command, with options and arguments that it accepts."""
     _read(command.removeprefix("throttlekit "))
 
 
-def test_every_command_that_the_text_names_is_there() -> None:
-    """Each `throttlekit …` within a sentence begins with an existing command."""
+def test_every_command_that_the_text_names_exists() -> None:
+    """Each `throttlekit …` in a sentence begins with an existing command."""
     for page in all_pages():
         for name in re.findall(r"`throttlekit ([a-z-]+)\b", page.text):
             assert name in cli.commands, page.path
 
 
 def test_the_pages_install_from_a_checkout_only() -> None:
-    """No index has this distribution, and a package named `throttlekit` there belongs to another project."""
+    """No package index has this distribution. A package named `throttlekit` there belongs to another project."""
     commands = [
         (page.path, command)
         for page in all_pages()
@@ -61,7 +61,7 @@ def test_the_pages_install_from_a_checkout_only() -> None:
 
 @pytest.mark.parametrize("name", ["", *cli.commands])
 def test_the_help_of_a_command_is_its_manual(name: str) -> None:
-    """It says what the command does, its options and exit codes, and gives examples, each of which can be read."""
+    """The help describes the command, its options and its exit codes, and gives examples that can be parsed."""
     command = cli.commands[name] if name else cli
     with command.make_context(name, [], resilient_parsing=True) as context:
         text = command.get_help(context)
@@ -75,5 +75,5 @@ def test_the_help_of_a_command_is_its_manual(name: str) -> None:
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(_commands("make"))))
 def test_every_make_of_the_pages_is_a_target(page: str, command: str) -> None:
-    """Each `make …` of a page is in the Makefile."""
+    """Each `make …` of a page is a target of the Makefile."""
     assert re.search(rf"^{shlex.split(command)[1]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The page on response headers shows every dialect that is read."""
+"""The page on headers shows every header format that is supported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from throttlekit._engine.response_headers import DIALECTS
 
 
 def test_the_page_has_the_table_of_dialects() -> None:
-    """Row for row, in the order in which they are believed."""
+    """The table has the same rows, in the order of precedence."""
     page = (ROOT / "docs" / "how-to-headers.md").read_text("utf-8")
     table = page.split("| dialect | example | described in |\n|---|---|---|\n")[1].split("\n\n")[0]
     rows = [f"| {each.name} | {each.says} | [{each.source}]({each.url}) |" for each in DIALECTS]

@@ -1,4 +1,4 @@
-"""Whether the pages keep to their form: short, searchable, public names only, and no file that is gone."""
+"""The pages keep their form: they are short and searchable, show public names only, and name only files that exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_frameworks_have_the_same_headings(framework: str) -> None:
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.path)
 def test_tabs_of_frameworks_are_in_one_order(page: Page) -> None:
-    """A reader finds a framework's tab in the same place on every page."""
+    """A framework's tab is in the same place on every page."""
     for tabs in page.tab_sets():
         if set(tabs) <= set(FRAMEWORKS):
             assert tabs == [framework for framework in FRAMEWORKS if framework in tabs]
@@ -47,14 +47,14 @@ def test_tabs_of_frameworks_are_in_one_order(page: Page) -> None:
     ],
 )
 def test_a_subject_has_the_same_heading_on_every_page(subject: str, page: str) -> None:
-    """Its own page and the guarantees name it as the frameworks do."""
+    """A subject's own page and the guarantees use the same heading as the pages of the frameworks."""
     for each in (page, "guarantees"):
         assert subject in Page(f"docs/{each}.md").anchors()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("api-*.md")), ids=lambda path: path.stem)
 def test_the_api_pages_show_public_names_only(path: Path) -> None:
-    """No object of a page has a private module in its path, and the overview leads to the page."""
+    """No object of a page has a private module in its path, and the overview links to the page."""
     shown = re.findall(r"^::: (\S+)$", path.read_text("utf-8"), re.MULTILINE)
     assert shown
     assert path.name in Page("docs/api.md").links()
@@ -62,8 +62,8 @@ def test_the_api_pages_show_public_names_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["docs/architecture.md", "CONTRIBUTING.md"])
-def test_every_file_that_the_page_names_is_there(path: str) -> None:
-    """A page that shows the way through the code names no file or folder that was moved or renamed."""
+def test_every_file_that_the_page_names_exists(path: str) -> None:
+    """A page that describes the code names no file or folder that was moved or renamed."""
     named = set(_PATH.findall(Page(path).text))
     assert named
     assert [

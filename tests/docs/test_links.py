@@ -1,4 +1,4 @@
-"""Whether every link has its target, and every page its place in the navigation."""
+"""Every link has a target, and every page is in the navigation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.markdown import ROOT, Page, all_pages
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.path)
 def test_every_link_has_its_target(page: Page) -> None:
-    """A link leads to an existing file, and to a heading in it."""
+    """A link leads to an existing file, and to a heading in that file."""
     for link in page.links():
         if "://" in link:
             continue
@@ -26,35 +26,35 @@ def test_every_link_has_its_target(page: Page) -> None:
 
 
 def _pages(nav: list[dict[str, Any]]) -> Iterator[str]:
-    yield from (page for _, page in _titled(nav))
+    yield from (page for _, page in _pages_with_titles(nav))
 
 
-def _titled(nav: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Each page of the navigation, with the title that it has there."""
+def _pages_with_titles(nav: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield each page of the navigation, with its title there."""
     for entry in nav:
         ((title, below),) = entry.items()
         if isinstance(below, str):
             yield title, below
         else:
-            yield from _titled(below)
+            yield from _pages_with_titles(below)
 
 
-def test_every_page_has_a_place_in_the_navigation() -> None:
-    """mkdocs.yml names each page of docs once, and no other."""
+def test_every_page_is_in_the_navigation() -> None:
+    """mkdocs.yml names each page of docs once, and no other page."""
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
     assert sorted(_pages(site["nav"])) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
-def test_programs_that_read_find_every_page() -> None:
-    """docs/llms.txt has a line for each page: its title and place are those of the navigation."""
+def test_llms_txt_lists_every_page() -> None:
+    """docs/llms.txt has a line for each page, with its title and in the order of the navigation."""
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
     text = (ROOT / "docs/llms.txt").read_text("utf-8")
-    assert re.findall(r"^- \[(.+?)\]\((.+?)\): .+$", text, re.MULTILINE) == list(_titled(site["nav"]))
+    assert re.findall(r"^- \[(.+?)\]\((.+?)\): .+$", text, re.MULTILINE) == list(_pages_with_titles(site["nav"]))
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [title for section in site["nav"] for title in section]
 
 
 def test_the_first_page_leads_to_every_guide() -> None:
-    """And to every page for operators: a reader finds a feature without opening the navigation."""
+    """The first page also links to every page for operators, so a reader finds a feature without the navigation."""
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
     linked = {link.partition("#")[0] for link in Page("docs/index.md").links()}
     for section in nav:

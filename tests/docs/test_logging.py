@@ -12,13 +12,13 @@ from throttlekit import Job, Limiter, TokenBucket
 from throttlekit._engine.plugins import DeferralLog, RateLimitLog
 from throttlekit.hookspecs import Deferred, RateLimitReceived
 
-PARTNER = TokenBucket("partner", "1/minute", burst=1, key="{who}")
-JOB = Job(id="j", kwargs={"who": "jane"})
+PARTNER = TokenBucket("partner", "1/minute", burst=1, key="{customer}")
+JOB = Job(id="j", kwargs={"customer": "jane"})
 
 
 @pytest.fixture(scope="module")
 def documented() -> dict[str, str]:
-    """What the page says of each attribute."""
+    """The description of each attribute on the page."""
     (page,) = [page for page in all_pages() if page.path.endswith("logging.md")]
     return dict(re.findall(r"^\| `(throttlekit_\w+)` \| (.+) \|$", page.text, re.MULTILINE))
 
@@ -46,22 +46,24 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 def test_the_lines_about_a_denial_have_every_field_of_the_page(
     documented: dict[str, str], records: dict[str, list[logging.LogRecord]]
 ) -> None:
-    """The DEBUG line about the job, and the INFO line about the limit: what the page lists, and nothing else."""
+    """
+    The DEBUG line about the job and the INFO line about the limit have the fields that the page lists, and no others.
+    """
     assert [record.levelname for record in records["deferral"]] == ["DEBUG", "INFO"]
     assert all(_fields(record).keys() == documented.keys() for record in records["deferral"])
 
 
-def test_the_line_about_a_429_has_those_that_the_page_says(
+def test_the_line_about_a_429_has_the_fields_that_the_page_lists(
     documented: dict[str, str], records: dict[str, list[logging.LogRecord]]
 ) -> None:
-    """All but those that the page excludes; the reason is "429"."""
+    """The line has all fields but those that the page excludes. The reason is "429"."""
     (record,) = records["429"]
     assert _fields(record).keys() == {name for name, text in documented.items() if "absent for a 429" not in text}
     assert (_fields(record)["throttlekit_reason"], _fields(record)["throttlekit_wait"]) == ("429", 30.0)
 
 
 def test_no_field_has_the_key(records: dict[str, list[logging.LogRecord]]) -> None:
-    """A key may contain an argument of the job."""
+    """A key can contain an argument of the job, so no field has the key."""
     fields = [_fields(record) for some in records.values() for record in some]
     assert len(fields) == 3
     assert "jane" not in repr(fields)

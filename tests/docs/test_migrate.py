@@ -1,4 +1,4 @@
-"""What docs/migrate.md says of jobs that were enqueued before the change."""
+"""What docs/migrate.md states about jobs that were enqueued before the change."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from throttlekit_rq import ThrottledSimpleWorker, configure
 _BEFORE, _AFTER = "def make_report(account_id): ...", "@throttled("
 
 
-@pytest.mark.usefixtures("taken_for_granted")
+@pytest.mark.usefixtures("predefined")
 def test_jobs_that_rq_holds_back_run_under_the_new_limit(redis_url: str, importable: Path) -> None:
-    """Two jobs of the old code, one of them with the status rate_limited, are both checked by the new limit."""
+    """Two jobs of the old code, one of them with the status rate_limited, are both decided by the new limit."""
     rq = pytest.importorskip("rq", minversion="3", reason="RQ 2 has no rate_limit")
     with Redis.from_url(redis_url) as redis:
         queue = Queue("reports", connection=redis)
@@ -42,15 +42,17 @@ def test_jobs_that_rq_holds_back_run_under_the_new_limit(redis_url: str, importa
         )
         importlib.import_module("reports_migrated")
         limiter = Limiter(redis_url)
-        configure(limiter)  # in place of the page's own, to see what it is asked
+        configure(limiter)  # replaces the page's own limiter, to record its decisions
         with allowing(limiter) as seen:
             ThrottledSimpleWorker([queue], connection=redis).work(burst=True, max_jobs=2, max_idle_time=1)
         assert [str(job.get_status(refresh=True).value) for job in jobs] == ["finished", "finished"]
         assert [event.decision.limit.name for event in seen.decisions] == ["reports-db", "reports-db"]
 
 
-def test_messages_that_dramatiq_retries_are_checked_when_they_return(redis_url: str) -> None:
-    """A message that was denied by a limiter in its body comes back by its back-off, and the new limit is asked."""
+def test_messages_that_dramatiq_retries_are_decided_when_they_are_redelivered(redis_url: str) -> None:
+    """
+    A message that was denied by a limiter in its body is redelivered after its back-off, and the new limit decides it.
+    """
     broker, limiter, ran = RedisBroker(url=redis_url, namespace="migrated"), Limiter(), list[int]()
 
     def denied(number: int) -> None:

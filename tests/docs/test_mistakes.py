@@ -1,4 +1,4 @@
-"""The common mistakes of docs/mistakes.md: each is caught as the page says."""
+"""The common mistakes of docs/mistakes.md: each is caught as the page describes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PARTNER = TokenBucket("partner", "10/s", burst=5)
 
 @dataclass
 class Site:
-    """Where a mistake is made: a folder, a Redis, and the log."""
+    """The environment of a mistake: a folder, a Redis, and the log."""
 
     folder: Path
     url: str
@@ -49,16 +49,18 @@ class Site:
     environment: pytest.MonkeyPatch
 
     @property
-    def where(self) -> dict[str, Any]:
-        """Options of a command that runs in the folder, and can import from it."""
+    def process_options(self) -> dict[str, Any]:
+        """The options of a command that runs in the folder, and can import from it."""
         path = os.pathsep.join([str(self.folder), *(each for each in sys.path if each)])
         return {"cwd": self.folder, "env": {**os.environ, "PYTHONPATH": path, "COLUMNS": "1000"}}
 
     def doctor(self, *options: str, app: str = "", finds: bool = True) -> str:
-        """What `throttlekit doctor` prints about an application; whether it must find something."""
+        """
+        Return what `throttlekit doctor` prints about an application. *finds* tells whether it must find something.
+        """
         (self.folder / "shop.py").write_text(app)
         command = [sys.executable, "-m", "throttlekit_cli", "doctor", *(["--strict"] if finds else []), *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, **self.where)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, **self.process_options)
         assert done.returncode == finds, done.stdout + done.stderr
         return done.stdout
 
@@ -77,11 +79,11 @@ CASES: dict[str, Callable[[Site], object]] = {}
 
 
 def case(mistake: str) -> Callable[[Callable[[Site], object]], Callable[[Site], object]]:
-    """The check of the row of the page that begins with *mistake*."""
+    """Register the check of the row of the page that begins with *mistake*."""
     return lambda check: CASES.setdefault(mistake, check)
 
 
-def refuses(text: str, what: Callable[[], object], error: type[Exception] = ConfigurationError) -> None:
+def assert_refused(text: str, what: Callable[[], object], error: type[Exception] = ConfigurationError) -> None:
     with pytest.raises(error, match=re.escape(text)):
         what()
 
@@ -89,7 +91,7 @@ def refuses(text: str, what: Callable[[], object], error: type[Exception] = Conf
 @case("Dramatiq: `throttle=` without the middleware")
 def _(site: Site) -> None:
     broker = StubBroker()
-    refuses("options are undefined: throttle", lambda: _actor(broker), ValueError)
+    assert_refused("options are undefined: throttle", lambda: _actor(broker), ValueError)
 
 
 def _actor(broker: Any, **options: Any) -> Any:
@@ -103,13 +105,15 @@ def _(site: Site) -> None:
     )
 
     app = celery_app("", "throttle=partner").replace("redis://localhost:1/0", site.url)
-    _warns(site, app, "celery -A shop worker --pool solo", "call throttlekit_celery.install(app, limiter)")
+    _assert_worker_warns(
+        site, app, "celery -A shop worker --pool solo", "call throttlekit_celery.install(app, limiter)"
+    )
 
 
 @case("huey: `throttle=` without `install`")
 def _(site: Site) -> None:
     app = _UNLIMITED.format(declared=f"from huey import RedisHuey\nqueue = RedisHuey(url={site.url!r})\n@queue.task")
-    _warns(site, app, "huey.bin.huey_consumer shop.queue", "call throttlekit_huey.install(huey, limiter)")
+    _assert_worker_warns(site, app, "huey.bin.huey_consumer shop.queue", "call throttlekit_huey.install(huey, limiter)")
     assert "not installed in this huey; 1 of its tasks name limits" in site.doctor("--huey", "shop.queue", app=app)
 
 
@@ -117,7 +121,7 @@ def _(site: Site) -> None:
 def _(site: Site) -> None:
     declared = f"from taskiq_redis import ListQueueBroker\nbroker = ListQueueBroker({site.url!r})\n@broker.task"
     app = _UNLIMITED.format(declared=declared)
-    _warns(
+    _assert_worker_warns(
         site, app, "taskiq worker shop:broker --workers 1", "call broker.add_middlewares(throttlekit_taskiq.Throttle("
     )
     assert "has 0 Throttle middlewares" in site.doctor("--taskiq", "shop:broker", app=app)
@@ -131,13 +135,13 @@ def call(): ...
 """
 
 
-def _warns(site: Site, app: str, worker: str, remedy: str) -> None:
-    """A worker of *app* logs one warning, which says what to add."""
+def _assert_worker_warns(site: Site, app: str, worker: str, remedy: str) -> None:
+    """A worker of *app* logs one warning, which contains *remedy*."""
     (site.folder / "shop.py").write_text(app)
     log, command = site.folder / "log", [sys.executable, "-m", *worker.split()]
     with (
         log.open("w") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, **site.where) as process,
+        subprocess.Popen(command, stdout=output, stderr=output, **site.process_options) as process,
     ):
         try:
             wait_until(lambda: remedy in log.read_text(), description="the worker warns", timeout=60)
@@ -167,7 +171,7 @@ def _ran() -> str:
 def _(site: Site) -> None:
     app = Celery("shop", set_as_current=False)
     throttlekit_celery.install(app, Limiter("memory://"))
-    refuses("did you mean 'throttle'?", lambda: app.task(throtle=PARTNER, shared=False))
+    assert_refused("did you mean 'throttle'?", lambda: app.task(throtle=PARTNER, shared=False))
     assert "'throtle', which Celery ignores" in site.doctor("--celery", "shop", app=celery_app("", "throtle=partner"))
 
 
@@ -177,7 +181,7 @@ def _(site: Site) -> None:
     throttlekit_celery.install(app, Limiter("memory://"))
     limited = app.task(throttle=PARTNER, name="limited", shared=False)(_ran)
     for call in (lambda: limited.map([1]), lambda: limited.starmap([(1,)]), lambda: limited.chunks([(1,)], 1)):
-        refuses("send a group of 'limited', or declare a task that takes the list, with a cost", call)
+        assert_refused("send a group of 'limited', or declare a task that takes the list, with a cost", call)
 
 
 @case("RQ, taskiq, huey: `throtle=`")
@@ -194,13 +198,13 @@ def _(site: Site) -> None:
             lambda: huey.task()(_ran)(throtle=PARTNER),
             lambda: broker.task(throtle=PARTNER)(_ran),
         ):
-            refuses("did you mean 'throttle'?", wrong)
+            assert_refused("did you mean 'throttle'?", wrong)
 
 
 @case("django-rq: `ThrottledQueue` as the `QUEUE_CLASS`")
 def _(site: Site) -> None:
     with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
-        refuses(
+        assert_refused(
             "class ThrottledDjangoQueue(DjangoRQ, ThrottledQueue)",
             lambda: throttlekit_rq.ThrottledQueue(connection=connection, autocommit=None, commit_mode=None),
         )
@@ -219,19 +223,19 @@ def _(site: Site) -> None:
 @case("`@throttled` without limits")
 def _(site: Site) -> None:
     for throttled in (throttlekit_rq.throttled, throttlekit_celery.throttled):
-        refuses("write @throttled(partner)", lambda throttled=throttled: throttled(_ran))  # type: ignore[misc]
+        assert_refused("write @throttled(partner)", lambda throttled=throttled: throttled(_ran))  # type: ignore[misc]
 
 
 @case('a rate like `"100/min."`, `"1.5/s"` or `"0/s"`')
 def _(site: Site) -> None:
     for rate in ("100/min.", "1.5/s"):
-        refuses("is not a rate. Write it as", lambda rate=rate: TokenBucket("p", rate))  # type: ignore[misc]
-    refuses("at least 1", lambda: TokenBucket("p", "0/s"))
+        assert_refused("is not a rate. Write it as", lambda rate=rate: TokenBucket("p", rate))  # type: ignore[misc]
+    assert_refused("at least 1", lambda: TokenBucket("p", "0/s"))
 
 
 @case("the name and the rate swapped")
 def _(site: Site) -> None:
-    refuses("limit '5/s': 'partner' is not a rate", lambda: TokenBucket("5/s", "partner"))
+    assert_refused("limit '5/s': 'partner' is not a rate", lambda: TokenBucket("5/s", "partner"))
 
 
 @case('`"100/minute"` without `burst=`, and 100 are expected at once')
@@ -247,7 +251,7 @@ def _(site: Site) -> None:
     keyed = TokenBucket("account", "1/s", key="{acount_id}")
     broker = StubBroker()
     broker.add_middleware(Throttle(Limiter("memory://")))
-    refuses(
+    assert_refused(
         "acount_id", lambda: dramatiq.actor(lambda account_id: None, actor_name="c", broker=broker, throttle=keyed),
         Exception,
     )  # fmt: skip
@@ -255,14 +259,14 @@ def _(site: Site) -> None:
 
 @case("a cost above the burst")
 def _(site: Site) -> None:
-    refuses("can never admit a cost of 6", lambda: TokenBucket("p", "10/s", burst=5, cost=6), CostExceedsLimit)
+    assert_refused("can never admit a cost of 6", lambda: TokenBucket("p", "10/s", burst=5, cost=6), CostExceedsLimit)
     computed = TokenBucket("p", "10/s", burst=5, cost=lambda job: 6)
-    refuses("can never admit", lambda: Limiter("memory://").acquire(computed, job=Job()), CostExceedsLimit)
+    assert_refused("can never admit", lambda: Limiter("memory://").acquire(computed, job=Job()), CostExceedsLimit)
 
 
 @case("a misspelt argument: `brust=3`")
 def _(site: Site) -> None:
-    refuses(
+    assert_refused(
         "TokenBucket() got an unexpected keyword argument 'brust': did you mean 'burst'?",
         lambda: TokenBucket("partner", "5/s", brust=3),  # type: ignore[arg-type]
         TypeError,
@@ -299,19 +303,19 @@ for name in {_FRAMEWORKS}:
 def _(site: Site) -> None:
     limiter, app = Limiter("memory://"), Celery("shop", set_as_current=False)
     throttlekit_celery.install(app, limiter)
-    refuses("each task would be charged twice", lambda: throttlekit_celery.install(app, limiter))
-    refuses("twice", lambda: app.task(throttle=[PARTNER, PARTNER], shared=False))
+    assert_refused("each task would be charged twice", lambda: throttlekit_celery.install(app, limiter))
+    assert_refused("twice", lambda: app.task(throttle=[PARTNER, PARTNER], shared=False))
 
 
 @case("`Limiter(redis_client)`")
 def _(site: Site) -> None:
     with contextlib.closing(redis.Redis.from_url(site.url)) as client:
-        refuses("write Limiter(client=…)", lambda: Limiter(client))  # type: ignore[arg-type]
+        assert_refused("write Limiter(client=…)", lambda: Limiter(client))  # type: ignore[arg-type]
 
 
 @case('`Limiter("localhost:6379")`')
 def _(site: Site) -> None:
-    refuses("did you mean 'redis://localhost:6379'?", lambda: Limiter("localhost:6379"))
+    assert_refused("did you mean 'redis://localhost:6379'?", lambda: Limiter("localhost:6379"))
 
 
 @case("`limiter.acquire` in a coroutine")
@@ -319,7 +323,7 @@ def _(site: Site) -> None:
     async def main(limiter: Limiter) -> None:
         with pytest.warns(RuntimeWarning, match=r"Write `await limiter\.acquire\(…\)` with an AsyncLimiter"):
             limiter.acquire(PARTNER)
-        refuses("this would stop the event loop", lambda: limiter.wait(PARTNER))
+        assert_refused("this would stop the event loop", lambda: limiter.wait(PARTNER))
 
     with contextlib.closing(Limiter(patient(site.url))) as limiter:
         asyncio.run(main(limiter))
@@ -453,7 +457,7 @@ def _refused(site: Site, text: str, *words: str) -> None:
 
 
 def test_each_row_of_the_page_is_a_test() -> None:
-    """The page's mistakes are those that are tested here, in the same order."""
+    """The mistakes of the page are those that are tested here, in the same order."""
     rows = re.findall(r"^\| (.+?) \|", (ROOT / "docs" / "mistakes.md").read_text("utf-8"), re.MULTILINE)
     assert [row for row in rows if row != "mistake"] == list(CASES)
 
@@ -462,7 +466,7 @@ def test_each_row_of_the_page_is_a_test() -> None:
 def test_a_mistake_is_caught(
     mistake: str, tmp_path: Path, redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the page says."""
+    """Each mistake is caught as the page describes."""
     monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
     with caplog.at_level(logging.INFO, "throttlekit"):
         CASES[mistake](Site(tmp_path, redis_url, caplog, monkeypatch))

@@ -1,4 +1,4 @@
-"""The pages about adapters say what the suite and the toy adapter say."""
+"""The pages about adapters agree with the conformance suite and with the toy adapter."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from support.promises import page, promises, sites
 _PAGE = Page("docs/promises.md")
 
 
-def test_the_page_names_every_promise_and_every_site() -> None:
-    """Its table has a row for each promise, in its words, and its text each site; nothing is broken or left out."""
+def test_the_page_names_every_promise_and_every_framework() -> None:
+    """
+    The table has a row for each promise, with its text, and the page names every site. No promise is broken or left
+    out.
+    """
     shown, as_printed = _rows(_PAGE.text), _rows(page({}, {}))
     assert [row[:2] for row in shown] == [row[:2] for row in as_printed]
     assert len([row for row in shown if row[0].startswith("**")]) == len(promises())
-    (where,) = [line for line in page({}, {}).splitlines() if line.startswith("Celery (")]
-    assert where in _PAGE.text.splitlines()
-    assert all(site.partition(": ")[2] in where for site in sites())
+    (line_of_sites,) = [line for line in page({}, {}).splitlines() if line.startswith("Celery (")]
+    assert line_of_sites in _PAGE.text.splitlines()
+    assert all(site.partition(": ")[2] in line_of_sites for site in sites())
     assert "✗" not in _PAGE.text
     assert "NOT RUN" not in _PAGE.text
 
@@ -28,15 +31,15 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def test_the_example_of_the_page_is_the_toy_adapter() -> None:
-    """docs/write-an-adapter.md shows the adapter that passes the suite, word for word, and it is short."""
+    """docs/write-an-adapter.md shows the adapter that passes the suite, word for word. The adapter is short."""
     code = (ROOT / "tests/support/toy/adapter.py").read_text("utf-8")
     (shown,) = [block for block in Page("docs/write-an-adapter.md").blocks("python") if block.title]
     assert shown.text == code
     assert len(code.splitlines()) < 150
 
 
-def test_the_toy_adapter_stands_on_public_names() -> None:
-    """It imports from throttlekit and throttlekit.adapter, and no name with an underscore."""
+def test_the_toy_adapter_uses_public_names_only() -> None:
+    """It imports from throttlekit and throttlekit.adapter, and uses no name with an underscore."""
     tree = ast.parse((ROOT / "tests/support/toy/adapter.py").read_text("utf-8"))
     ours = [
         (node.module, alias.name)

@@ -1,4 +1,4 @@
-"""The README is short, agrees with the pages that repeat it, and its figures are those of the benchmarks."""
+"""The README is short, and agrees with the pages that repeat it and with the benchmarks."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _MEASURED = {
 
 
 def test_the_readme_is_short() -> None:
-    """A newcomer reads it in three minutes."""
+    """A new reader needs three minutes for it."""
     assert len(_README.text.splitlines()) <= 120
 
 
 def test_the_first_page_shows_the_same_snippets() -> None:
-    """One snippet for each framework, in the same order and the same words."""
+    """There is one snippet for each framework, in the same order and with the same text."""
     shown = _FIRST_PAGE.blocks("python")
     assert [block.tab for block in shown] == list(FRAMEWORKS)
     assert [block.text for block in shown] == [block.text for block in _README.blocks("python")]
 
 
 def test_the_skill_shows_the_same_snippets() -> None:
-    """Each snippet of the README is in docs/SKILL.md, which a coding agent reads, and the page is short."""
+    """Each snippet of the README is in docs/SKILL.md, which a coding agent reads. That page is short."""
     skill = Page("docs/SKILL.md")
     shown = [block.text for block in skill.blocks("python")]
     assert shown[: len(FRAMEWORKS)] == [block.text for block in _README.blocks("python")]
@@ -41,12 +41,15 @@ def test_the_skill_shows_the_same_snippets() -> None:
 
 
 def test_both_pages_state_the_same_problem() -> None:
-    """The paragraph below their titles is the same."""
+    """The paragraph below the titles is the same."""
     assert _FIRST_PAGE.text.split("\n\n")[:2] == _README.text.split("\n\n")[:2]
 
 
 def test_the_costs_are_those_of_the_benchmarks() -> None:
-    """Each figure of the README's table of costs is in the summary of docs/results/decisions.md, and no other."""
+    """
+    Each figure in the README's table of costs is in the summary of docs/results/decisions.md, and the table has no
+    others.
+    """
     text = Page("docs/results/decisions.md").text
     measured: dict[tuple[str, str], str] = {}
     for by, what, figure in re.findall(r"^\| (\w+) \| (.+?) \| (.+?) \|", text, re.MULTILINE):

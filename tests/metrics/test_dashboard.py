@@ -1,4 +1,4 @@
-"""The Grafana dashboard and the alerts query metrics that exist, by labels that these have."""
+"""The Grafana dashboard and the alerts query existing metrics, with labels that these metrics have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SUFFIXES = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_su
 
 
 def _exported() -> dict[str, set[str]]:
-    """Every series that the plugin exports, with its labels."""
+    """Return every series that the plugin exports, with its labels."""
     registry = CollectorRegistry()
     metrics = PrometheusMetrics(registry=registry)
     limiter, limit, slots = Limiter(plugins=[metrics]), TokenBucket("a", "1/s"), Concurrency("b", 1)
@@ -45,13 +45,13 @@ def _names(text: str) -> set[str]:
 
 
 def test_every_metric_of_the_dashboard_is_exported() -> None:
-    """Each name in the dashboard's expressions and variables is one that the plugin exports."""
+    """Each name in the expressions and variables of the dashboard is a metric that the plugin exports."""
     queried = _names(" ".join(EXPRESSIONS)) | _names(json.dumps(DASHBOARD["templating"]))
     assert queried <= set(_exported())
 
 
 def test_the_dashboard_shows_every_metric() -> None:
-    """The dashboard has a panel for every metric that is exported."""
+    """The dashboard has a panel for every exported metric."""
     shown = _names(" ".join(EXPRESSIONS))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in _exported()}
     assert families == {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
@@ -59,7 +59,7 @@ def test_the_dashboard_shows_every_metric() -> None:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_every_label_in_an_expression_exists(expression: str) -> None:
-    """A panel groups by, and filters on, labels of its metrics."""
+    """A panel groups and filters by labels that its metrics have."""
     exported = _exported()
     known = set.union(*(exported[name] for name in _names(expression)))
     grouped = {label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")}
@@ -68,7 +68,7 @@ def test_every_label_in_an_expression_exists(expression: str) -> None:
 
 
 def test_the_docs_name_every_metric() -> None:
-    """The table in docs/metrics.md has each metric that is exported, and the alerts query only such metrics."""
+    """The table in docs/metrics.md has each exported metric, and the alerts query only such metrics."""
     page = (DOCS / "metrics.md").read_text("utf-8")
     table = {
         f"throttlekit_{name}" for name in re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram)", page, re.MULTILINE)

@@ -25,7 +25,7 @@ def scraped(registry: CollectorRegistry) -> dict[str, float]:
 
 
 def test_waiting_jobs_and_use_are_those_of_the_fleet(redis_url: str) -> None:
-    """Of all processes, though the one that serves them has decided nothing."""
+    """The gauges cover all processes, even if the process that serves them has made no decision."""
     with contextlib.closing(Limiter(patient(redis_url))) as limiter:
         for number in range(5):
             limiter.acquire(API, job=Job(id=str(number)))
@@ -41,8 +41,8 @@ def test_waiting_jobs_and_use_are_those_of_the_fleet(redis_url: str) -> None:
     assert (found["slowed_to_ratio{limit=api}"], found["slowed_to_ratio{limit=slots}"]) == (1.0, 1.0)
 
 
-def test_jobs_on_waitlists_and_jobs_in_lines_are_counted_together(redis_url: str) -> None:
-    """Some adapters use waitlists, and some use lines."""
+def test_held_jobs_and_redelivered_jobs_are_counted_together(redis_url: str) -> None:
+    """Some adapters hold waiting jobs in the worker, and others let the framework redeliver them."""
     registry = CollectorRegistry()
     with contextlib.closing(Limiter(patient(redis_url))) as limiter:
         registry.register(FleetMetrics(limiter))
@@ -56,8 +56,8 @@ def test_jobs_on_waitlists_and_jobs_in_lines_are_counted_together(redis_url: str
     assert found["waiting_jobs{limit=api}"] == 6
 
 
-def test_what_downstream_leaves_of_a_limit_is_that_of_its_slowest_key(redis_url: str) -> None:
-    """Of a rate that fell, and of slots of which a part is in use."""
+def test_the_remaining_part_of_a_slowed_limit_is_that_of_its_slowest_key(redis_url: str) -> None:
+    """For a rate that was reduced, and for slots of which only a part may be used."""
     adapts = TokenBucket("adapts", "100/s", burst=1, key="{tenant}", adapt=Adapt("10/s"))
     slots = Concurrency("adaptive", 8, adapt=ByLatency(2))
     registry = CollectorRegistry()
@@ -73,21 +73,21 @@ def test_what_downstream_leaves_of_a_limit_is_that_of_its_slowest_key(redis_url:
     assert found["slowed_to_ratio{limit=adaptive}"] == 0.25
 
 
-def test_a_thousand_tenants_are_one_series_of_the_worst(redis_url: str) -> None:
-    """No metric has a series for each key, and the use is that of the key that used most, not a sum."""
+def test_a_thousand_tenants_are_one_series_with_the_highest_value(redis_url: str) -> None:
+    """No metric has a series for each key. The use is that of the key with the highest use, not a sum."""
     registry = CollectorRegistry()
     with contextlib.closing(Limiter(patient(redis_url), plugins=[PrometheusMetrics(registry=registry)])) as limiter:
         registry.register(FleetMetrics(limiter))
 
-        def ask(tenants: range) -> None:
+        def acquire_for(tenants: range) -> None:
             for tenant in tenants:
                 limiter.acquire(TENANTS, job=Job(id=str(tenant), kwargs={"tenant": tenant}))
 
-        ask(range(1))
+        acquire_for(range(1))
         few = set(scraped(registry))
-        ask(range(1, 1_000))
+        acquire_for(range(1, 1_000))
         for _ in range(2):
-            ask(range(1))
+            acquire_for(range(1))
         limiter.fleet.activity.report()  # type: ignore[union-attr]
         found = scraped(registry)
     of_denials = {"decisions_total{limit=tenants,outcome=denied,reason=exhausted}"}
@@ -99,8 +99,8 @@ def test_a_thousand_tenants_are_one_series_of_the_worst(redis_url: str) -> None:
     assert found["waiting_jobs{limit=tenants}"] == 1
 
 
-def test_the_longest_line_is_shown_of_a_limit_with_keys() -> None:
-    """A key with a short line that denies later does not hide it; the key itself may, once its line is shorter."""
+def test_the_longest_waitlist_of_a_limit_with_keys_is_shown() -> None:
+    """A later denial of a key with a short waitlist does not replace the value, unless that key is the one shown."""
     registry = CollectorRegistry()
     limiter = Limiter("memory://", plugins=[PrometheusMetrics(registry=registry)])
     for number, tenant in enumerate(("busy", *["busy"] * 30, "calm", "calm", "calm")):
@@ -114,7 +114,7 @@ def test_the_longest_line_is_shown_of_a_limit_with_keys() -> None:
 
 
 def test_a_scrape_without_the_store_has_no_value() -> None:
-    """The process goes on to be scraped; a store in memory is refused at once."""
+    """The process can still be scraped. A store in memory is refused at once."""
     registry = CollectorRegistry()
     registry.register(FleetMetrics("redis://127.0.0.1:1/0"))
     assert scraped(registry) == {}

@@ -46,7 +46,7 @@ class Site:
         return [point for metric in self.metrics_now() if metric.name == name for point in metric.data.data_points]
 
     def collected(self) -> dict[str, Any]:
-        """Each number by its instrument and attributes; for a histogram, count and sum."""
+        """Return each number by its instrument and attributes; for a histogram, the count and the sum."""
         found: dict[str, Any] = {}
         for metric in self.metrics_now():
             for point in metric.data.data_points:
@@ -64,7 +64,7 @@ def site() -> Iterator[Site]:
 
 
 def test_decisions_and_units_are_counted_by_limit(site: Site) -> None:
-    """An allowed job counts for all its limits, a denied one for the limit that denied it."""
+    """A grant counts for all limits of the job, a denial for the limit that denied the job."""
     for _ in range(3):
         site.limiter.acquire(LIMIT, WIDE, job=JOB)
     found = site.collected()
@@ -78,7 +78,7 @@ def test_decisions_and_units_are_counted_by_limit(site: Site) -> None:
 
 
 def test_waits_are_observed_at_the_start(site: Site) -> None:
-    """When a job starts that was denied, its wait and its deferrals are recorded."""
+    """When a job starts after denials, its wait and its deferrals are recorded."""
     site.limiter.acquire(LIMIT, job=JOB)
     site.limiter.acquire(LIMIT, job=WAITING)
     site.clock.advance(0.5)
@@ -90,7 +90,9 @@ def test_waits_are_observed_at_the_start(site: Site) -> None:
 
 
 def test_a_wait_is_recorded_with_the_span_of_its_job(site: Site) -> None:
-    """Waits go into the histogram when metrics are collected. The exemplar names the span of the start all the same."""
+    """
+    Waits are added to the histogram when metrics are collected. The exemplar still names the span of the job's start.
+    """
     site.limiter.acquire(LIMIT, job=JOB)
     site.limiter.acquire(LIMIT, job=WAITING)
     site.clock.advance(0.5)
@@ -100,8 +102,8 @@ def test_a_wait_is_recorded_with_the_span_of_its_job(site: Site) -> None:
     assert [each.span_id for each in point.exemplars] == [span.get_span_context().span_id]
 
 
-def test_no_wait_is_left_out_where_nothing_collects(site: Site) -> None:
-    """With more waits than are kept until a collection, each one records the oldest."""
+def test_every_wait_is_recorded_if_metrics_are_not_collected(site: Site) -> None:
+    """If there are more waits than the plugin keeps until a collection, each new wait records the oldest one."""
     for _ in range(MAX_KEPT + 10):
         site.clock.advance(1)
         site.limiter.acquire(LIMIT, job=JOB)
@@ -114,7 +116,7 @@ def test_no_wait_is_left_out_where_nothing_collects(site: Site) -> None:
 
 
 def test_corrections_and_429s_are_counted(site: Site) -> None:
-    """What `settle` gave back, and each 429 that paused a limit."""
+    """The metrics count what `settle` returned, and each 429 that paused a limit."""
     site.limiter.settle(site.limiter.acquire(WIDE, cost=10), actual=4)
     site.limiter.events.emit_rate_limited(JOB, WIDE, 30.0)
     found = site.collected()
@@ -122,7 +124,7 @@ def test_corrections_and_429s_are_counted(site: Site) -> None:
 
 
 def test_holders_pauses_errors_and_lost_leases_are_exported(site: Site) -> None:
-    """Slots and how many are held, how long a pause lasts, calls without a store, and leases that were lost."""
+    """The metrics show slots and their holders, how long a pause lasts, calls without a store, and lost leases."""
     decision = site.limiter.acquire(SLOTS, job=JOB)
     site.limiter.pause(WIDE, 60)
     site.limiter.acquire(WIDE)
@@ -136,7 +138,7 @@ def test_holders_pauses_errors_and_lost_leases_are_exported(site: Site) -> None:
 
 
 def test_a_deferral_is_an_event_of_the_current_span(site: Site) -> None:
-    """A span that is recorded gets an event for the deferral: the limit and the reason, never the key."""
+    """A span that is recorded gets an event for the deferral, with the limit and the reason, but never the key."""
     exporter = InMemorySpanExporter()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
@@ -156,8 +158,8 @@ def test_a_deferral_is_an_event_of_the_current_span(site: Site) -> None:
         }  # fmt: skip
 
 
-def test_the_span_of_a_job_says_how_long_it_has_waited(site: Site) -> None:
-    """For which limit, and after how many deferrals, never the key; nothing of a job that has not waited."""
+def test_the_span_of_a_job_has_its_waiting_time(site: Site) -> None:
+    """The span has the limit and the number of deferrals, but never the key. A job that has not waited adds nothing."""
     exporter = InMemorySpanExporter()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
@@ -179,21 +181,21 @@ def test_the_span_of_a_job_says_how_long_it_has_waited(site: Site) -> None:
 
 
 def test_a_wrong_provider_is_a_configuration_error() -> None:
-    """A value that is not a provider raises when the plugin is made."""
+    """A value that is not a provider raises when the plugin is created."""
     wrong: Any = "otlp"
     with pytest.raises(ConfigurationError, match="meter_provider"):
         OpenTelemetryMetrics(meter_provider=wrong)
 
 
 def test_without_an_sdk_nothing_happens() -> None:
-    """With the API alone the plugin exports nothing and fails nothing."""
+    """With the API alone, the plugin exports nothing and raises no error."""
     limiter = Limiter(plugins=[OpenTelemetryMetrics()])
     limiter.acquire(SLOTS, job=JOB)
     assert limiter.acquire(LIMIT, job=JOB).allowed
 
 
 def test_a_missing_api_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without opentelemetry-api the plugin raises when it is made, and says what to install."""
+    """Without opentelemetry-api the plugin raises when it is created, and the message names what to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     with pytest.raises(ImportError, match=r"pip install 'throttlekit-jobs\[opentelemetry\]'"):
         OpenTelemetryMetrics()

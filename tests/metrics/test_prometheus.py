@@ -31,7 +31,7 @@ SLOTS = Concurrency("slots", 2)
 
 
 class Silent(Passing):
-    """A store that gives no answer."""
+    """A store that does not answer."""
 
     inner = MemoryStore()
 
@@ -55,7 +55,7 @@ class Site:
 
 
 def test_decisions_are_counted_by_limit_and_outcome() -> None:
-    """An allowed job counts for all its limits, a denied one for the limit that denied it, with the reason."""
+    """A grant counts for all limits of the job, a denial for the limit that denied the job, with the reason."""
     site = Site()
     site.limiter.acquire(LIMIT, WIDE, job=Job())
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_decisions_are_counted_by_limit_and_outcome() -> None:
 
 
 def test_units_and_the_rate_are_exported() -> None:
-    """The units charged are exported beside the limit's rate, so that one can be divided by the other."""
+    """The charged units are exported beside the limit's rate, so that one can be divided by the other."""
     site = Site()
     for _ in range(2):
         site.limiter.acquire(WIDE, cost=7)
@@ -78,7 +78,10 @@ def test_units_and_the_rate_are_exported() -> None:
 
 
 def test_the_wait_of_a_denied_job_is_recorded_at_its_start() -> None:
-    """Its wait and its deferrals go into the histograms when it starts, and not before. Other jobs have none."""
+    """
+    A denied job's wait and deferrals are added to the histograms when the job starts, and not before. Other jobs add
+    nothing.
+    """
     site = Site()
     site.limiter.acquire(LIMIT, job=Job())
     site.limiter.acquire(LIMIT, job=Job(id="1"))
@@ -92,7 +95,7 @@ def test_the_wait_of_a_denied_job_is_recorded_at_its_start() -> None:
 
 
 def test_starts_after_a_wait_and_starts_at_once_add_up() -> None:
-    """Jobs that ran at once and jobs that waited all count, in any order, also after the limit was defined anew."""
+    """Jobs that ran at once and jobs that waited all count, in any order, also after the limit was redefined."""
     site, again = Site(), TokenBucket("partner", "10/s", burst=1)
     for each in range(20):
         limit = LIMIT if each < 10 else again
@@ -112,8 +115,8 @@ def test_starts_after_a_wait_and_starts_at_once_add_up() -> None:
     assert found["wait_seconds_count{limit=partner}"] == 20
 
 
-def test_a_wait_counts_for_the_limit_in_whose_line_it_was() -> None:
-    """With several limits, the wait counts for the one that denied the job last."""
+def test_a_wait_counts_for_the_limit_that_denied_the_job() -> None:
+    """If a job has several limits, its wait counts for the one that denied it last."""
     site = Site()
     site.limiter.acquire(LIMIT)
     site.limiter.acquire(WIDE, LIMIT, job=Job(id="1"))
@@ -124,8 +127,8 @@ def test_a_wait_counts_for_the_limit_in_whose_line_it_was() -> None:
     ]
 
 
-def test_the_line_is_exported_by_its_end() -> None:
-    """The gauge is the instant at which the last place is due, so it ends by itself; it may be beyond one delay."""
+def test_the_waitlist_is_exported_as_the_time_of_its_last_position() -> None:
+    """The gauge is the estimated time of the last position, so it expires by itself. It can be later than one delay."""
     site = Site()
     before = time.time()
     for _ in range(51):
@@ -134,8 +137,10 @@ def test_the_line_is_exported_by_its_end() -> None:
     assert before + 4.9 < ends < time.time() + 5.5
 
 
-def test_jobs_on_a_waitlist_are_measured_as_those_in_a_line() -> None:
-    """When the last of them is due; the wait and the deferrals of a job, at its start and not before."""
+def test_held_jobs_are_measured_like_redelivered_jobs() -> None:
+    """
+    The gauge is the estimated time of the last job. The wait and the deferrals of a job are recorded at its start.
+    """
     site, before = Site(MemoryStore()), time.time()
     waker = held(site.limiter)
     jobs = [Job(id=str(number)) for number in range(6)]
@@ -144,7 +149,7 @@ def test_jobs_on_a_waitlist_are_measured_as_those_in_a_line() -> None:
     found = site.scraped()
     assert found["line_end_timestamp_seconds{limit=partner}"] == pytest.approx(before + 0.5, abs=0.2)
     assert not any(name.startswith("wait_seconds_count") for name in found)
-    wait_until(lambda: ask(site.limiter, waker, LIMIT, job=jobs[1]).allowed, description="a unit comes")
+    wait_until(lambda: ask(site.limiter, waker, LIMIT, job=jobs[1]).allowed, description="a unit is available")
     found = site.scraped()
     denied = found["decisions_total{limit=partner,outcome=denied,reason=exhausted}"] - len(jobs[2:])
     assert (found["wait_seconds_count{limit=partner}"], found["job_deferrals_sum{limit=partner}"]) == (1, denied)
@@ -154,7 +159,7 @@ def test_jobs_on_a_waitlist_are_measured_as_those_in_a_line() -> None:
 
 
 def test_a_pause_and_its_end_are_exported() -> None:
-    """While a limit is paused the gauge is the end of the pause; once a job has passed it is 0."""
+    """While a limit is paused, the gauge is the end of the pause. After a job has been admitted, it is 0."""
     site = Site()
     site.limiter.pause(WIDE, 60)
     site.limiter.acquire(WIDE)
@@ -168,7 +173,7 @@ def test_a_pause_and_its_end_are_exported() -> None:
 
 
 def test_holders_are_exported_beside_the_slots() -> None:
-    """A concurrency limit has the slots that the fleet held at the last decision, and the slots that there are."""
+    """A concurrency limit exports the slots that the fleet held at the last decision, and the total number of slots."""
     site = Site()
     decisions = [site.limiter.acquire(SLOTS, WIDE, job=Job(id=str(number))) for number in range(3)]
     assert site.scraped()["holders{limit=slots}"] == 2
@@ -181,8 +186,8 @@ def test_holders_are_exported_beside_the_slots() -> None:
     assert "limit_units_per_second{limit=slots}" not in found
 
 
-def test_tiers_become_labels_and_keys_never() -> None:
-    """A tier is a label. A key is not, and appears nowhere in the output."""
+def test_tiers_become_labels_and_keys_do_not() -> None:
+    """A tier is a label. A key is not a label, and is nowhere in the output."""
     site = Site()
     tiered = TokenBucket("api", {"free": "1/s", "pro": "10/s"}, tier="{plan}", key="{account}")
     for number in range(20):
@@ -193,7 +198,7 @@ def test_tiers_become_labels_and_keys_never() -> None:
 
 
 def test_names_are_bounded() -> None:
-    """A job may bring a limit of any name: all beyond the bound count as "other"."""
+    """A job can have a limit with any name. Names beyond the bound count as "other"."""
     site = Site(max_limits=3)
     for number in range(10):
         site.limiter.acquire(TokenBucket(f"by-value-{number}", "1/s"))
@@ -204,7 +209,9 @@ def test_names_are_bounded() -> None:
 
 
 def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
-    """Some calls of the store are timed. Each call decided without it counts, by the class of the error."""
+    """
+    The latency of some store calls is measured. Each decision without the store counts, by the class of the error.
+    """
     site, silent = Site(), Site(Silent())
     for _ in range(2 * DECISIONS_PER_SAMPLE + 2):
         site.limiter.acquire(WIDE)
@@ -219,7 +226,10 @@ def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
 
 
 def test_corrections_and_429s_are_counted() -> None:
-    """What `settle` gave back and charged besides, and each 429 that paused a limit; before the first one it is 0."""
+    """
+    The metrics count what `settle` returned and charged, and each 429 that paused a limit. Before the first 429 the
+    value is 0.
+    """
     site = Site()
     decisions = [site.limiter.acquire(WIDE, cost=10) for _ in range(2)]
     assert site.scraped()["downstream_429_total{limit=wide}"] == 0
@@ -240,7 +250,7 @@ def test_lost_leases_are_counted() -> None:
     assert site.scraped()["leases_lost_total{limit=slots}"] == 1
 
 
-def test_several_plugins_may_share_a_registry() -> None:
+def test_several_plugins_can_share_a_registry() -> None:
     """Two limiters of one process, each with its own plugin, count into the same metrics."""
     registry = CollectorRegistry()
     for _ in range(2):
@@ -250,7 +260,7 @@ def test_several_plugins_may_share_a_registry() -> None:
 
 
 def test_a_changed_limit_exports_its_new_rate() -> None:
-    """A limit that is defined anew by value, as another release would do, exports the new rate."""
+    """A limit that is redefined with another value, as by another release, exports the new rate."""
     site = Site()
     site.limiter.acquire(WIDE)
     Limiter(plugins=[site.metrics]).acquire(TokenBucket("wide", "5/s"))
@@ -258,7 +268,10 @@ def test_a_changed_limit_exports_its_new_rate() -> None:
 
 
 def test_rules_of_live_control_are_counted(redis_url: str) -> None:
-    """A pause in force denies, though nobody is asked; a limit in shadow mode counts what it would have denied."""
+    """
+    A pause in force denies, although no request reaches the store. A limit in shadow mode counts what it would have
+    denied.
+    """
     registry = CollectorRegistry()
     with contextlib.closing(Limiter(redis_url, plugins=[PrometheusMetrics(registry=registry)])) as limiter:
         with Control(redis_url, by="test") as control:
@@ -286,13 +299,13 @@ def test_rules_of_live_control_are_counted(redis_url: str) -> None:
     ],
 )
 def test_a_wrong_argument_is_a_configuration_error(options: Any, message: str) -> None:
-    """An argument that can never work raises when the plugin is made."""
+    """An argument that can never work raises when the plugin is created."""
     with pytest.raises(ConfigurationError, match=message):
         PrometheusMetrics(**options)
 
 
 def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without prometheus-client the plugin raises when it is made, and says what to install."""
+    """Without prometheus-client the plugin raises when it is created, and the message names what to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     with pytest.raises(ImportError, match=r"pip install 'throttlekit-jobs\[prometheus\]'"):
         PrometheusMetrics()
@@ -325,7 +338,7 @@ limiter.acquire(wide, slots, job=Job(id="again"))
 
 
 def test_multi_process_mode_adds_up(tmp_path: Path) -> None:
-    """The decisions of a process, its forked children and another process add up; a gauge has the latest value."""
+    """The decisions of a process, its forked children and another process add up. A gauge has the latest value."""
     for _ in range(2):
         ran = subprocess.run(
             [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _WORKER, str(tmp_path)],

@@ -1,4 +1,7 @@
-"""docs/metrics.md on each framework's workers, with real workers: which process decides, and which serves."""
+"""
+What docs/metrics.md states about each framework, on real workers: which process makes decisions, and which exports
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +167,7 @@ def test_the_span_of_a_job_has_its_wait(redis_url: str, tmp_path: Path, framewor
 
 
 def test_celery_serves_from_the_main_process(redis_url: str, tmp_path: Path) -> None:
-    """Under the pool of processes the main process decides, and serves all metrics from its own registry."""
+    """With a pool of processes, the main process makes the decisions, and serves all metrics from its own registry."""
     (tmp_path / "metered_celery.py").write_text(_CELERY)
     port = free_port()
     environment = {"TK_STORE": redis_url, "TK_PORT": str(port), "C_FORCE_ROOT": "1", "PYTHONPATH": _path(tmp_path)}
@@ -175,14 +178,14 @@ def test_celery_serves_from_the_main_process(redis_url: str, tmp_path: Path) -> 
     options = ["--pool", "prefork", "--concurrency", "2", "--without-gossip", "--without-mingle"]
     command = Command([sys.executable, "-m", "celery", "-A", "metered_celery", "worker", *options], environment)
     try:
-        wait_until(lambda: _scraped(port).get(ALLOWED) == JOBS, description="all are counted", timeout=30)
+        wait_until(lambda: _scraped(port).get(ALLOWED) == JOBS, description="all tasks are counted", timeout=30)
         assert _scraped(port)["units_total{limit=partner}"] == JOBS
     finally:
         command.close()
 
 
 def test_rq_workers_write_to_one_folder(redis_url: str, tmp_path: Path) -> None:
-    """throttlekit's workers decide before they fork: each writes its files, and its work-horses write none."""
+    """Workers of throttlekit decide before they fork. Each of them writes its files, and its work-horses write none."""
     (tmp_path / "metered_rq.py").write_text(_RQ)
     folder = tmp_path / "metrics"
     folder.mkdir()
@@ -196,14 +199,14 @@ def test_rq_workers_write_to_one_folder(redis_url: str, tmp_path: Path) -> None:
 
     def found() -> dict[str, float]:
         if any(not file.stat().st_size for file in folder.glob("*.db")):
-            return {}  # a worker has just made its file, and prometheus_client cannot read an empty one
+            return {}  # a worker has just created its file, and prometheus_client cannot read an empty one
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry, path=str(folder))
         return samples(generate_latest(registry).decode())
 
     try:
         with Fleet([worker, worker], environment):
-            wait_until(lambda: found().get(ALLOWED) == JOBS, description="all are counted", timeout=30)
+            wait_until(lambda: found().get(ALLOWED) == JOBS, description="all jobs are counted", timeout=30)
         assert found()["units_total{limit=partner}"] == JOBS
         assert len(list(folder.glob("counter_*.db"))) <= 2
     finally:

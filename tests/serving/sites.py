@@ -24,38 +24,38 @@ class Answer(NamedTuple):
     body: str
 
 
-def _said_by(request: Any) -> str:
+def _account_of(request: Any) -> str:
     return str(request.headers["X-Account"])
 
 
 def in_fastapi(
     limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False
 ) -> Callable[..., Answer]:
-    """Call `/things/{thing}` of an app, whose view calls *body*; an iterator is streamed."""
+    """Call `/things/{thing}` of an app whose view calls *body*. An iterator is streamed."""
     app = as_asgi(limiter, *limits, body=body, account=account)
 
     def get(path: str, **headers: str) -> Answer:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("127.0.0.1", 123))
 
-        async def ask() -> httpx.Response:
+        async def request_view() -> httpx.Response:
             async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
                 return await client.get(path, headers=_dashed(headers))
 
-        answer = asyncio.run(ask())
+        answer = asyncio.run(request_view())
         return Answer(answer.status_code, {**answer.headers}, answer.text)
 
     return get
 
 
 def as_asgi(limiter: Limiter, *limits: Limit, body: Body = lambda: "ok", account: bool = False) -> Any:
-    """The app of `in_fastapi`."""
+    """Return the app of `in_fastapi`."""
     from fastapi import Depends, FastAPI, Request
     from fastapi.responses import StreamingResponse
 
     from throttlekit_fastapi import Throttled
 
     async def of_account(request: Request) -> str:
-        return _said_by(request)
+        return _account_of(request)
 
     app, given = FastAPI(), {"account": of_account} if account else {}
 
@@ -77,7 +77,7 @@ def in_flask(
 
     from throttlekit_flask import throttled
 
-    app, given = Flask("shop", root_path="/"), {"account": lambda: _said_by(request)} if account else {}
+    app, given = Flask("shop", root_path="/"), {"account": lambda: _account_of(request)} if account else {}
 
     @app.get("/things/<thing>")
     @throttled(limiter, *limits, **given)
@@ -119,7 +119,7 @@ def in_django(
 
     from throttlekit_django import throttled
 
-    given = {"account": _said_by} if account else {}
+    given = {"account": _account_of} if account else {}
 
     @throttled(limiter, *limits, **given)
     def things(request: HttpRequest, thing: str = "", remote_addr: str = "") -> Any:
@@ -153,7 +153,7 @@ def in_django_async(
     from throttlekit_django import throttled
 
     async def of_account(request: HttpRequest) -> str:
-        return _said_by(request)
+        return _account_of(request)
 
     @throttled(limiter, *limits, **({"account": of_account} if account else {}))
     async def things(request: HttpRequest, thing: str = "", remote_addr: str = "") -> Any:
@@ -163,7 +163,7 @@ def in_django_async(
 
     urls = _urls(at("things/<thing>", things), at("plain/<thing>", things), at("by/<remote_addr>", things))
 
-    async def ask(path: str, headers: dict[str, str]) -> Answer:
+    async def request_view(path: str, headers: dict[str, str]) -> Answer:
         client = AsyncClient(raise_request_exception=False)
         answer = await client.get(path, headers=headers)
         parts = [part async for part in answer.streaming_content] if answer.streaming else [answer.content]
@@ -173,7 +173,7 @@ def in_django_async(
 
     def get(path: str, **headers: str) -> Answer:
         with override_settings(ROOT_URLCONF=urls):
-            return asyncio.run(ask(path, _dashed(headers)))
+            return asyncio.run(request_view(path, _dashed(headers)))
 
     return get
 

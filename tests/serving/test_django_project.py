@@ -1,4 +1,4 @@
-"""The Django app: settings, system checks, the page in the admin, and `manage.py throttlekit`, in a real project."""
+"""The Django app in a real project: settings, system checks, the page in the admin, and `manage.py throttlekit`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _checked(run: _Run, setting: object) -> str:
     return run(setting, "check", "--fail-level", "WARNING", TK_URLS="support.django_project.no_urls").stderr
 
 
-def test_right_settings_pass_the_system_checks(run: _Run) -> None:
-    """No server is needed: no connection is opened. Nor is a migration missing."""
+def test_valid_settings_pass_the_system_checks(run: _Run) -> None:
+    """The checks open no connection, so no server is needed. No migration is missing."""
     setting = {"url": "redis://localhost:1/0", "title": "production"}
     assert "no issues" in _done(run(setting, "check", "--fail-level", "WARNING"))
     assert "No changes" in _done(run(setting, "makemigrations", "--check", "--dry-run"))
@@ -69,22 +69,22 @@ def test_right_settings_pass_the_system_checks(run: _Run) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_settings_is_found_by_a_system_check(run: _Run, setting: object, words: list[str]) -> None:
-    """An option that is not known is named, with the likely right one; so is what can never work."""
+    """The check names an unknown option together with a similar known one, and each value that can never work."""
     shown = _checked(run, setting)
     for each in words:
         assert each in shown
     assert "hunter2" not in shown
 
 
-def test_a_mistake_that_the_code_meets_before_the_checks_has_the_same_text(run: _Run) -> None:
-    """The URLs import a view whose limiter cannot be made: the program ends there, and a worker does too."""
+def test_a_mistake_that_the_code_raises_before_the_checks_has_the_same_text(run: _Run) -> None:
+    """The URLs import a view whose limiter cannot be created. The program ends there, and so does a worker."""
     outcome = run({"ulr": "redis://localhost/0"}, "check")
     assert outcome.returncode == 1
     assert "unknown option 'ulr': did you mean 'url'?" in outcome.stderr.splitlines()[-1]
 
 
-def test_limits_in_memory_are_right_in_development(run: _Run) -> None:
-    """With DEBUG no store need be named."""
+def test_limits_in_memory_are_accepted_in_development(run: _Run) -> None:
+    """With DEBUG, no store has to be named."""
     assert "no issues" in _done(run({}, "check", "--fail-level", "WARNING", TK_DEBUG="1"))
 
 
@@ -108,8 +108,10 @@ print("one limiter")
 """
 
 
-def test_one_limiter_is_made_from_the_settings(run: _Run, redis_url: str) -> None:
-    """With the URL and the plugins that they name; another one after a test has overridden them."""
+def test_one_limiter_is_created_from_the_settings(run: _Run, redis_url: str) -> None:
+    """
+    The limiter has the URL and the plugins of the settings. If a test overrides the settings, a new limiter is created.
+    """
     setting = {"url": redis_url, "plugins": ["support.django_project.plugin.CountDecisions"]}
     assert "one limiter" in _done(run(setting, script=_LIMITER))
 
@@ -203,29 +205,33 @@ print("changed")
 
 
 def test_only_staff_with_the_permission_sees_the_page(run: _Run, redis_url: str) -> None:
-    """Others are led to the log-in, or refused; the admin's index shows the page to those who may open it."""
+    """
+    Other users are redirected to the login, or refused. The admin's index links to the page for those who may open it.
+    """
     assert "refused" in _done(run({"url": redis_url}, script=_PAGE + _MAY))
 
 
 def test_the_page_shows_the_limits_of_the_project(run: _Run, redis_url: str) -> None:
-    """In WSGI and ASGI, with the views that the project holds to limits. Without a token it changes nothing."""
+    """
+    The page works in WSGI and ASGI, and shows the limits of the project's views. Without a token it changes nothing.
+    """
     assert "read" in _done(run({"url": redis_url, "title": "production"}, script=_PAGE + _READ))
 
 
-def test_the_page_changes_limits_by_its_own_rules(run: _Run, redis_url: str) -> None:
-    """Its token, its own origin, and a confirmed text: Django's CSRF token is not asked for."""
+def test_the_page_checks_its_own_token_and_not_djangos(run: _Run, redis_url: str) -> None:
+    """A change needs the page's token, the page's origin and a confirmed text. Django's CSRF token is not needed."""
     setting = {"url": redis_url, "token": _TOKEN, "allow_control": True}
     assert "changed" in _done(run(setting, script=_PAGE + _CHANGE))
 
 
-def test_the_page_says_what_is_wrong_with_the_settings(run: _Run) -> None:
-    """Limits in memory are of one process: there is no fleet to show."""
+def test_the_page_reports_mistakes_in_the_settings(run: _Run) -> None:
+    """Limits in memory belong to one process, so there is no fleet to show."""
     script = _PAGE + 'a = operator.get(PAGE); print(a.status_code, a.content.decode(), "mem" in PAGE)'
     assert _done(run({"url": "memory://"}, script=script)).startswith("503 this store is not shared by a fleet")
 
 
 def test_the_command_line_uses_the_store_of_the_project(run: _Run, redis_url: str) -> None:
-    """`manage.py throttlekit …` takes the URL of the settings, and exits as the command does."""
+    """`manage.py throttlekit …` uses the URL of the settings, and exits with the code of the command."""
     setting = {"url": redis_url}
     assert "Nothing was decided" in _done(run(setting, "throttlekit", "top", "--once"))
     unknown = run(setting, "throttlekit", "explain", "no-such-job", "--json")
@@ -237,7 +243,7 @@ def test_the_command_line_uses_the_store_of_the_project(run: _Run, redis_url: st
 
 
 def test_nothing_else_imports_django() -> None:
-    """The package is for those who have Django: all others run without it."""
+    """The package is for projects that have Django installed. All others run without it."""
     script = "import sys, throttlekit, throttlekit.control, throttlekit_cli._commands, throttlekit_web; "
     command = [sys.executable, "-c", script + "print('django' in sys.modules)"]
     path = os.pathsep.join(each for each in sys.path if each)

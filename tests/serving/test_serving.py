@@ -1,4 +1,4 @@
-"""Views of FastAPI, Flask and Django, held to limits: each in its own test client, in memory and on a real Redis."""
+"""Limits on views of FastAPI, Flask and Django: each in its own test client, in memory and on a real Redis."""
 
 from __future__ import annotations
 
@@ -43,8 +43,11 @@ ACCOUNT = TokenBucket("account", "1/day", burst=1, key="{account}")
 SLOTS = Concurrency("slots", 1, lease=30)
 
 
-def is_held(limiter: Limiter) -> bool:
-    """Whether the only slot is held. Asks in another thread: a view may run in an event loop, which must not block."""
+def is_slot_held(limiter: Limiter) -> bool:
+    """
+    Return whether the only slot is held. The request runs in another thread: a view can run in an event loop, which
+    must not block.
+    """
     with ThreadPoolExecutor(1) as thread:
         return not thread.submit(limiter.peek, SLOTS).result().allowed
 
@@ -69,7 +72,7 @@ def memory() -> Iterator[Limiter]:
 
 
 def test_a_request_over_the_limit_gets_a_429(site: Make, limiter: Limiter) -> None:
-    """Both answers have the limit's headers; jobs count under the same limit."""
+    """Both responses have the limit's headers. Jobs count under the same limit."""
     get = site(limiter, SEARCH)
     passed = get("/things/1")
     assert (passed.status, passed.body.strip('"')) == (200, "ok")
@@ -85,14 +88,14 @@ def test_a_request_over_the_limit_gets_a_429(site: Make, limiter: Limiter) -> No
     assert 80_000 < int(headers["retry-after"]) <= 86_400
 
 
-def test_another_kind_of_view_is_held_too(site: Make, memory: Limiter) -> None:
-    """A plain function in FastAPI, a coroutine function in Flask, a class in Django."""
+def test_other_kinds_of_views_are_limited_too(site: Make, memory: Limiter) -> None:
+    """A plain function in FastAPI, a coroutine function in Flask, and a class in Django."""
     get = site(memory, SEARCH)
     assert [get("/plain/1").status for _ in range(3)] == [200, 200, 429]
 
 
-def test_a_request_stands_behind_jobs_and_leaves_no_place(site: Make, limiter: Limiter) -> None:
-    """While a job waits, no request passes before it; a request that was denied keeps no job waiting."""
+def test_a_request_waits_behind_jobs_and_gets_no_position(site: Make, limiter: Limiter) -> None:
+    """While a job waits, no request is admitted before it. A denied request makes no job wait."""
     limit = TokenBucket("line", "1/day", burst=1)
     get = site(limiter, limit)
     limiter.acquire(limit)
@@ -100,26 +103,26 @@ def test_a_request_stands_behind_jobs_and_leaves_no_place(site: Make, limiter: L
     before = limiter.peek(limit).retry_after
     assert [get("/things/1").status for _ in range(3)] == [429] * 3
     assert limiter.peek(limit).retry_after == pytest.approx(before, abs=60)
-    assert before > 86_400, "a place for one job"
+    assert before > 86_400, "there is room for one job"
 
 
-def test_keys_are_read_of_the_request(site: Make, limiter: Limiter) -> None:
-    """The view's arguments, the address, the method and the path."""
+def test_keys_are_read_from_the_request(site: Make, limiter: Limiter) -> None:
+    """A key can use the view's arguments, the address, the method and the path."""
     get = site(limiter, THING, WAY)
     assert [get(f"/things/{thing}").status for thing in (1, 1, 2)] == [200, 429, 200]
     assert not limiter.peek(THING, key="2").allowed
     assert not limiter.peek(WAY, key="GET /things/1").allowed
 
 
-def test_the_application_names_the_rest(site: Make, limiter: Limiter) -> None:
-    """What a template names besides is worked out by a function, in the framework's own way."""
+def test_the_application_computes_other_fields_of_a_template(site: Make, limiter: Limiter) -> None:
+    """A function computes any other field of a template, with the framework's own request object."""
     get = site(limiter, ACCOUNT, account=True)
     assert [get("/things/1", X_Account=account).status for account in "aab"] == [200, 429, 200]
     assert not limiter.peek(ACCOUNT, key="b").allowed
 
 
-def test_a_client_does_not_choose_its_address(site: Make, memory: Limiter) -> None:
-    """Neither by a header, nor by an argument of the view."""
+def test_a_client_cannot_choose_its_address(site: Make, memory: Limiter) -> None:
+    """Neither a header nor an argument of the view replaces the address."""
     get = site(memory, ADDRESS)
     assert get("/things/1", X_Forwarded_For="198.51.100.7").status == 200
     assert get("/things/1", X_Forwarded_For="198.51.100.8").status == 429
@@ -127,8 +130,10 @@ def test_a_client_does_not_choose_its_address(site: Make, memory: Limiter) -> No
     assert not memory.peek(ADDRESS, key="127.0.0.1").allowed
 
 
-def test_a_template_that_names_what_no_request_has_is_an_error(site: Make, memory: Limiter) -> None:
-    """Where the view is declared; in FastAPI, whose dependencies do not know their path, at the first request."""
+def test_a_template_with_an_unknown_field_is_an_error(site: Make, memory: Limiter) -> None:
+    """
+    The declaration of the view raises. In FastAPI, whose dependencies do not know their path, the first request raises.
+    """
     if site is SITES["fastapi"]:
         assert site(memory, ACCOUNT)("/things/1").status == 500
         return
@@ -137,11 +142,11 @@ def test_a_template_that_names_what_no_request_has_is_an_error(site: Make, memor
 
 
 def test_a_slot_is_held_while_the_view_runs(site: Make, limiter: Limiter) -> None:
-    """It comes free when the view has returned, or raised; a second request meanwhile gets a 429."""
+    """The slot is free after the view has returned or raised. Until then, a second request gets a 429."""
     held: list[bool] = []
 
     def body() -> str:
-        held.append(is_held(limiter))
+        held.append(is_slot_held(limiter))
         if len(held) == 2:
             raise ValueError("the view fails")
         return "ok"
@@ -156,12 +161,12 @@ def test_a_slot_is_held_while_the_view_runs(site: Make, limiter: Limiter) -> Non
 
 
 def test_a_slot_is_held_until_a_streamed_response_is_read(site: Make, limiter: Limiter) -> None:
-    """Every part of it is made while the slot is held, and then it comes free."""
+    """The slot is held while the parts of the response are produced, and is free afterwards."""
     held: list[bool] = []
 
     def parts() -> Iterator[str]:
         for part in ("one ", "two"):
-            held.append(is_held(limiter))
+            held.append(is_slot_held(limiter))
             yield part
 
     get = site(limiter, SLOTS, body=parts)
@@ -170,11 +175,11 @@ def test_a_slot_is_held_until_a_streamed_response_is_read(site: Make, limiter: L
     assert limiter.acquire(SLOTS).allowed
 
 
-def test_a_response_that_is_dropped_gives_its_slot_back(memory: Limiter) -> None:
-    """A middleware may replace a streamed response without closing it."""
+def test_a_response_that_is_dropped_returns_its_slot(memory: Limiter) -> None:
+    """A middleware can replace a streamed response without closing it."""
 
     class Response:
-        """Anything."""
+        """Any other response."""
 
     limits, response = RequestLimits(memory, (SLOTS,), {}, example=""), Response()
     decision = limits.acquire(Job())
@@ -182,14 +187,14 @@ def test_a_response_that_is_dropped_gives_its_slot_back(memory: Limiter) -> None
     assert not memory.peek(SLOTS).allowed
     del response
     gc.collect()
-    assert _soon(lambda: memory.peek(SLOTS).allowed)
+    assert _is_soon_true(lambda: memory.peek(SLOTS).allowed)
 
 
-def test_a_response_that_the_collector_finds_waits_for_no_lock(memory: Limiter, monkeypatch: Any) -> None:
-    """It runs in any thread: also in the one that renews leases, and would then wait for itself for ever."""
+def test_a_response_that_the_garbage_collector_frees_waits_for_no_lock(memory: Limiter, monkeypatch: Any) -> None:
+    """The collector runs in any thread. In the thread that renews leases, it would wait for itself and never end."""
 
     class Response:
-        """Of a cycle, which only the collector finds."""
+        """A response in a reference cycle, which only the garbage collector frees."""
 
         def __init__(self) -> None:
             self.cycle = self
@@ -205,18 +210,18 @@ def test_a_response_that_the_collector_finds_waits_for_no_lock(memory: Limiter, 
     limits.release_with(Response(), limits.acquire(Job()))
     with lock:
         gc.collect()
-    assert _soon(lambda: memory.peek(SLOTS).allowed)
+    assert _is_soon_true(lambda: memory.peek(SLOTS).allowed)
 
 
-def _soon(holds: Callable[[], bool]) -> bool:
+def _is_soon_true(condition: Callable[[], bool]) -> bool:
     until = time.monotonic() + 5
-    while not holds() and time.monotonic() < until:
+    while not condition() and time.monotonic() < until:
         time.sleep(0.01)
-    return holds()
+    return condition()
 
 
-def test_a_client_that_goes_away_gives_its_slot_back(limiter: Limiter) -> None:
-    """Its request is cancelled in an event loop."""
+def test_a_client_that_disconnects_returns_its_slot(limiter: Limiter) -> None:
+    """The request of the client is cancelled in an event loop."""
 
     async def run() -> None:
         entered = asyncio.Event()
@@ -232,18 +237,21 @@ def test_a_client_that_goes_away_gives_its_slot_back(limiter: Limiter) -> None:
         }  # fmt: skip
         serving = asyncio.ensure_future(as_asgi(limiter, SLOTS, ADDRESS, body=body)(scope, asyncio.Event().wait, send))
         await entered.wait()
-        assert is_held(limiter)
+        assert is_slot_held(limiter)
         serving.cancel()
         await asyncio.wait([serving])
 
     asyncio.run(run())
     assert limiter.acquire(SLOTS).allowed
-    assert not limiter.peek(ADDRESS, key="").allowed, "without an address all are counted together"
+    assert not limiter.peek(ADDRESS, key="").allowed, "without an address all requests are counted together"
 
 
 @pytest.mark.parametrize(("policy", "status"), [("closed", 503), ("open", 200)])
-def test_a_store_that_is_away_is_the_limits_own_matter(site: Make, policy: Any, status: int) -> None:
-    """A limit that fails closed denies, and says that it is not the client's fault; one that fails open lets pass."""
+def test_the_limit_decides_while_the_store_is_unavailable(site: Make, policy: Any, status: int) -> None:
+    """
+    A limit that fails closed denies with a server error, since the client is not at fault. A limit that fails open
+    admits.
+    """
     with Limiter(f"redis://127.0.0.1:{free_port()}/0") as limiter:
         answer = site(limiter, TokenBucket("away", "1/s", on_store_failure=policy))("/things/1")
     headers = {name.lower(): value for name, value in answer.headers.items()}
@@ -253,7 +261,7 @@ def test_a_store_that_is_away_is_the_limits_own_matter(site: Make, policy: Any, 
 
 
 def test_no_event_loop_is_blocked(memory: Limiter) -> None:
-    """While the store is slow, the loop answers other requests."""
+    """While the store is slow, the event loop answers other requests."""
     answered = threading.Event()
 
     class Slow(Passing):
@@ -262,7 +270,7 @@ def test_no_event_loop_is_blocked(memory: Limiter) -> None:
 
         def decide(self, claims: Any, requester: Any, now_us: int | None = None, *, attempt: str = "") -> Answer:
             request = Request(claims, requester, attempt)
-            assert answered.wait(60), "the loop stood still"
+            assert answered.wait(60), "the event loop was blocked"
             return self.inner.decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
     async def run(view: Callable[[], Any]) -> None:
@@ -286,30 +294,30 @@ def test_no_event_loop_is_blocked(memory: Limiter) -> None:
         ((ACCOUNT,), {"account": "a"}, "account= must be a function"),
     ],
 )
-def test_a_mistake_shows_where_it_is_made(
+def test_a_mistake_raises_at_the_declaration(
     memory: Limiter, limits: tuple[Limit, ...], options: dict[str, Any], error: str
 ) -> None:
-    """It names what is wrong, and how to write it."""
+    """The error names what is wrong, and shows the correct form."""
     with pytest.raises(ConfigurationError, match=error):
         RequestLimits(memory, limits, options, example="@throttled(limiter, limit)")
 
 
-def test_the_limiter_comes_first(memory: Limiter) -> None:
-    """A decorator without its arguments, or another limiter than the process's own, is named."""
+def test_the_limiter_is_the_first_argument(memory: Limiter) -> None:
+    """The error names a decorator without arguments, and a limiter other than the process's own."""
     for wrong in (lambda: None, AsyncLimiter(memory), SEARCH):
         with pytest.raises(ConfigurationError, match=r"the Limiter of this process: @throttled\(limiter, limit\)"):
             RequestLimits(wrong, (SEARCH,), {}, example="@throttled(limiter, limit)")  # type: ignore[arg-type]
 
 
-def test_fastapi_has_names_of_its_own(memory: Limiter) -> None:
-    """An argument cannot take them."""
+def test_reserved_argument_names_of_fastapi_are_refused(memory: Limiter) -> None:
+    """An argument cannot have a name that FastAPI reserves."""
     throttled = pytest.importorskip("throttlekit_fastapi").Throttled
     with pytest.raises(ConfigurationError, match="request= is the name of an argument"):
         throttled(memory, SEARCH, request=lambda: "a")
 
 
 def test_the_inner_decision_is_the_one_that_denied(memory: Limiter) -> None:
-    """A view with two decorators: the headers of a denial are those of the limit that denied."""
+    """If a view has two decorators, the headers of a denial are those of the limit that denied."""
     flask = pytest.importorskip("flask")
     throttled = pytest.importorskip("throttlekit_flask").throttled
     app = flask.Flask("shop", root_path="/")
@@ -320,8 +328,8 @@ def test_the_inner_decision_is_the_one_that_denied(memory: Limiter) -> None:
     assert (denied.status_code, denied.headers["RateLimit"][:9]) == (429, '"address"')
 
 
-def test_all_views_of_an_app_may_share_a_limit(memory: Limiter) -> None:
-    """Flask calls a function before each request, and Django the first of its middleware."""
+def test_all_views_of_an_app_can_share_a_limit(memory: Limiter) -> None:
+    """Flask calls a function before each request, and Django calls the middleware first."""
     flask, throttled = pytest.importorskip("flask"), pytest.importorskip("throttlekit_flask").throttled
     app = flask.Flask("shop", root_path="/")
     app.before_request(throttled(memory, SEARCH)(lambda: None))
@@ -330,8 +338,8 @@ def test_all_views_of_an_app_may_share_a_limit(memory: Limiter) -> None:
     assert [(each.status_code, "RateLimit" in each.headers) for each in answers] == [(200, True)] * 2 + [(429, True)]
 
 
-def test_fastapi_gives_the_decision(memory: Limiter) -> None:
-    """For a response that an operation makes itself."""
+def test_fastapi_passes_the_decision_to_the_view(memory: Limiter) -> None:
+    """The view can use the decision for a response that it creates itself."""
     fastapi, throttled = pytest.importorskip("fastapi"), pytest.importorskip("throttlekit_fastapi").Throttled
     app, held = fastapi.FastAPI(), fastapi.Depends(throttled(memory, SEARCH))
 
@@ -349,7 +357,7 @@ async def _get(app: Any) -> httpx.Response:
 
 
 def test_a_denied_request_is_no_deferred_job(redis_url: str) -> None:
-    """No plugin learns of a job that waits; what it asked for is read of it as of a job."""
+    """No plugin is notified of a waiting job. The usage of a denied request is read like that of a job."""
     deferred: list[object] = []
 
     class Plugin:
@@ -376,8 +384,8 @@ def test_a_denied_request_is_no_deferred_job(redis_url: str) -> None:
 @pytest.mark.parametrize(
     ("framework", "module"), [("fastapi", "fastapi"), ("django", "django.http"), ("flask", "flask")]
 )
-def test_a_framework_that_is_missing_is_named(framework: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that brings it."""
+def test_a_missing_framework_is_named(framework: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the extra that installs the framework."""
     package = f"throttlekit_{framework}"
     for name in [each for each in sys.modules if each.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)

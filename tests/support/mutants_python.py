@@ -26,14 +26,12 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "        end_interrupting(broker, self, message)\n",
             "",
-            [
-                "tests/adapters/dramatiq/test_429.py::test_nothing_interrupts_a_message_that_waits_again_and_nobody_takes_it_for_current"
-            ],
+            ["tests/adapters/dramatiq/test_429.py::test_a_message_that_waits_again_is_neither_interrupted_nor_current"],
         ),
         (
             "        if not isinstance(outcome, Run):\n            self._follow",
             "        if False:\n            self._follow",
-            ["tests/adapters/dramatiq/test_429.py::test_a_429_is_no_failure_to_anybody[stub]"],
+            ["tests/adapters/dramatiq/test_429.py::test_a_429_is_not_reported_as_a_failure[stub]"],
         ),
         (
             '                raise SkipMessage(f"dropped: {outcome.reason}")',
@@ -46,7 +44,7 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
             "        queue=q_name(message.queue_name),",
             '        queue="",',
             [
-                "tests/adapters/dramatiq/test_message_limits.py::test_a_delayed_send_has_the_same_key_as_one_that_is_not[stub-None]"
+                "tests/adapters/dramatiq/test_message_limits.py::test_a_delayed_send_has_the_same_key_as_a_direct_one[stub-None]"
             ],
         ),
         (
@@ -67,12 +65,12 @@ MUTANTS: dict[str, list[tuple[str, str, list[str]]]] = {
         (
             "            given[THROTTLE] if own else self._default.limits,",
             "            given.get(THROTTLE, ()),",
-            ["tests/adapters/dramatiq/test_429.py::test_the_middlewares_own_on_429_is_for_actors_that_name_no_limit"],
+            ["tests/adapters/dramatiq/test_429.py::test_the_on_429_of_the_middleware_applies_to_actors_without_limits"],
         ),
         (
             "            on_429=given.get(ON_429, None if own else self._default.on_429),",
             "            on_429=given.get(ON_429),",
-            ["tests/adapters/dramatiq/test_429.py::test_the_middlewares_own_on_429_is_for_actors_that_name_no_limit"],
+            ["tests/adapters/dramatiq/test_429.py::test_the_on_429_of_the_middleware_applies_to_actors_without_limits"],
         ),
     ],
     "throttlekit/_core/limit/base.py": [

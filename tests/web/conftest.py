@@ -25,18 +25,18 @@ def limiter(redis_url: str) -> Iterator[Limiter]:
 
 @pytest.fixture
 def report(limiter: Limiter) -> Callable[[], None]:
-    """Report what the limiter has decided so far."""
+    """Return a function that reports the limiter's decisions to the store."""
 
-    def beat() -> None:
+    def report_decisions() -> None:
         assert limiter.fleet is not None
         limiter.fleet.activity.report()
 
-    return beat
+    return report_decisions
 
 
 @pytest.fixture
 def make_site(redis_url: str) -> Iterator[Callable[..., Any]]:
-    """Make a site, and return what calls it: as `call_wsgi`, without the app."""
+    """Return a function that creates a site and returns a function that calls it, as `call_wsgi` without the app."""
     with contextlib.ExitStack() as made:
 
         def make(**options: Any) -> Callable[..., Answer]:
@@ -50,5 +50,5 @@ def make_site(redis_url: str) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def page(make_site: Callable[..., Any]) -> Callable[..., Answer]:
-    """The page as it is by default."""
+    """The page with its default options."""
     return make_site()

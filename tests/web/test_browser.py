@@ -1,7 +1,7 @@
 """
-The page in a real browser, against a live flood on real workers of two frameworks.
+The page in a real browser, with a live flood on real workers of two frameworks.
 
-THROTTLEKIT_SCREENSHOTS=docs/images writes the pictures of the documentation.
+THROTTLEKIT_SCREENSHOTS=docs/images writes the screenshots of the documentation.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _Flood:
 
     @property
     def store(self) -> str:
-        """What the page calls the store."""
+        """The name of the store on the page."""
         return f"production ({self.url.partition('://')[2]})"
 
 
 @pytest.fixture(scope="module")
 def flood(redis_base: str) -> Iterator[_Flood]:
-    """Workers of Dramatiq and RQ that share limits, with more jobs than those let pass; and the page of their store."""
-    assert redis_base, "without a Redis it is skipped, or fails in CI"
+    """Workers of Dramatiq and RQ that share limits, with more jobs than those admit, and the page of their store."""
+    assert redis_base, "without a Redis the fixture skips, or fails in CI"
     from support.dramatiq.workers import workers
     from support.rq.workers import Fleet, rq_worker
 
@@ -69,7 +69,7 @@ def flood(redis_base: str) -> Iterator[_Flood]:
         store, broker, queues = f"{base}/0", f"{base}/1", f"{base}/2"
         environment = {"TK_TOP_STORE": patient(store), "TK_TOP_BROKER": broker}
         send = [sys.executable, "-c", f"import top_capture; top_capture._JOBS = 3000; top_capture.flood({queues!r})"]
-        _write_the_past(store)
+        _write_history(store)
         tests = Path(__file__).parents[1]
         path = os.pathsep.join(filter(None, (str(tests / "benchmarks"), os.environ.get("PYTHONPATH", ""))))
         subprocess.run(send, env={**os.environ, **environment, "PYTHONPATH": path}, check=True)
@@ -77,7 +77,7 @@ def flood(redis_base: str) -> Iterator[_Flood]:
         command = rq_worker(queues, "work", kind=kind, options=("-c", "support.jobs.top"))
         running.enter_context(workers("support.jobs.top", environment, processes=1, threads=4))
         running.enter_context(Fleet([command], environment))
-        with Limiter(patient(store)) as limiter:  # what waits, and is held, however slow the tests are
+        with Limiter(patient(store)) as limiter:  # jobs that wait and jobs that hold slots, however slow the tests are
             for number in range(5):
                 limiter.acquire(EXPORT, job=Job(id=f"export-{number}"))
             limiter.acquire(RENDER, job=Job(id="render-1"))
@@ -88,8 +88,8 @@ def flood(redis_base: str) -> Iterator[_Flood]:
         yield _Flood(store, address)
 
 
-def _write_the_past(url: str) -> None:
-    """A day that is made up, of which an hour is not known: by the script, with virtual times."""
+def _write_history(url: str) -> None:
+    """Write an invented day, in which one hour is unknown, by the script with virtual times."""
     limits = {limit_id(each.name, each.fingerprint): per_minute(each) for each in (PARTNER, ACCOUNT)}
     with contextlib.closing(RedisStore(url, timeout=30)) as store:
         now = int(time_of(store)) // 60
@@ -132,7 +132,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, flood: _Flood) -> Iterator[Any]:
-    """The page, with the limits of the flood on it; no error may be in the browser's log at the end."""
+    """The page with the limits of the flood. At the end, the browser's log must have no error."""
     size(browser, 1200, 620)
     browser.get("about:blank")
     browser.get(flood.address)
@@ -146,13 +146,13 @@ def page(browser: Any, flood: _Flood) -> Iterator[Any]:
 
 
 def _texts(browser: Any, selector: str) -> list[str]:
-    """The text of each element, read at one instant: the page replaces its rows."""
+    """Return the text of each element, read at one moment, since the page replaces its rows."""
     script = "return [...document.querySelectorAll(arguments[0])].map((element) => element.textContent)"
     return list(browser.execute_script(script, selector))
 
 
-def _see(browser: Any, selector: str, text: str = "") -> str:
-    """Wait until an element has *text* in it."""
+def _wait_for_text(browser: Any, selector: str, text: str = "") -> str:
+    """Wait until an element contains *text*."""
     return wait_until(
         lambda: next((each for each in _texts(browser, selector) if text in each), ""),
         description=f"{selector} shows {text!r}",
@@ -160,13 +160,13 @@ def _see(browser: Any, selector: str, text: str = "") -> str:
 
 
 def _click(browser: Any, selector: str) -> None:
-    """Click on an element that may be replaced at any instant."""
+    """Click on an element that may be replaced at any moment."""
     script = "const found = document.querySelector(arguments[0]); found?.click(); return Boolean(found)"
     wait_until(lambda: browser.execute_script(script, selector), description=f"there is {selector}")
 
 
 def _press(browser: Any, *keys: str) -> None:
-    """Press keys, one by one, wherever the focus is."""
+    """Press keys, one by one, on the element that has the focus."""
     for key in keys:
         webdriver.ActionChains(browser).send_keys(key).perform()
 
@@ -177,12 +177,15 @@ def _open(browser: Any, limit: str) -> None:
         "found?.click(); return Boolean(found)"
     )
     wait_until(lambda: browser.execute_script(script, limit), description=f"{limit} is a link")
-    _see(browser, "h2", limit)
+    _wait_for_text(browser, "h2", limit)
 
 
 def test_the_page_shows_a_flood_on_two_frameworks(page: Any) -> None:
-    """Who is at work, what waits and for how long, and the last minutes as charts; it goes on by itself."""
-    assert re.search(r"1 dramatiq, 1 rq", _see(page, "#head", "rq"))
+    """
+    The page shows the workers, the waiting jobs with their waiting times, and the last minutes as charts, and updates
+    itself.
+    """
+    assert re.search(r"1 dramatiq, 1 rq", _wait_for_text(page, "#head", "rq"))
     assert "about 3" in _texts(page, "td[data-label=Waiting]")
     before = _texts(page, "#head")
     wait_until(lambda: _texts(page, "#head") != before, description="the page is updated")
@@ -194,50 +197,50 @@ def test_the_page_shows_a_flood_on_two_frameworks(page: Any) -> None:
     picture(page, "web")
 
 
-def test_the_page_names_its_store(page: Any, flood: _Flood) -> None:
+def test_the_page_shows_the_name_of_its_store(page: Any, flood: _Flood) -> None:
     """
-    In the head, in the tab's title, and in each dialog, before and after the change. The dialog begins with the
+    The head, the tab's title and each dialog have the name, before and after the change. The dialog begins with the
     present number of slots.
     """
     assert _texts(page, "#store") == [flood.store]
     _open(page, RENDER.name)
     _click(page, "[data-verb=set]")
-    assert _see(page, "dialog p", "Store: ") == f"Store: {flood.store}"
+    assert _wait_for_text(page, "dialog p", "Store: ") == f"Store: {flood.store}"
     assert _texts(page, "#present") == ["Now: concurrency 2 lease 3600"]
     assert page.execute_script("return document.querySelector('dialog input').value") == "2"
     fill = "[...document.querySelectorAll('dialog input')].forEach((input, at) => { input.value = ['3', 'ann'][at] })"
     page.execute_script(fill)
     _click(page, "dialog [type=submit]")
-    assert _see(page, ".effect", "Change limit").endswith(f"Store: {flood.store}.")
+    assert _wait_for_text(page, ".effect", "Change limit").endswith(f"Store: {flood.store}.")
     _click(page, "dialog [type=submit]")
-    _see(page, "dialog p", "Done.")
+    _wait_for_text(page, "dialog p", "Done.")
     assert f"Store: {flood.store}" in _texts(page, "dialog p")
     with Control(patient(flood.url)) as control:
         control.unset(RENDER)
 
 
 def test_digests_are_explained(page: Any, flood: _Flood) -> None:
-    """Where keys are not shown by their names, how to see them; not where they are."""
+    """If keys are shown as digests, the page explains how to show their names."""
     _open(page, "partner-api:account")
-    _see(page, "table .name", "account-0")
+    _wait_for_text(page, "table .name", "account-0")
     assert _texts(page, "#digests") == []
     with _served(flood.url) as address:
         page.get(address)
         _open(page, "partner-api:account")
-        assert "--show-keys" in _see(page, "#digests", "show_key=True")
-        _see(page, "table .name", "#")
+        assert "--show-keys" in _wait_for_text(page, "#digests", "show_key=True")
+        _wait_for_text(page, "table .name", "#")
         page.get("about:blank")
         page.get(flood.address)
-        _see(page, "#store", flood.store)
+        _wait_for_text(page, "#store", flood.store)
 
 
 def test_one_limit_has_charts_keys_and_a_search(page: Any) -> None:
-    """The limit of each account: its charts, the most pressing keys, and all keys, searched."""
+    """A limit with a key for each account has its charts, the most pressing keys, and a search in all keys."""
     _open(page, "partner-api:account")
     wait_until(lambda: len(_texts(page, "svg.chart")) == 5, description="there are five charts")
     wait_until(lambda: _texts(page, "svg.chart .unknown"), description="the minutes before the flood are hatched")
     assert "not known" in _texts(page, ".key")
-    _see(page, "table .name", "account-0")
+    _wait_for_text(page, "table .name", "account-0")
     page.execute_script("document.querySelector('#search').focus()")
     _press(page, "a", "c", "c", "o", "u", "n", "t", "-", "1", "\ue007")
     found = "main > section:last-of-type tbody .name"
@@ -248,7 +251,9 @@ def test_one_limit_has_charts_keys_and_a_search(page: Any) -> None:
 
 
 def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _Flood) -> None:
-    """From 15 minutes to 30 days, which is kept; what an operator changed is a mark; a bar says what it shows."""
+    """
+    The range is from 15 minutes to 30 days, and is kept. A change of an operator is a mark, and a bar has a tooltip.
+    """
     with Control(patient(flood.url), by="ann") as control:
         control.set("partner-api", "30/s")
         control.unset("partner-api")
@@ -272,7 +277,7 @@ def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _F
         "return [box.x + box.width / 2, box.y + 20]"
     )
     page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": box[0], "y": box[1]})
-    assert re.search(r"UTC.*admitted: [\d,]+.*rate: ", _see(page, "#tip:not([hidden])", "admitted"))
+    assert re.search(r"UTC.*admitted: [\d,]+.*rate: ", _wait_for_text(page, "#tip:not([hidden])", "admitted"))
     picture(page, "web-limit")
     page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1})
     wait_until(lambda: _texts(page, "#tip[hidden]"), description="the tooltip is gone")
@@ -282,14 +287,14 @@ def test_the_charts_have_axes_a_legend_tooltips_and_a_range(page: Any, flood: _F
 
 
 def test_a_chart_shows_how_tenants_divide_a_limit(page: Any, flood: _Flood) -> None:
-    """The limit with shares has a chart more: six tenants by name and all others; a bar says the part of each."""
+    """A limit with shares has one more chart, with six tenants by name and all others. A bar shows the part of each."""
     with contextlib.closing(Limiter(patient(flood.url))) as limiter:
         for number in range(1, 9):
             for each in range(number):
                 limiter.acquire(TRANSLATE, job=Job(id=f"{number}-{each}", kwargs={"tenant": f"tenant-{number}"}))
     _open(page, TRANSLATE.name)
     chart = "figure:nth-child(2)"
-    _see(page, f"{chart} .key", "tenant-8")
+    _wait_for_text(page, f"{chart} .key", "tenant-8")
     assert _texts(page, f"{chart} .key") == [*(f"tenant-{n}" for n in (8, 7, 6, 5, 4, 3)), "all others", "not known"]
     size(page, 1200, 1100)
     last = (
@@ -298,104 +303,108 @@ def test_a_chart_shows_how_tenants_divide_a_limit(page: Any, flood: _Flood) -> N
     )
     x, y = page.execute_script(last)
     page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
-    assert re.search(r"tenant-8: \d+ \(\d+ %\).*all others: ", _see(page, "#tip:not([hidden])", "all others"))
+    assert re.search(r"tenant-8: \d+ \(\d+ %\).*all others: ", _wait_for_text(page, "#tip:not([hidden])", "all others"))
     inside = "return innerWidth - document.getElementById('tip').getBoundingClientRect().right"
     assert page.execute_script(inside) >= 0
     page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1})
 
 
-def test_a_flood_says_whether_it_clears(page: Any) -> None:
-    """By the arrivals and the grants of the last minute: at which time none waits, or that it grows."""
+def test_the_page_shows_whether_a_flood_clears(page: Any) -> None:
+    """
+    From the arrivals and the grants of the last minute, it shows when no job will wait, or that the backlog grows.
+    """
     _open(page, "partner-api")
     outlook = re.compile(r"empty at \d\d:\d\d UTC at this rate|not at this rate|if no other job arrives")
     wait_until(
-        lambda: outlook.search(_see(page, "dl.tiles div", "Clears in")),
+        lambda: outlook.search(_wait_for_text(page, "dl.tiles div", "Clears in")),
         description="the page says whether the waiting jobs clear",
     )
 
 
-def test_who_holds_slots_is_shown(page: Any) -> None:
-    """By job, and since when."""
+def test_holders_of_slots_are_shown(page: Any) -> None:
+    """Each holder is shown by its job, with the time since it holds the slot."""
     _open(page, RENDER.name)
-    _see(page, "h3", "Holders")
-    _see(page, "td", "render-1")
+    _wait_for_text(page, "h3", "Holders")
+    _wait_for_text(page, "td", "render-1")
 
 
 def test_the_first_waiting_jobs_lead_to_their_explanation(page: Any) -> None:
-    """In their order, each as a link to the page of the job."""
+    """The jobs are in their order, each with a link to the page of the job."""
     _open(page, EXPORT.name)
-    _see(page, "a.waits", "export-4")
+    _wait_for_text(page, "a.waits", "export-4")
     assert _texts(page, "a.waits") == ["export-2", "export-3", "export-4"]
     _click(page, "a.waits")
-    _see(page, "main b", "export-2")
-    _see(page, "main", "waits for")
+    _wait_for_text(page, "main b", "export-2")
+    _wait_for_text(page, "main", "waits for")
 
 
-def test_a_limit_that_is_slowed_down_says_so(page: Any, flood: _Flood) -> None:
-    """Among all limits and on its own page: to which pace, why, and for how long yet."""
+def test_a_slowed_limit_is_marked(page: Any, flood: _Flood) -> None:
+    """The list and the limit's own page show the reduced rate, the reason, and the remaining time."""
     with contextlib.closing(Limiter(patient(flood.url))) as limiter:
         limiter.acquire(QUOTA)
         limiter.apply_response(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), QUOTA)
         limiter.acquire(QUOTA, job=Job(id="waits"))
-    _see(page, "tbody .tag", "slow")
-    _see(page, "tbody .quiet", "slowed down to 3/hour")
-    assert "1 slowed down" in _see(page, "dl.tiles dd", "slowed down")
+    _wait_for_text(page, "tbody .tag", "slow")
+    _wait_for_text(page, "tbody .quiet", "slowed down to 3/hour")
+    assert "1 slowed down" in _wait_for_text(page, "dl.tiles dd", "slowed down")
     _open(page, QUOTA.name)
-    _see(page, "main p", "It is slowed down to 3/hour by the partner's response headers, for another ")
+    _wait_for_text(page, "main p", "It is slowed down to 3/hour by the partner's response headers, for another ")
     page.execute_script("location.hash = '#/job/waits'")
-    _see(page, "dd", "to 3/hour by the partner's response headers")
+    _wait_for_text(page, "dd", "to 3/hour by the partner's response headers")
 
 
-def test_a_keyboard_is_enough(page: Any) -> None:
-    """Filter, go to a limit, open it, come back, change the view."""
+def test_the_page_works_with_the_keyboard_alone(page: Any) -> None:
+    """A user can filter, select a limit, open it, return and change the view."""
     _press(page, "/", *"reports")
-    wait_until(lambda: _texts(page, "tbody .name") == ["reports-db"], description="the filter is at work")
+    wait_until(lambda: _texts(page, "tbody .name") == ["reports-db"], description="the filter is applied")
     _press(page, "\ue00c")
     _press(page, "j", "\ue007")
-    _see(page, "h2", "reports-db")
+    _wait_for_text(page, "h2", "reports-db")
     page.execute_script("document.querySelector('#view').focus()")
     _press(page, "\ue00c")
-    _see(page, "th", "Oldest wait")
+    _wait_for_text(page, "th", "Oldest wait")
     _press(page, "2")
-    _see(page, "h2", "Why does this job wait?")
+    _wait_for_text(page, "h2", "Why does this job wait?")
 
 
 def test_a_change_names_its_effect_before_it_is_made(page: Any, flood: _Flood) -> None:
-    """The dialog says what will happen to the fleet; only the confirmation makes it so; the rule can be ended."""
+    """The dialog describes the effect on the fleet. Only the confirmation makes the change. The rule can be ended."""
     _open(page, "reports-db")
     _click(page, "[data-verb=pause]")
     page.execute_script("document.querySelector('dialog input').value = 'ann'")
     _click(page, "dialog [type=submit]")
-    _see(page, ".effect", "Pause limit 'reports-db' in the whole fleet, for 10 m 00 s.")
+    _wait_for_text(page, ".effect", "Pause limit 'reports-db' in the whole fleet, for 10 m 00 s.")
     with Control(patient(flood.url)) as control:
         assert [rule for rule in control.rules() if rule.name == "reports-db"] == []
         _click(page, "dialog [type=submit]")
-        _see(page, "dialog p", "Done.")
+        _wait_for_text(page, "dialog p", "Done.")
         (rule,) = [rule for rule in control.rules() if rule.name == "reports-db"]
         assert (rule.what, rule.by) == ("pause", "ann (web)")
         _click(page, "#close")
-        _see(page, "table td", "paused by ann (web)")
+        _wait_for_text(page, "table td", "paused by ann (web)")
         _click(page, "[data-verb^=end]")
         _click(page, "dialog [type=submit]")
-        _see(page, ".effect", "End every pause of limit 'reports-db'")
+        _wait_for_text(page, ".effect", "End every pause of limit 'reports-db'")
         _click(page, "dialog [type=submit]")
-        _see(page, "dialog p", "Done.")
+        _wait_for_text(page, "dialog p", "Done.")
         assert [rule for rule in control.rules() if rule.name == "reports-db"] == []
 
 
-def test_a_part_of_the_rate_can_be_given(page: Any) -> None:
-    """With the rates before and after, and that no burst follows."""
+def test_a_limit_can_be_scaled(page: Any) -> None:
+    """The dialog shows the rates before and after, and that no burst follows."""
     _open(page, "partner-api")
     _click(page, "[data-verb=scale]")
     fill = "[...document.querySelectorAll('dialog input')].forEach((input, at) => { input.value = ['0.5', 'ann'][at] })"
     page.execute_script(fill)
     _click(page, "dialog [type=submit]")
-    assert "from token-bucket 20/s burst 20 to token-bucket 10/s burst" in _see(page, ".effect", "0.5 of its rate")
+    assert "from token-bucket 20/s burst 20 to token-bucket 10/s burst" in _wait_for_text(
+        page, ".effect", "0.5 of its rate"
+    )
 
 
 @pytest.mark.parametrize("look", ["phone", "dark"])
-def test_it_fits_a_phone_and_the_dark(page: Any, look: str) -> None:
-    """Nothing is wider than the screen; the colours follow the system."""
+def test_the_page_supports_phones_and_dark_mode(page: Any, look: str) -> None:
+    """Nothing is wider than the screen, and the colours follow the system."""
     if look == "phone":
         size(page, 390, 780, phone=True)
     else:
@@ -404,44 +413,44 @@ def test_it_fits_a_phone_and_the_dark(page: Any, look: str) -> None:
     assert (sum(map(int, re.findall(r"\d+", colour))) < 3 * 64) == (look == "dark")
     for hash, heading in (("#/", "Limits"), ("#/changes", "Rules in force"), ("#/job/", "Why does this job wait?")):
         page.execute_script(f"location.hash = '{hash}'")
-        _see(page, "h2", heading)
+        _wait_for_text(page, "h2", heading)
         wide = "return document.documentElement.scrollWidth - innerWidth"
         assert page.execute_script(wide) <= 0
         if hash == "#/":
-            _see(page, "tbody .name", "partner-api")
+            _wait_for_text(page, "tbody .name", "partner-api")
             row = "return document.querySelector('tbody tr svg.spark').getBoundingClientRect().bottom - innerHeight"
-            assert page.execute_script(row) < 0  # the first limit is seen without scrolling
+            assert page.execute_script(row) < 0  # the first limit is visible without scrolling
             picture(page, f"web-{look}")
 
 
-def test_without_the_token_there_is_no_data(browser: Any, flood: _Flood) -> None:
-    """The page asks for the token, and shows the limits once it has it."""
+def test_without_the_token_no_data_is_shown(browser: Any, flood: _Flood) -> None:
+    """The page prompts for the token, and shows the limits after it was entered."""
     browser.switch_to.new_window("tab")
     address, _, token = flood.address.partition("#token=")
     browser.get(address)
-    _see(browser, "dialog h3", "needs its token")
+    _wait_for_text(browser, "dialog h3", "needs its token")
     assert _texts(browser, "tbody .name") == []
     browser.execute_script("document.querySelector('#token').focus()")
     _press(browser, token, "\ue007")
-    _see(browser, "tbody .name", "partner-api")
+    _wait_for_text(browser, "tbody .name", "partner-api")
     browser.close()
     browser.switch_to.window(browser.window_handles[0])
-    browser.get_log("browser")  # 401 is an error there
+    browser.get_log("browser")  # the browser logs a 401 as an error
 
 
 def test_text_of_the_store_is_never_code(page: Any, flood: _Flood) -> None:
-    """A limit, a key and a job whose names are markup are shown as they are, on every view."""
+    """A limit, a key and a job whose names are markup are shown as plain text, on every view."""
     with contextlib.closing(Limiter(patient(flood.url))) as limiter:
         for number in range(12):
             limiter.acquire(HOSTILE, job=Job(id=f"job <b>{number}</b>", kwargs={"key": "<script>evil()</script>"}))
     _open(page, HOSTILE.name)
-    _see(page, "table .name", "<script>evil()</script>")
+    _wait_for_text(page, "table .name", "<script>evil()</script>")
     with Control(patient(flood.url), by="<svg onload=evil()>") as control:
         control.shadow(HOSTILE)
     page.execute_script("location.hash = '#/changes'")
-    _see(page, "td", "<svg onload=evil()>")
+    _wait_for_text(page, "td", "<svg onload=evil()>")
     page.execute_script("location.hash = '#/job/' + encodeURIComponent('job <b>11</b>')")
-    _see(page, "main b", "job <b>11</b>")
-    _see(page, "main", "waits for")
+    _wait_for_text(page, "main b", "job <b>11</b>")
+    _wait_for_text(page, "main", "waits for")
     made = "return document.querySelectorAll('main script, main img, main b b, main svg[onload]').length"
     assert page.execute_script(made) == 0

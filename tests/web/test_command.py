@@ -1,4 +1,4 @@
-"""`throttlekit web`: a process of its own, read over HTTP."""
+"""`throttlekit web` as a separate process, read over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no pro
 
 @contextlib.contextmanager
 def _serving(url: str, *options: str) -> Iterator[tuple[str, str]]:
-    """The address and the token that the command prints; it is ended with Ctrl-C, and must exit with 0."""
+    """The address and the token that the command prints. The command is stopped with Ctrl-C, and must exit with 0."""
     command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", url, "--port", "0", *options]
     ours = subprocess.Popen(  # a shell that runs the tests in the background has them ignore Ctrl-C
         command, env=dict(os.environ), stdout=subprocess.PIPE, text=True,
@@ -51,7 +51,7 @@ def _get(address: str, **headers: str) -> Any:
 
 
 def test_the_page_is_served_until_ctrl_c(redis_url: str) -> None:
-    """By default on this machine only, without a token, and without control."""
+    """By default, the page is available on this machine only, without a token and without control."""
     with _serving(redis_url) as (address, token):
         assert token == ""
         assert b"<title>throttlekit</title>" in _get(address)
@@ -63,8 +63,8 @@ def test_the_page_is_served_until_ctrl_c(redis_url: str) -> None:
             _get(address, Host="evil.example")
 
 
-def test_control_brings_a_token(redis_url: str) -> None:
-    """The command makes one and prints it in the address; without it there is no data."""
+def test_control_creates_a_token(redis_url: str) -> None:
+    """The command creates a token and prints it in the address. Without the token no data is sent."""
     with _serving(redis_url, "--allow-control", "--title", "production") as (address, token):
         assert len(token) >= 32
         about = json.loads(_get(f"{address}api/about", Authorization=f"Bearer {token}"))
@@ -84,7 +84,7 @@ def test_control_brings_a_token(redis_url: str) -> None:
     ],
 )
 def test_a_server_that_cannot_start_is_one_line(options: list[str], message: str) -> None:
-    """Exit code 2, and no password."""
+    """The exit code is 2, and no password is printed."""
     outcome = CliRunner().invoke(cli, ["web", *options])
     assert outcome.exit_code == 2
     assert message in outcome.output
@@ -92,14 +92,14 @@ def test_a_server_that_cannot_start_is_one_line(options: list[str], message: str
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that brings it."""
+    """The message names the extra that installs it."""
     monkeypatch.setitem(sys.modules, "waitress", None)
     outcome = CliRunner().invoke(cli, ["web", "--url", "redis://localhost"])
     assert (outcome.exit_code, "throttlekit-jobs[web]" in outcome.output) == (2, True)
 
 
 def test_a_taken_port_is_one_line(redis_url: str) -> None:
-    """Exit code 2, and what to do."""
+    """The exit code is 2, and the line names what to do."""
     with _serving(redis_url) as (address, _):
         port = address.rstrip("/").rpartition(":")[2]
         command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", redis_url, "--port", port]

@@ -1,4 +1,4 @@
-"""The page mounted in apps: WSGI and ASGI as they are specified, Flask, FastAPI, Django."""
+"""The page mounted in apps: plain WSGI and ASGI, Flask, FastAPI and Django."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _as_asgi(url: str) -> Any:
 
 @pytest.fixture(params=[_as_wsgi, _as_asgi, _in_flask, _in_fastapi], ids=["wsgi", "asgi", "flask", "fastapi"])
 def mounted(request: pytest.FixtureRequest, redis_url: str) -> Callable[..., Answer]:
-    """Call the page that is mounted at /limits of an app."""
+    """Return a function that calls the page, mounted at /limits of an app."""
     if request.param in (_in_flask, _in_fastapi):
         pytest.importorskip(request.param.__name__.removeprefix("_in_"))
     page: Callable[..., Answer] = request.param(patient(redis_url))
@@ -60,7 +60,7 @@ def mounted(request: pytest.FixtureRequest, redis_url: str) -> Callable[..., Ans
 def test_a_mounted_page_answers(
     mounted: Callable[..., Answer], limiter: Limiter, report: Callable[[], None], redis_url: str
 ) -> None:
-    """The page, its data, its refusals, and a change, through each interface the same."""
+    """The page, its data, its refusals and a change are the same through each interface."""
     limiter.acquire(TokenBucket("partner-api", "1/minute"))
     report()
     own = {"authorization": f"Bearer {TOKEN}"}
@@ -80,15 +80,15 @@ def test_a_mounted_page_answers(
         assert [rule.by for rule in control.rules()] == ["ann (web)"]
 
 
-def test_the_place_of_a_mounted_page_needs_no_slash(mounted: Callable[..., Answer]) -> None:
-    """It leads to the place with one, where its files are."""
+def test_the_address_of_a_mounted_page_needs_no_slash(mounted: Callable[..., Answer]) -> None:
+    """The address without a slash redirects to the one with it, below which the files are."""
     answer = mounted("")
     assert answer.status in (301, 307, 308)
     assert answer.headers["location"].endswith("/limits/")
 
 
 def test_an_asgi_server_can_start_and_stop_it() -> None:
-    """The lifespan is answered; a websocket is closed."""
+    """The lifespan is answered, and a websocket is closed."""
     import asyncio
 
     app, sent = asgi_app("redis://localhost", token=None), list[str]()
@@ -123,8 +123,8 @@ from throttlekit_web import Request, Site
 site = Site(sys.argv[1], token=None)
 
 def limits(request, path):
-    asked = Request(request.method, f"/{path}", request.META["QUERY_STRING"], root="/limits")
-    answer = site.handle(asked)
+    call = Request(request.method, f"/{path}", request.META["QUERY_STRING"], root="/limits")
+    answer = site.handle(call)
     return HttpResponse(answer.body, status=answer.status, headers=answer.headers)
 
 urlpatterns = [re_path("^limits/(.*)$", limits)]
@@ -138,7 +138,7 @@ print("answered")
 
 
 def test_a_django_view_answers(redis_url: str) -> None:
-    """A view behind the project's own log-in hands the request on."""
+    """A view behind the project's own login passes the request to the page."""
     pytest.importorskip("django")
     command = [sys.executable, "-c", _DJANGO, patient(redis_url)]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""`top --json`, `explain --json` and the page give the same thing the same name and the same value."""
+"""`top --json`, `explain --json` and the page use the same name and the same value for the same thing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PLAIN = TokenBucket("partner-api", "2/hour", burst=2)
 KEYED = TokenBucket("tenants", "2/hour", burst=2, key="{tenant}")
 SLOTS = Concurrency("reports-db", 2)
 
-_MOVES = {"now", "oldest_wait_seconds", "last_starts_in_seconds", "oldest_hold_seconds", "last_slot_ago_seconds",
-          "starts_at"}  # fmt: skip
+_CHANGES_WITH_TIME = {"now", "oldest_wait_seconds", "last_starts_in_seconds", "oldest_hold_seconds",
+                      "last_slot_ago_seconds", "starts_at"}  # fmt: skip
 _DOCS = Path(__file__).parents[2] / "docs" / "top.md"
 
 
@@ -34,15 +34,15 @@ def _run(url: str, *arguments: str) -> Any:
 
 
 def _assert_equal(first: Mapping[str, Any], second: Mapping[str, Any], names: set[str]) -> None:
-    """The values of *names* are equal; of a time that passes between two reads, about equal."""
+    """Assert that the values of *names* are equal, or about equal if they change between two reads."""
     for name in sorted(names):
-        about = pytest.approx(first[name], abs=10) if name in _MOVES else first[name]
+        about = pytest.approx(first[name], abs=10) if name in _CHANGES_WITH_TIME else first[name]
         assert second[name] == about, name
 
 
 @pytest.fixture
 def waiting(limiter: Limiter, report: Callable[[], None]) -> None:
-    """Of each limit two jobs hold or have used it, and three wait."""
+    """For each limit, two jobs hold or have used it, and three wait."""
     for limit in (PLAIN, KEYED, SLOTS):
         for number in range(5):
             limiter.acquire(limit, job=Job(id=f"{limit.name}-{number}", kwargs={"tenant": "acme"}))
@@ -55,7 +55,9 @@ def waiting(limiter: Limiter, report: Callable[[], None]) -> None:
 @pytest.mark.parametrize("limit", [PLAIN, KEYED, SLOTS], ids=lambda limit: limit.name)
 @pytest.mark.usefixtures("waiting")
 def test_three_outputs_share_names_and_values(redis_url: str, make_site: Callable[..., Any], limit: Limit) -> None:
-    """Of one limit with waiting jobs: the limit, its key, its rules, and the key that a job waits for."""
+    """
+    For a limit with waiting jobs, the outputs agree on the limit, its key, its rules, and the key that a job waits for.
+    """
     page = make_site()
     fleet, listed = _run(patient(redis_url), "top", "--once"), page("/api/limits").data
     (shown,) = [row for row in fleet["limits"] if row["limit"] == limit.name]
@@ -77,7 +79,7 @@ def test_three_outputs_share_names_and_values(redis_url: str, make_site: Callabl
 
 @pytest.mark.usefixtures("waiting")
 def test_rules_and_changes_share_names_and_values(redis_url: str, make_site: Callable[..., Any]) -> None:
-    """Also of the commands `rules` and `history`, which show keys as they are."""
+    """The commands `rules` and `history` agree too, but show keys by name."""
     page = make_site(show_keys=True)
     answer: Answer = page("/api/changes")
     assert _run(patient(redis_url), "rules") == answer.data["rules"]
@@ -91,7 +93,7 @@ _CLASSES: tuple[Any, ...] = (
 
 
 def test_every_name_is_documented() -> None:
-    """docs/top.md names each of them, and no other."""
+    """docs/top.md lists each of the names, and no other."""
     section = _DOCS.read_text().partition("## Names in JSON\n")[2].partition("\n## ")[0]
     rows = "\n".join(line for line in section.splitlines() if line.startswith("| `"))
     values = {"adapt", "headers", "set", "pause", "shadow", "scale"}

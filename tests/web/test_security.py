@@ -1,4 +1,4 @@
-"""Who may read and change what: tokens, origins, host names; and text of the store that would be code."""
+"""Access to the page: tokens, origins, host names, and text of the store that contains code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Page = Callable[..., Answer]
 
 @pytest.fixture
 def control(make_site: Callable[..., _Page]) -> _Page:
-    """A page that may change limits."""
+    """A page that can change limits."""
     return make_site(token=TOKEN, allow_control=True)
 
 
@@ -45,8 +45,8 @@ def _history(redis_url: str) -> list[tuple[str, str]]:
         return [(change.verb, change.by) for change in control.history()]
 
 
-def test_a_change_is_made_once_its_effect_is_confirmed(redis_url: str, control: _Page, limit_id: str) -> None:
-    """The first answer names the effect and changes nothing; the same text, sent back, makes the change."""
+def test_a_change_is_made_after_its_effect_is_confirmed(redis_url: str, control: _Page, limit_id: str) -> None:
+    """The first response describes the effect and changes nothing. A second request with that text makes the change."""
     form = {"verb": "pause", "limit": limit_id, "for": 600, "by": "ann"}
     effect = _send(control, form).data["confirm"]
     assert effect.endswith(f" Store: {redis_url.partition('://')[2].partition('?')[0]}.")
@@ -74,14 +74,14 @@ def test_a_change_is_made_once_its_effect_is_confirmed(redis_url: str, control: 
         ({"verb": "reset"}, "Delete the counts", "reset"),
     ],
 )
-def test_each_change_names_its_effect(
+def test_each_change_describes_its_effect(
     redis_url: str, control: _Page, limit_id: str, form: dict[str, Any], effect: str, verb: str
 ) -> None:
-    """In words, for the whole fleet; and it stands in the history."""
+    """The effect is described in words, for the whole fleet. The change is in the history."""
     form = {**form, "limit": limit_id, "by": "ann"}
-    told = _send(control, form).data["confirm"]
-    assert effect in told
-    assert _send(control, {**form, "confirm": told}).status == 200
+    effect_shown = _send(control, form).data["confirm"]
+    assert effect in effect_shown
+    assert _send(control, {**form, "confirm": effect_shown}).status == 200
     assert _history(redis_url) == [(verb, "ann (web)")]
 
 
@@ -94,22 +94,22 @@ def test_each_change_names_its_effect(
         (Concurrency("window", 5), "6", "Jobs that hold slots continue."),
     ],
 )
-def test_a_changed_rate_says_whether_it_counts_on(
+def test_a_changed_rate_states_whether_used_units_count(
     limiter: Limiter, report: Callable[[], None], control: _Page, limit: Limit, rate: str, effect: str
 ) -> None:
-    """A window's new rate counts with the old one, unless the period is another; a log never does."""
+    """A window's new rate counts the used units, unless the period changes. A log never counts them."""
     limiter.acquire(limit)
     report()
     headers = {"authorization": OWN["authorization"]}
     (row,) = [each for each in control("/api/limits", **headers).data["limits"] if each["limit"] == "window"]
-    told = _send(control, {"verb": "set", "limit": row["id"], "rate": rate, "by": "ann"}).data["confirm"]
-    assert effect in told
+    effect_shown = _send(control, {"verb": "set", "limit": row["id"], "rate": rate, "by": "ann"}).data["confirm"]
+    assert effect in effect_shown
 
 
 def test_a_limit_whose_name_reads_as_a_group_is_not_scaled(
     limiter: Limiter, report: Callable[[], None], control: _Page
 ) -> None:
-    """The confirmation would name one limit, and all of the group would be slower."""
+    """The confirmation would name one limit, but the whole group would be slower."""
     limiter.acquire(TokenBucket("a*", "10/s"))
     report()
     (row,) = control("/api/limits", authorization=OWN["authorization"]).data["limits"]
@@ -118,7 +118,7 @@ def test_a_limit_whose_name_reads_as_a_group_is_not_scaled(
 
 
 def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> None:
-    """Whichever rule is in force, by its id; one that has ended is 404."""
+    """Each rule in force can be ended by its id. The response for a rule that has ended is 404."""
     with Control(patient(redis_url), by="bob") as other:
         other.pause("tenants", key="secret key")
         other.set(API, "5/s")
@@ -128,10 +128,10 @@ def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> N
     headers = {"authorization": OWN["authorization"]}
     for rule in control("/api/changes", **headers).data["rules"]:
         form = {"verb": "end", "rule": rule["id"], "by": "ann"}
-        told = _send(control, form).data["confirm"]
-        assert "bob" in told
-        assert "secret" not in told
-        assert _send(control, {**form, "confirm": told}).status == 200
+        effect_shown = _send(control, form).data["confirm"]
+        assert "bob" in effect_shown
+        assert "secret" not in effect_shown
+        assert _send(control, {**form, "confirm": effect_shown}).status == 200
         assert _send(control, form).status == 404
     with Control(patient(redis_url)) as other:
         assert other.rules() == ()
@@ -158,7 +158,7 @@ def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> N
         ({"verb": "pause", "limit": "\ud800"}, "UTF-8"),
     ],
 )
-def test_what_cannot_be_done_is_never_confirmed(
+def test_an_impossible_change_is_never_confirmed(
     redis_url: str, control: _Page, limit_id: str, form: dict[str, Any], message: str
 ) -> None:
     """A wrong field is refused before anything is confirmed."""
@@ -189,27 +189,30 @@ def test_what_cannot_be_done_is_never_confirmed(
 def test_only_the_page_itself_with_the_token_changes_limits(
     control: _Page, limit_id: str, headers: dict[str, str], status: int
 ) -> None:
-    """No token, a wrong one, another origin, a form of another page: refused. A proxy may rewrite the host name."""
+    """
+    A request without the token, with a wrong one, from another origin or with a form of another page is refused. A
+    proxy may rewrite the host name.
+    """
     assert _send(control, {"verb": "pause", "limit": limit_id, "by": "ann"}, **headers).status == status
 
 
 @pytest.mark.parametrize("options", [{}, {"token": TOKEN}])
-def test_control_is_off_unless_it_is_allowed(
+def test_control_is_off_by_default(
     redis_url: str, make_site: Callable[..., _Page], limit_id: str, options: Any
 ) -> None:
-    """Also for one who has the token."""
+    """It is off for a caller with the token too."""
     answer = _send(make_site(**options), {"verb": "pause", "limit": limit_id, "by": "ann", "confirm": "x"})
     assert (answer.status, _history(redis_url)) == (403, [])
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b'{"verb": ' + b"[" * 5_000])
-def test_a_body_that_is_no_form_is_refused(control: _Page, body: bytes) -> None:
-    """Torn, of another kind, or too deep: 400."""
+def test_a_body_that_is_not_a_form_is_refused(control: _Page, body: bytes) -> None:
+    """A body that is incomplete, of another type or too deep gets 400."""
     assert _send(control, body).status == 400
 
 
 def test_a_long_body_is_not_read(control: _Page) -> None:
-    """413, whatever it holds."""
+    """It gets 413, whatever it contains."""
     assert _send(control, b" " * 10_001).status == 413
 
 
@@ -217,8 +220,8 @@ def test_a_long_body_is_not_read(control: _Page) -> None:
     "path",
     ["/api/limits", "/api/limit?id=a", "/api/keys?id=a", "/api/job?id=a", "/api/changes"],
 )
-def test_with_a_token_all_data_needs_it(make_site: Callable[..., _Page], path: str) -> None:
-    """The page itself, which holds no data, does not."""
+def test_all_data_needs_the_token(make_site: Callable[..., _Page], path: str) -> None:
+    """The page itself, which has no data, does not need it."""
     page = make_site(token=TOKEN)
     assert page(path).status == 401
     assert page(path, authorization=f"Bearer {TOKEN}").status in (200, 404)
@@ -235,14 +238,16 @@ def test_with_a_token_all_data_needs_it(make_site: Callable[..., _Page], path: s
     ],
 )  # fmt: skip
 def test_a_foreign_name_does_not_reach_the_page(make_site: Callable[..., _Page], host: str, status: int) -> None:
-    """A page whose own name was made to lead here cannot read this one; an address cannot be such a name."""
+    """A website whose name resolves to this server cannot read the page. An IP address cannot be such a name."""
     page = make_site(hosts=["ops.example"])
     for path in ("/", "/api/limits"):
         assert page(path, host=host).status == status
 
 
 def test_every_answer_forbids_foreign_code(page: _Page) -> None:
-    """Scripts and styles of the page only, no frames, no guessing of types; also on errors."""
+    """
+    Only the page's own scripts and styles are allowed, no frames and no type sniffing. Error responses forbid them too.
+    """
     for path in ("/", "/api/limits", "/nothing"):
         headers = page(path).headers
         policy = headers["content-security-policy"]
@@ -254,7 +259,9 @@ def test_every_answer_forbids_foreign_code(page: _Page) -> None:
 
 
 def test_hostile_names_are_data(limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]) -> None:
-    """A name or key may hold markup, quotes, control characters or half a character: it comes as JSON, whole."""
+    """
+    A name or key can contain markup, quotes, control characters or half a character. It is sent completely, as JSON.
+    """
     page = make_site(show_keys=True)
     for evil in ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\u2028\x00\x1b]0;x\x07", "\ud800"):
         limiter.acquire(TokenBucket("hostile", "1/minute", key="{x}"), key=evil)
@@ -272,7 +279,7 @@ def test_hostile_names_are_data(limiter: Limiter, report: Callable[[], None], ma
 
 
 def test_an_operators_name_is_text(redis_url: str, control: _Page, limit_id: str, caplog: Any) -> None:
-    """It reaches the history as it is, and the log without control characters."""
+    """The name is unchanged in the history, and has no control characters in the log."""
     evil = "<b>ann\n</b>"
     form = {"verb": "pause", "limit": limit_id, "by": evil}
     with caplog.at_level("INFO"):

@@ -1,4 +1,4 @@
-"""What each address of the page answers, from a live store."""
+"""What each address of the page returns, for a live store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def _flood(limiter: Limiter, jobs: int = 5) -> None:
 
 
 def test_limits_are_shown_from_the_store_alone(limiter: Limiter, page: _Page) -> None:
-    """Use, what passed, what waits and for how long, denials: another process's decisions, without its code."""
+    """
+    Use, grants, waiting jobs with their waiting times, and denials are shown for another process's decisions, without
+    its code.
+    """
     _flood(limiter)
     row = wait_until(
         lambda: [row for row in page("/api/limits").data["limits"] if row["last_minute"]["denials"] == 3],
@@ -55,7 +58,9 @@ def test_limits_are_shown_from_the_store_alone(limiter: Limiter, page: _Page) ->
 
 
 def test_limits_can_be_sorted_and_filtered(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """By name, by what waits; only those with a text in their name; a limit without decisions comes last."""
+    """
+    The order is by name or by waiting jobs. A filter keeps only names with its text. A limit without decisions is last.
+    """
     _flood(limiter)
     limiter.acquire(TENANTS, key="a")
     report()
@@ -70,7 +75,7 @@ def test_limits_can_be_sorted_and_filtered(limiter: Limiter, report: Callable[[]
 
 
 def test_jobs_and_units_are_not_confused(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """Of a limit whose jobs cost many units, about how many jobs wait is shown beside the units."""
+    """If jobs cost many units, the estimated number of waiting jobs is shown beside the units."""
     tokens = TokenBucket("tokens", "600/minute", burst=600, cost=100)
     for number in range(10):
         limiter.acquire(tokens, job=Job(id=str(number)))
@@ -80,8 +85,8 @@ def test_jobs_and_units_are_not_confused(limiter: Limiter, report: Callable[[], 
     assert row["last_minute"]["units"] == 600
 
 
-def test_what_was_settled_counts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """Of a job that took less than it was charged, what it took, in the numbers and in the charts."""
+def test_settled_units_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """For a job that used less than it was charged, the numbers and the charts show what it used."""
     tokens = TokenBucket("tokens", "600/minute", burst=600, cost=lambda job: 100)
     limiter.settle(limiter.acquire(tokens, job=Job(id="a")), actual=40)
     report()
@@ -89,8 +94,8 @@ def test_what_was_settled_counts(limiter: Limiter, report: Callable[[], None], p
     assert (row["last_minute"]["units"], sum(bar[1] or 0 for bar in row["bars"])) == (40, 40)
 
 
-def test_429s_of_downstream_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """Those of the last 15 minutes, for all limits, for one, and step by step."""
+def test_429s_from_the_partner_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """The 429s of the last 15 minutes are shown for all limits together, for one limit, and by time step."""
     limiter.acquire(API)
     for _ in range(3):
         limiter.fleet.count_429(API)  # type: ignore[union-attr]
@@ -101,8 +106,11 @@ def test_429s_of_downstream_are_shown(limiter: Limiter, report: Callable[[], Non
     assert (data["downstream_429"], sum(bar[9] or 0 for bar in data["range"]["bars"])) == (3, 3)
 
 
-def test_a_limit_that_is_slowed_down_shows_its_pace(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """Why, at which pace, and for how long yet: of all limits, of one and its keys, and of a job that waits."""
+def test_a_slowed_limit_shows_its_reduced_rate(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """
+    The reason, the reduced rate and the remaining time are shown in the list, for the limit and its keys, and for a
+    waiting job.
+    """
     limiter.acquire(API, job=Job(id="first"))
     limiter.apply_response(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), API)
     limiter.acquire(API, job=Job(id="second"))
@@ -117,7 +125,7 @@ def test_a_limit_that_is_slowed_down_shows_its_pace(limiter: Limiter, report: Ca
 
 
 def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """The most pressing keys as digests, the sum of the last minute, the last minutes step by step."""
+    """The most pressing keys as digests, the sum of the last minute, and the last minutes by time step."""
     for tenant in ("calm", *["busy"] * 6):
         limiter.acquire(TENANTS, key=tenant)
     report()
@@ -134,7 +142,9 @@ def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[]
 def test_tenants_of_a_shared_limit_are_shown(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
 ) -> None:
-    """Weight, units, part of the last minute and the longest wait; as digests unless keys are shown."""
+    """
+    Weight, units, share of the last minute and the longest wait are shown. Tenants are digests unless keys are shown.
+    """
     shared = TokenBucket("shared", "6/minute", burst=6, share=Share("{tenant}", weight={"acme": 2}))
     for number, tenant in enumerate(["acme"] * 4 + ["bee"] * 2):
         limiter.acquire(shared, job=Job(id=f"{number}", kwargs={"tenant": tenant}))
@@ -153,7 +163,10 @@ def test_tenants_of_a_shared_limit_are_shown(
 def test_a_chart_shows_how_tenants_divide_a_limit(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page], name: str
 ) -> None:
-    """The units of the six that got most, and of all others; as digests unless keys are shown; null is not known."""
+    """
+    The chart has the units of the six heaviest tenants and of all others, as digests unless keys are shown. Null means
+    unknown.
+    """
     shared = TokenBucket("shared", "100/minute", burst=100, share=Share("{tenant}"))
     for number in range(1, 9):
         for each in range(number):
@@ -176,7 +189,7 @@ def test_a_chart_shows_how_tenants_divide_a_limit(
 def test_holders_of_a_concurrency_limit_are_shown(
     limiter: Limiter, report: Callable[[], None], page: _Page
 ) -> None:  # fmt: skip
-    """Which jobs hold its slots, and for how long."""
+    """The jobs that hold its slots are shown, and for how long they have held them."""
     for name in ("first", "second", "third"):
         limiter.acquire(SLOTS, job=Job(id=name))
     report()
@@ -188,7 +201,9 @@ def test_holders_of_a_concurrency_limit_are_shown(
 def test_the_first_waiting_jobs_are_shown(
     limiter: Limiter, report: Callable[[], None], page: _Page, make_site: Callable[..., _Page]
 ) -> None:
-    """In their order, with their ids, of each of the keys for which jobs wait; a key as a digest unless it is shown."""
+    """
+    The jobs are in their order, with their ids, for each key for which jobs wait. A key is a digest unless it is shown.
+    """
     _flood(limiter)
     with contextlib.closing(held(limiter)) as waker:
         for number in range(30):
@@ -206,8 +221,8 @@ def test_the_first_waiting_jobs_are_shown(
     assert [job["job"] for job in shown["jobs"]] == ["job-2", "job-3", "job-4"]
 
 
-def test_no_waiting_jobs_are_shown_where_none_wait(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """A limit that only grants."""
+def test_no_waiting_jobs_are_shown_if_none_wait(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """The limit has only granted."""
     limiter.acquire(API)
     report()
     assert page(f"/api/limit?id={_limit(page, API.name)['id']}").data["waiting"] == []
@@ -216,7 +231,7 @@ def test_no_waiting_jobs_are_shown_where_none_wait(limiter: Limiter, report: Cal
 def test_workflows_that_hold_slots_are_shown(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
 ) -> None:
-    """Each once, as a digest unless keys are shown: its name is an argument of its jobs."""
+    """Each workflow is shown once, as a digest unless keys are shown: its name is an argument of its jobs."""
     slots = Concurrency("gpu", 2, held_by="{workflow}")
     for _ in range(2):
         limiter.acquire(slots, job=Job(id="1", kwargs={"workflow": "a b"}))
@@ -228,10 +243,12 @@ def test_workflows_that_hold_slots_are_shown(
     assert plain(path).data["holders"][0]["holders"][0]["job"] == f"workflow {digest_of('a%20b')}"
 
 
-def test_keys_are_searched_by_what_is_shown(
+def test_keys_are_found_by_their_digest_or_name(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
 ) -> None:
-    """Where digests are shown: by digest or by the whole key. Where keys are shown: by any part of one."""
+    """
+    If digests are shown, the search matches a digest or the whole key. If keys are shown, it matches any part of a key.
+    """
     for tenant in ("ann smith", "ann jones", "bob"):
         limiter.acquire(TENANTS, key=tenant)
     report()
@@ -253,8 +270,11 @@ def test_keys_are_searched_by_what_is_shown(
     assert hidden(f"/api/keys?id={id}&cursor=x").status == 400
 
 
-def test_a_page_says_why_a_job_waits(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """Which limit, since when, how often, when it is its turn, how many come before it; another job is not known."""
+def test_a_page_explains_why_a_job_waits(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """
+    It shows the limit, since when the job waits, its deferrals, its turn and the number of jobs before it. Another job
+    is not known.
+    """
     _flood(limiter, 6)
     report()
     job = page("/api/job?id=job-4").data
@@ -268,7 +288,7 @@ def test_a_page_says_why_a_job_waits(limiter: Limiter, report: Callable[[], None
 def test_rules_and_their_history_are_shown(
     redis_url: str, limiter: Limiter, report: Callable[[], None], page: _Page
 ) -> None:
-    """What is in force, by whom and until when; who changed what; a paused key as a digest."""
+    """The rules in force with their authors and ends, and the changes with theirs. A paused key is a digest."""
     limiter.acquire(TENANTS, key="ann smith")
     report()
     with Control(patient(redis_url), by="ann") as control:
@@ -286,9 +306,9 @@ def test_rules_and_their_history_are_shown(
 def test_a_rule_that_workers_refuse_is_marked(
     redis_url: str, limiter: Limiter, report: Callable[[], None], page: _Page
 ) -> None:
-    """A rate that a limit of this kind cannot take changes nothing: the page says so, with the reason."""
+    """A rate that a limit of this kind cannot apply changes nothing. The page shows the rule with the reason."""
     with Control(patient(redis_url), by="ann") as control:
-        control.set("partner-api", 50)  # not refused: no worker has used it yet
+        control.set("partner-api", 50)  # not refused: no worker has used the limit yet
         control.set("reports-db", 3)
     limiter.acquire(API)
     limiter.acquire(SLOTS)
@@ -298,11 +318,11 @@ def test_a_rule_that_workers_refuse_is_marked(
     assert _limit(page, "reports-db")["warnings"] == []
 
 
-def test_many_browsers_cost_the_store_what_one_does(redis_url: str, page: _Page) -> None:
-    """Within a second the store is read once, however many requests come."""
+def test_the_load_on_the_store_does_not_depend_on_the_number_of_browsers(redis_url: str, page: _Page) -> None:
+    """In each second the store is read once, however many requests arrive."""
     import redis
 
-    page("/api/limits")  # its scripts are loaded
+    page("/api/limits")  # the server has loaded its scripts
     with redis.Redis.from_url(redis_url) as client:
         client.config_resetstat()
         for _ in range(20):
@@ -317,7 +337,9 @@ def test_many_browsers_cost_the_store_what_one_does(redis_url: str, page: _Page)
 def test_a_chart_has_a_range(
     limiter: Limiter, report: Callable[[], None], page: _Page, name: str, bars: int, bar_s: int
 ) -> None:
-    """From 15 minutes to 30 days: what is not known is null, and what an operator changed in this time is there."""
+    """
+    The range is from 15 minutes to 30 days. Null means unknown, and the changes of operators in this time are marked.
+    """
     _flood(limiter)
     report()
     id = _limit(page, "partner-api")["id"]
@@ -329,7 +351,7 @@ def test_a_chart_has_a_range(
     assert {begin % bar_s for begin, *_ in found["bars"]} == {0}
     assert sum(bar[1] or 0 for bar in found["bars"]) == 2
     assert found["bars"][0][1] is None
-    assert found["bars"][-1][6] in (2 * bar_s / 60, None)  # not known in the first seconds of a step
+    assert found["bars"][-1][6] in (2 * bar_s / 60, None)  # unknown in the first seconds of a step
     assert [(each["verb"], each["after"]["rate"]) for each in data["changes"]] == [("set", "4/minute")]
     assert page(f"/api/limit?id={id}&range=1y").status == 400
 
@@ -337,7 +359,7 @@ def test_a_chart_has_a_range(
 def test_two_pages_show_the_same_history(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
 ) -> None:
-    """A page that was started later shows what happened before, and what the other one saw waiting."""
+    """A page that starts later shows the earlier history, including the waiting jobs that the other page saw."""
     _flood(limiter)
     report()
     first = make_site()
@@ -347,8 +369,8 @@ def test_two_pages_show_the_same_history(
     assert {bar[5] for bar in later["bars"]} == {None, 3}
 
 
-def test_a_user_who_may_only_read_sees_the_page(redis_url: str, limiter: Limiter, report: Callable[[], None]) -> None:
-    """But for the number of waiting jobs in the charts, which the page could not write."""
+def test_a_user_with_read_access_sees_the_page(redis_url: str, limiter: Limiter, report: Callable[[], None]) -> None:
+    """Only the number of waiting jobs in the charts is missing, since the page cannot write it."""
     import redis
 
     _flood(limiter)
@@ -367,8 +389,8 @@ def test_a_user_who_may_only_read_sees_the_page(redis_url: str, limiter: Limiter
             client.execute_command("ACL", "DELUSER", "looks")
 
 
-def test_a_limit_says_whether_its_jobs_get_fewer(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """More arrived than were granted: it grows, and is not empty at any time."""
+def test_a_limit_shows_whether_its_backlog_shrinks(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """More jobs arrived than were granted, so the backlog grows, and has no end time."""
     _flood(limiter)
     report()
     outlook = _limit(page, "partner-api")["outlook"]
@@ -401,16 +423,16 @@ def test_a_limit_with_room_says_that_the_workers_are_the_bottleneck(
 @pytest.mark.parametrize(
     ("path", "kind"), [("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")]
 )
-def test_the_page_is_three_files_of_its_own(page: _Page, path: str, kind: str) -> None:
-    """Nothing comes from elsewhere, and the page says so to the browser."""
+def test_the_page_consists_of_three_own_files(page: _Page, path: str, kind: str) -> None:
+    """Nothing is loaded from elsewhere, and a header forbids it to the browser."""
     answer = page(path)
     assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, kind)
     assert "http://" not in answer.body.decode().replace("http://www.w3.org/", "")
     assert "https://" not in answer.body.decode()
 
 
-def test_a_store_that_is_away_is_one_line(make_site: Callable[..., _Page]) -> None:
-    """The page is there, the data is not: 503, with the reason and no password."""
+def test_an_unavailable_store_is_one_line(make_site: Callable[..., _Page]) -> None:
+    """The page is served, but its data is not: 503, with the reason and without a password."""
     from support.web import call_wsgi
     from throttlekit_web import wsgi_app
 
@@ -424,7 +446,7 @@ def test_a_store_that_is_away_is_one_line(make_site: Callable[..., _Page]) -> No
 
 
 def test_unknown_addresses_and_methods_are_refused(page: _Page) -> None:
-    """404 and 405, as JSON."""
+    """They get 404 and 405, as JSON."""
     assert page("/nothing").status == 404
     assert page("/../app.js").status == 404
     assert page("/api/limits", method="POST").status == 405
@@ -432,8 +454,8 @@ def test_unknown_addresses_and_methods_are_refused(page: _Page) -> None:
     assert page("/api/about", method="HEAD") == (200, page("/api/about").headers, b"")
 
 
-def test_a_mounted_page_without_a_slash_leads_to_the_one_with_it(page: _Page) -> None:
-    """Its files are found beside it."""
+def test_a_mounted_page_redirects_to_the_address_with_a_slash(page: _Page) -> None:
+    """The files of the page are found below that address."""
     assert page("", root="/limits").headers["location"] == "/limits/"
 
 
@@ -447,21 +469,21 @@ def test_a_mounted_page_without_a_slash_leads_to_the_one_with_it(page: _Page) ->
         ("redis://localhost", {"token": None, "allow_control": True}, "needs a token"),
     ],
 )
-def test_a_wrong_set_up_is_refused_at_once(store: Any, options: Any, message: str) -> None:
-    """A store in memory, a token that can be guessed, control without a token."""
+def test_a_wrong_configuration_is_refused_at_once(store: Any, options: Any, message: str) -> None:
+    """A store in memory, a token that can be guessed, and control without a token are refused."""
     with pytest.raises(ConfigurationError, match=message):
         Site(store, **options)
 
 
-def test_the_page_names_its_store(make_site: Callable[..., _Page], redis_url: str) -> None:
-    """By its host and database, behind the title that the operator gave it."""
+def test_the_page_shows_the_name_of_its_store(make_site: Callable[..., _Page], redis_url: str) -> None:
+    """The host and the database are behind the title that the operator chose."""
     place = redis_url.partition("://")[2].partition("?")[0]
     assert make_site()("/api/about").data["store"] == place
     assert make_site(title="staging")("/api/about").data["store"] == f"staging ({place})"
 
 
 def test_a_limit_can_show_its_keys(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """With show_key=True its keys and tenants have names. Those of others are digests, and the page says so."""
+    """With show_key=True, its keys and tenants have names. Those of other limits are digests, and the page says so."""
     named = TokenBucket("named", "2/minute", burst=2, key="{tenant}", share=Share("{tenant}"), show_key=True)
     for limit in (named, TENANTS):
         for number in range(3):
@@ -478,8 +500,8 @@ def test_a_limit_can_show_its_keys(limiter: Limiter, report: Callable[[], None],
     assert hidden["has_digests"] is True
 
 
-def test_a_limiter_is_a_store(limiter: Limiter) -> None:
-    """An app that has a limiter gives it, and its connections stay the limiter's."""
+def test_a_limiter_can_be_passed_as_the_store(limiter: Limiter) -> None:
+    """An app that has a limiter passes it. The connections stay the limiter's."""
     from throttlekit_web import Request
 
     site = Site(limiter, token=None)
@@ -495,8 +517,8 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_every_text_stands_out_from_its_ground(page: _Page) -> None:
-    """In each theme the colours of text have a contrast of 4.5 with every ground: WCAG, level AA."""
+def test_every_text_has_enough_contrast(page: _Page) -> None:
+    """In each theme, the colours of text have a contrast of 4.5 with every background: WCAG, level AA."""
     style = page("/style.css").body.decode()
     themes = [dict(re.findall(r"--(\w+): #(\w+)", block)) for block in re.findall(r"\{([^{}]*--back:[^{}]*)\}", style)]
     assert len(themes) == 3
@@ -507,8 +529,8 @@ def test_every_text_stands_out_from_its_ground(page: _Page) -> None:
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, theme[text], theme[ground])
 
 
-def test_use_is_blue_and_what_gets_worse_is_orange(page: _Page) -> None:
-    """In each theme: a bar of a limit is blue, however full it is; tags and marks of what gets worse are orange."""
+def test_use_is_blue_and_warnings_are_orange(page: _Page) -> None:
+    """In each theme, a bar of a limit is blue, however full it is. Tags and marks of a growing backlog are orange."""
     style = page("/style.css").body.decode()
     themes = [
         dict(re.findall(r"--(\w+): #(\w{6})", block)) for block in re.findall(r"\{([^{}]*--back:[^{}]*)\}", style)
@@ -527,7 +549,9 @@ def test_use_is_blue_and_what_gets_worse_is_orange(page: _Page) -> None:
 
 
 def test_jobs_on_waitlists_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
-    """They are counted, however they come back; a job's page has its exact position, even of an unknown denial."""
+    """
+    Held and redelivered jobs are counted. A job's page has its exact position, even if its denial was not reported.
+    """
     waker = held(limiter)
     limiter.acquire(API, job=Job(id="old-0"))
     for number in range(3):

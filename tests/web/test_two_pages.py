@@ -1,8 +1,8 @@
 """
 Two pages of one store, each a process of its own, read once a second for three minutes of a flood.
 
-It takes the three minutes that it says: it waits, and takes next to no processor time. It is among the first files of a
-run, so that other tests fill the time.
+The test takes three minutes, mostly waits, and needs very little processor time. It is among the first files of a run,
+so that other tests run in the meantime.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIMITS = (FULL, EVEN, SLOTS, SHARED)
 
 
 class _Page:
-    """One page, and all that it has shown: the bars that have ended, and how the running ones grew."""
+    """One page, with all bars that it has shown: the bars that have ended, and the growth of the current ones."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -71,7 +71,10 @@ class _Page:
 
 
 def _divided(names: list[str]) -> Callable[[list[Any]], list[Any]]:
-    """A bar as its begin, the sum of all units, and the units of each tenant: the order of tenants may change."""
+    """
+    Return a bar as its begin, the sum of all units, and the units of each tenant, since the order of tenants can
+    change.
+    """
 
     def divided(bar: list[Any]) -> list[Any]:
         at, *units, others = bar
@@ -95,22 +98,25 @@ def _served(store: str) -> Iterator[_Page]:
 
 @contextlib.contextmanager
 def _flooded(store: str) -> Iterator[Counter[str]]:
-    """Two members of a fleet that ask for all limits, and report each second. At the end, what they were granted."""
+    """
+    Two processes of a fleet request units of all limits, and report each second. At the end, yield the units that they
+    were granted.
+    """
     stop, granted = threading.Event(), Counter[str]()
 
     def flood(number: int) -> Counter[str]:
-        own = Counter[str]()
+        counts = Counter[str]()
         with contextlib.closing(Limiter(patient(store))) as limiter:
             while not stop.wait(0.1):
-                job = Job(id=f"{number}-{own['even']}", kwargs={"tenant": f"t{own['even'] % 11 % 6}"})
+                job = Job(id=f"{number}-{counts['even']}", kwargs={"tenant": f"t{counts['even'] % 11 % 6}"})
                 for limit in LIMITS:
                     decision = limiter.acquire(limit, job=None if limit is FULL else job)
-                    own[limit.name] += decision.allowed
+                    counts[limit.name] += decision.allowed
                     if decision.allowed and limit is SLOTS:
                         limiter.release(decision)
-                if own["even"] < 10:
-                    limiter.acquire(EXPORT, job=Job(id=f"export-{number}-{own['even']}"))
-        return own
+                if counts["even"] < 10:
+                    limiter.acquire(EXPORT, job=Job(id=f"export-{number}-{counts['even']}"))
+        return counts
 
     with ThreadPoolExecutor(2) as pool:
         members = [pool.submit(flood, number) for number in range(2)]
@@ -124,8 +130,8 @@ def _flooded(store: str) -> Iterator[Counter[str]]:
 
 def test_two_pages_agree_to_the_unit_for_three_minutes(redis_url: str) -> None:
     """
-    In 180 readings of each page, a bar that has ended never changes, and none that runs gets lower. Both pages show the
-    same, and so does one that starts at the end: exactly what was granted.
+    In 180 readings of each page, a bar that has ended never changes, and a current one never gets lower. Both pages and
+    one that starts at the end show the same: exactly the granted units.
     """
     with contextlib.ExitStack() as running:
         store = running.enter_context(contextlib.closing(RedisStore(patient(redis_url))))

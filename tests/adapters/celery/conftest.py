@@ -1,4 +1,4 @@
-"""What tests of Celery's worker share."""
+"""Fixtures that the tests of Celery's worker share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from throttlekit_celery._host import worker_state
 
 @pytest.fixture
 def reserved() -> Iterator[Any]:
-    """What Celery counts as reserved is the process's own."""
+    """The process's own set of reserved requests in Celery, emptied for the test."""
     known: Any = worker_state().reserved_requests
     before = list(known)
     known.clear()

@@ -1,4 +1,6 @@
-"""A body that hears "429", on real Celery workers: its key is quiet fleet-wide, and the task runs again, uncharged."""
+"""
+Bodies that get a 429 on real Celery workers: the key is paused in the fleet, and the task runs again, without a charge.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from throttlekit_celery import install
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -29,7 +31,7 @@ WITHIN = 120.0
 QUIET_US = 2_000_000
 
 
-class Made(NamedTuple):
+class SiteAndPartner(NamedTuple):
     site: CelerySite
     record: SlotRecord
     partner: AngryPartner
@@ -37,20 +39,20 @@ class Made(NamedTuple):
 
 @pytest.fixture
 def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Make a site, with what its bodies note, and the partner that they call."""
+    """Return a function that makes a site, with the record of its bodies and the partner that they call."""
     with ExitStack() as stack:
 
-        def made(kind: str = "redis", **told: Any) -> Made:
-            told = {
+        def make_site(kind: str = "redis", **options: Any) -> SiteAndPartner:
+            options = {
                 "module": "support.celery.slots", "store": patient(f"{redis_base}/12"), "amount": 1, "lease": 600,
-                "rate": "1000/s", "burst": 1000, **told,
+                "rate": "1000/s", "burst": 1000, **options,
             }  # fmt: skip
             broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
-            site = stack.enter_context(celery_site(kind, broker, redis_base, **told))
+            site = stack.enter_context(celery_site(kind, broker, redis_base, **options))
             record = stack.enter_context(closing(SlotRecord(site.told["record"], site.queue)))
-            return Made(site, record, record.partner)
+            return SiteAndPartner(site, record, record.partner)
 
-        yield made
+        yield make_site
 
 
 def results(sent: list[Any]) -> list[Any]:
@@ -60,11 +62,11 @@ def results(sent: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(("kind", "pool"), [
     ("redis", "prefork"), ("redis", "threads"), ("redis", "gevent"), ("redis", "solo"), ("rabbitmq", "prefork"),
 ])  # fmt: skip
-def test_one_429_stops_the_fleet(make: Any, kind: str, pool: str) -> None:
+def test_one_429_pauses_its_key_in_the_fleet(make: Any, kind: str, pool: str) -> None:
     """
-    Of the tasks that were granted when the first was heard each slot of the pools has one at most; they call, and
-    then nobody until it is over. The rate resumes without a burst; none failed and none is doubled. Another
-    key runs on meanwhile.
+    After the first 429, at most one further call for each pool slot arrives from tasks that were granted before. Then
+    no task calls until the pause is over. The rate resumes without a burst, and no task fails or runs twice. Another
+    key continues.
     """
     site, record, partner = make(kind, pool=pool, rate="50/s", burst=50)
     partner.be_angry("one", QUIET_US / 1e6, from_call=20)
@@ -75,20 +77,22 @@ def test_one_429_stops_the_fleet(make: Any, kind: str, pool: str) -> None:
     other = [site.send("ask", "other", job) for job in jobs[:20]]
     assert results(sent) == jobs
     assert results(other) == jobs[:20]
-    told = partner.told("one")
-    assert sorted(told.answered, key=int) == jobs
-    first = told.refused[0].at_us
-    assert len(told.refused) == 1 + len(told.between(first, first + QUIET_US)) <= 2 * 4
-    after = [call.at_us - first - QUIET_US for call in told.calls if call.at_us > first + QUIET_US]
+    log = partner.told("one")
+    assert sorted(log.answered, key=int) == jobs
+    first = log.refused[0].at_us
+    assert len(log.refused) == 1 + len(log.between(first, first + QUIET_US)) <= 2 * 4
+    after = [call.at_us - first - QUIET_US for call in log.calls if call.at_us > first + QUIET_US]
     assert all(at_us >= number * 20_000 for number, at_us in enumerate(after)), after
     assert len(partner.told("other").calls) == 20
     assert record.counts()["failures"] == 0
-    wait_until(lambda: site.left() == 0 and site.held() == [], description="nothing is left", timeout=WITHIN)
+    wait_until(lambda: site.left() == 0 and site.held() == [], description="no message is left", timeout=WITHIN)
 
 
 @pytest.mark.parametrize("task", ["late_ask", "auto_ask"])
 def test_a_429_is_no_failure_and_no_retry(make: Any, task: str) -> None:
-    """Not where a task is acknowledged late, and not where every exception is a retry and none is left."""
+    """
+    This includes a task that is acknowledged late, and a task that retries on every exception and has no retry left.
+    """
     site, record, partner = make()
     partner.be_angry("one", 1, retry_after=1)
     site.start()
@@ -98,7 +102,7 @@ def test_a_429_is_no_failure_and_no_retry(make: Any, task: str) -> None:
 
 
 def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
-    """They wait for the result that comes in the end; no errback is called."""
+    """They wait for the result of the last run. No errback is called."""
     site, record, partner = make()
     partner.be_angry("one", 1)
     site.start()
@@ -119,19 +123,19 @@ def test_a_429_without_limits_is_an_error(make: Any) -> None:
     partner.be_angry("one", 1)
     site.start()
     result = site.send("free_ask", "one", "it")
-    wait_until(result.ready, description="it has ended", timeout=WITHIN)
+    wait_until(result.ready, description="the task has ended", timeout=WITHIN)
     assert isinstance(result.get(propagate=False), RateLimited)
-    wait_until(lambda: record.counts()["failures"] == 1, description="it is told as a failure", timeout=WITHIN)
+    wait_until(lambda: record.counts()["failures"] == 1, description="the failure is recorded", timeout=WITHIN)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_429_while_the_worker_stops_loses_nothing(make: Any, pool: str) -> None:
-    """The task was acknowledged when its body began; it goes back to its queue before the worker has ended."""
+def test_a_429_while_the_worker_stops_loses_no_task(make: Any, pool: str) -> None:
+    """The task was acknowledged when its body began. It is put back into its queue before the worker ends."""
     site, record, partner = make(pool=pool)
     partner.be_angry("one", 1)
     first = site.start()
     result = site.send("slow_ask", "one", "it", 3)
-    wait_until(lambda: record.events(), description="it runs")
+    wait_until(lambda: record.events(), description="the task runs")
     first.signal(signal.SIGTERM)
     first.wait(WITHIN)
     assert [call.status for call in partner.told("one").calls] == [429]
@@ -148,27 +152,27 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-def test_which_limit_a_429_pauses(app: Celery) -> None:
-    """The one that `throttle_on_429` names, where the error does not say."""
+def test_a_429_pauses_the_limit_of_throttle_on_429(app: Celery) -> None:
+    """If the error names no limit, the limit of `throttle_on_429` is paused."""
     limiter = Limiter()
     install(app, limiter, eager="wait")
     one, two = TokenBucket("one", "100/s", burst=10), TokenBucket("two", "100/s", burst=10)
-    heard: list[str] = []
+    runs: list[str] = []
 
     @app.task(shared=False, throttle=[one, two], throttle_on_429=two)
     def job() -> str:
-        heard.append("body")
-        if len(heard) == 1:
+        runs.append("body")
+        if len(runs) == 1:
             raise RateLimited(retry_after=0.2)
         return limiter.peek(one).reason
 
     assert job.delay().get() == "allowed"
-    assert limiter.peek(two).remaining < limiter.peek(one).remaining, "after its pause it begins empty"
-    assert heard == ["body", "body"]
+    assert limiter.peek(two).remaining < limiter.peek(one).remaining, "after its pause the bucket is empty"
+    assert runs == ["body", "body"]
 
 
-def test_eager_tasks_give_their_slots_back(app: Celery) -> None:
-    """Each when its body has ended, a task within a task too."""
+def test_eager_tasks_return_their_slots(app: Celery) -> None:
+    """Each task returns its slot when its body has ended, including a task within a task."""
     limiter = Limiter()
     install(app, limiter, eager="wait")
     outer, inner = Concurrency("outer", 1), Concurrency("inner", 1)

@@ -1,4 +1,4 @@
-"""A throttled task in the worker's main process: how it waits, and how it ends."""
+"""A throttled task in the worker's main process: its wait and its end."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PARTNER = TokenBucket("partner", "2/s", burst=1)
 
 
 class Pool:
-    """Takes any number of tasks, whose bodies end when the test says so."""
+    """A pool that accepts any number of tasks. The test ends their bodies."""
 
     uses_semaphore, limit = False, 100
 
 
 class Consumer:
-    """A worker without an event loop, whose timer fires by `turn`."""
+    """A worker without an event loop. `turn` fires its timer."""
 
     def __init__(self, app: Any) -> None:
         self.app, self.hub, self.connection_errors, self.controller = app, None, (), SimpleNamespace()
@@ -55,16 +55,16 @@ class Consumer:
         for call in calls:
             call()
 
-    def until(self, condition: Callable[[], Any], description: str) -> None:
-        def turned() -> Any:
+    def turn_until(self, condition: Callable[[], Any], description: str) -> None:
+        def turn_and_check() -> Any:
             self.turn()
             return condition()
 
-        wait_until(turned, description=description, timeout=5)
+        wait_until(turn_and_check, description=description, timeout=5)
 
 
 class Request:
-    """A task that was received; `ran` when it was given to the pool."""
+    """A received task. `ran` is true after it was passed to the pool."""
 
     acknowledged = is_revoked = False
     expires: datetime | None = None
@@ -121,7 +121,7 @@ def consumer(admission: Admission) -> Consumer:
     return consumer
 
 
-def received(admission: Admission, consumer: Consumer, id: str = "2") -> Request:
+def receive(admission: Admission, consumer: Consumer, id: str = "2") -> Request:
     request = Request(admission._app.tasks["call"], id)
     admission.receive(sender=consumer, request=request)
     worker_state().task_reserved(request)
@@ -129,128 +129,137 @@ def received(admission: Admission, consumer: Consumer, id: str = "2") -> Request
     return request
 
 
-def held_by(admission: Admission, consumer: Consumer) -> list[str]:
+def ids_of_held(admission: Admission, consumer: Consumer) -> list[str]:
     return [held.request.id for held in admission._tasks_of(consumer)]
 
 
-def waiting(limiter: Limiter) -> list[str]:
-    """The ids on the waitlist, in order."""
+def ids_on_waitlist(limiter: Limiter) -> list[str]:
+    """Return the ids on the waitlist, in order."""
     (claim,) = limiter.claims(Call([PARTNER], Job()))
     return [id for _, id in wiring_of(limiter).stores.shared.list_waiting(claim.claim, 20).first]
 
 
 def test_a_denied_task_runs_when_it_is_woken(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:
-    """Until then it is held; at the end of a pause the store wakes it."""
+    """The worker holds the task until then. At the end of a pause, the store wakes it."""
     limiter.pause(PARTNER, 3600)
-    request = received(admission, consumer)
-    assert held_by(admission, consumer) == ["2"]
+    request = receive(admission, consumer)
+    assert ids_of_held(admission, consumer) == ["2"]
     assert not request.ran
     limiter.resume(PARTNER)
-    consumer.until(lambda: request.ran, "it has run")
-    assert held_by(admission, consumer) == []
+    consumer.turn_until(lambda: request.ran, "the task has run")
+    assert ids_of_held(admission, consumer) == []
 
 
 def test_a_revoked_task_leaves_its_waitlist_at_once(
     admission: Admission, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found among the held ones. The next one runs as if it had not been."""
+    """
+    The worker finds the task among those that it holds. The next task runs as if the revoked one had never waited.
+    """
     monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
     limiter.pause(PARTNER, 3600)
-    request = received(admission, consumer)
-    behind = received(admission, consumer, "3")
-    assert waiting(limiter) == ["2", "3"]
+    request = receive(admission, consumer)
+    behind = receive(admission, consumer, "3")
+    assert ids_on_waitlist(limiter) == ["2", "3"]
     request.is_revoked = True
     request.expires = datetime.now()
-    consumer.until(lambda: held_by(admission, consumer) == ["3"], "it has left")
-    assert waiting(limiter) == ["3"]
+    consumer.turn_until(lambda: ids_of_held(admission, consumer) == ["3"], "the task has left the waitlist")
+    assert ids_on_waitlist(limiter) == ["3"]
     limiter.resume(PARTNER)
-    consumer.until(lambda: behind.ran, "the next has run")
+    consumer.turn_until(lambda: behind.ran, "the next task has run")
     assert not request.ran
 
 
-def test_a_task_that_no_queue_has_survives_a_lost_connection(
+def test_an_acknowledged_task_that_waits_survives_a_lost_connection(
     admission: Admission, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Acknowledged as its body began, which met a 429, and not put back since: the broker does not deliver it again."""
+    """
+    The task was acknowledged when its body began, got a 429, and was not put back yet. The broker does not deliver it
+    again.
+    """
     monkeypatch.setattr(admission._copies, "put_back", lambda *_: False)
     limiter.pause(PARTNER, 3600)
-    request, other = received(admission, consumer), received(admission, consumer, "3")
+    request, other = receive(admission, consumer), receive(admission, consumer, "3")
     request.acknowledged = True
     admission.on_disconnect(consumer)
     limiter.resume(PARTNER)
     admission.start(consumer)
-    consumer.until(lambda: request.ran, "it has run")
-    assert not other.ran, "the broker delivers it again"
+    consumer.turn_until(lambda: request.ran, "the task has run")
+    assert not other.ran, "the broker delivers this task again"
 
 
-def test_a_body_with_a_429_waits_once_more_and_runs_again(
-    admission: Admission, limiter: Limiter, consumer: Consumer
-) -> None:
-    """It is the first of those that wait, and its own error does not end it."""
-    request: Any = received(admission, consumer)
+def test_a_task_with_a_429_waits_and_runs_again(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:
+    """The task is the first on the waitlist, and its error does not end it."""
+    request: Any = receive(admission, consumer)
     assert request.ran
-    behind = received(admission, consumer, "3")
+    behind = receive(admission, consumer, "3")
     request.ran = False
     request.on_failure(SimpleNamespace(exception=RunAgain(0.0, True)))
     consumer.turn()
-    assert sorted(held_by(admission, consumer)) == ["2", "3"]
+    assert sorted(ids_of_held(admission, consumer)) == ["2", "3"]
     limiter.resume(PARTNER)
-    consumer.until(lambda: request.ran, "it has run again")
+    consumer.turn_until(lambda: request.ran, "the task has run again")
     assert not behind.ran
 
 
 def test_two_messages_with_one_id_both_run(admission: Admission, limiter: Limiter, consumer: Consumer) -> None:
-    """A sender chooses ids: the first is not lost when the second is denied."""
+    """Senders choose ids. The first task is not lost when the second is denied."""
     limiter.pause(PARTNER, 3600)
-    first = received(admission, consumer)
+    first = receive(admission, consumer)
     second = Request(admission._app.tasks["call"], "2")
     second.message.delivery_tag = "another"
     admission.receive(sender=consumer, request=second)
     consumer.on_task_request(second)
-    consumer.until(lambda: len(held_by(admission, consumer)) == 2, "both are held")
+    consumer.turn_until(lambda: len(ids_of_held(admission, consumer)) == 2, "both tasks are held")
     limiter.resume(PARTNER)
-    consumer.until(lambda: first.ran and second.ran, "both have run")
+    consumer.turn_until(lambda: first.ran and second.ran, "both tasks have run")
 
 
 def test_a_message_that_is_delivered_twice_runs_once(
     admission: Admission, limiter: Limiter, consumer: Consumer
 ) -> None:
-    """Redis delivers what is unacknowledged for too long again, with the same tag: the later copy stands for both."""
+    """
+    After the visibility time-out, Redis delivers an unacknowledged message again, with the same tag. The later copy
+    replaces the earlier one.
+    """
     limiter.pause(PARTNER, 3600)
-    first, second = received(admission, consumer), received(admission, consumer)
-    consumer.until(lambda: len(held_by(admission, consumer)) == 1, "one is held")
+    first, second = receive(admission, consumer), receive(admission, consumer)
+    consumer.turn_until(lambda: len(ids_of_held(admission, consumer)) == 1, "one task is held")
     limiter.resume(PARTNER)
-    consumer.until(lambda: second.ran, "it has run")
+    consumer.turn_until(lambda: second.ran, "the task has run")
     assert not first.ran
 
 
-def test_what_is_held_for_too_long_goes_back(
+def test_a_task_that_is_held_for_too_long_is_put_back(
     admission: Admission, limiter: Limiter, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its original is acknowledged once the copy is safe. A copy that is not safe is tried again, and it runs here."""
+    """
+    The original is acknowledged after its copy is safe. If the copy is not safe, the worker keeps the task, and sends
+    another copy.
+    """
     monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
     monkeypatch.setattr(admission, "_longest", 0.0)
     copies: list[Callable[[bool], None]] = []
     monkeypatch.setattr(admission._copies, "put_back", lambda held, done: not copies.append(done))
     limiter.pause(PARTNER, 3600)
-    request: Any = received(admission, consumer)
+    request: Any = receive(admission, consumer)
     acknowledged: list[int] = []
     request.message.ack_log_error = lambda *_: acknowledged.append(1)
-    consumer.until(lambda: copies, "a copy was sent")
+    consumer.turn_until(lambda: copies, "a copy was sent")
     copies.pop()(False)
-    consumer.until(lambda: copies, "another copy was sent")
-    assert (acknowledged, held_by(admission, consumer)) == ([], ["2"])
+    consumer.turn_until(lambda: copies, "another copy was sent")
+    assert (acknowledged, ids_of_held(admission, consumer)) == ([], ["2"])
     copies.pop()(True)
-    assert (acknowledged, held_by(admission, consumer)) == ([1], [])
-    assert waiting(limiter) == ["2"], "it keeps its position"
+    assert (acknowledged, ids_of_held(admission, consumer)) == ([1], [])
+    assert ids_on_waitlist(limiter) == ["2"], "the task keeps its position"
 
 
-def test_a_task_that_has_ended_is_gone(
+def test_a_task_that_has_ended_is_freed(
     admission: Admission, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its message and its arguments, at once: it leaves nothing for Python's collector to look for."""
+    """Its message and its arguments are freed at once. Python's garbage collector has nothing to find."""
     monkeypatch.setattr(Request, "on_success", lambda *_: None)
-    request = received(admission, consumer)
+    request = receive(admission, consumer)
     assert request.ran
     gone = weakref.ref(request)
     ended: Any = request.on_success

@@ -1,4 +1,4 @@
-"""What is around a worker: how it is started and stopped, how its pool starts processes, and Django."""
+"""Starting and stopping workers, starting the processes of a pool, and Django."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from throttlekit import ConfigurationError
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -38,25 +38,27 @@ VERSION = tuple(int(part) for part in celery.__version__.split(".")[:2])
 
 @pytest.fixture(params=["redis", "rabbitmq"])
 def broker(request: pytest.FixtureRequest) -> Any:
-    """How to make a site on each broker."""
+    """Return a function that makes a site, on each broker in turn."""
     redis_base: str = request.getfixturevalue("redis_base")
     url = redis_base if request.param == "redis" else request.getfixturevalue("rabbitmq_url")
-    return lambda **told: celery_site(request.param, url, redis_base, **told)
+    return lambda **options: celery_site(request.param, url, redis_base, **options)
 
 
 def test_a_chord_of_200_ends_once(redis_base: str) -> None:
-    """200 headers, each denied twice; the body runs once, after all of them."""
+    """Each of 200 headers is denied twice. The body runs once, after all of them."""
     with celery_site("redis", redis_base, redis_base) as site:
         site.start()
         header = group([site.signature("add", number) for number in range(200)], app=site.app)
         assert chord(header)(site.signature("add")).get(timeout=WITHIN) == sum(range(200))
         assert len(site.ran("add")) == 201
         assert (site.asked("granted"), site.asked("denied")) == (201, 402)
-        wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
+        wait_until(lambda: site.left() == 0, description="no message is left", timeout=WITHIN)
 
 
 def test_a_task_with_limits_is_not_mapped(redis_base: str) -> None:
-    """A program without `install` may send such a message: it fails, and no item runs. A task without limits does."""
+    """
+    A program without `install` can send such a message. It fails, and no item runs. Items of a task without limits run.
+    """
     with celery_site("redis", redis_base, redis_base, pool="threads") as site:
         site.start()
         limited, free = site.signature("echo"), site.signature("free")
@@ -71,21 +73,25 @@ def test_a_task_with_limits_is_not_mapped(redis_base: str) -> None:
         assert mapped.get(timeout=WITHIN) == ["a", "b"]
         assert xmap(limited, [], app=site.app).apply_async(queue=site.queue).get(timeout=WITHIN) == []
         assert (site.ran("echo"), site.asked("granted")) == ([], 0)
-        wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
+        wait_until(lambda: site.left() == 0, description="no message is left", timeout=WITHIN)
 
 
 @pytest.mark.skipif(VERSION < (5, 5), reason="Celery 5.4 has no soft shutdown")
-def test_a_soft_shutdown_ends_what_runs_and_gives_back_what_waits(broker: Any) -> None:
-    """With worker_soft_shutdown_timeout: the body under way comes to its end, held tasks go back."""
+def test_a_soft_shutdown_completes_running_bodies_and_puts_waiting_tasks_back(broker: Any) -> None:
+    """With worker_soft_shutdown_timeout, the running body is completed, and held tasks are put back."""
     with broker(denials=NEVER, delay=28.0, conf={"worker_soft_shutdown_timeout": 4.0}) as site:
         worker = site.start()
         for n in range(20):
             site.send("echo", n)
-        wait_until(lambda: site.asked("denied") == 20, description="all were denied", timeout=WITHIN)
+        wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied", timeout=WITHIN)
         running = site.send("free_wait")
-        wait_until(lambda: site.ran("free_wait"), description="a body is under way", timeout=WITHIN)
+        wait_until(lambda: site.ran("free_wait"), description="a body is running", timeout=WITHIN)
         worker.signal(signal.SIGQUIT)
-        wait_until(lambda: "Initiating Soft Shutdown" in worker.log(), description="it stops softly", timeout=WITHIN)
+        wait_until(
+            lambda: "Initiating Soft Shutdown" in worker.log(),
+            description="the soft shutdown has begun",
+            timeout=WITHIN,
+        )
         site.go()
         worker.wait(WITHIN)
         assert running.get(timeout=WITHIN) == "went"
@@ -94,37 +100,45 @@ def test_a_soft_shutdown_ends_what_runs_and_gives_back_what_waits(broker: Any) -
 
 
 def test_celery_multi_stops_and_starts_workers(redis_base: str, tmp_path: Path) -> None:
-    """What two of its workers hold when it stops them goes back with its place, and runs when it starts them again."""
-    with celery_site("redis", redis_base, redis_base, denials=NEVER, delay=4.0) as site, multi(site, tmp_path) as do:
-        do("start")
+    """
+    When it stops two workers, their held tasks are put back with their positions. They run when it starts the workers
+    again.
+    """
+    with (
+        celery_site("redis", redis_base, redis_base, denials=NEVER, delay=4.0) as site,
+        multi(site, tmp_path) as run_verb,
+    ):
+        run_verb("start")
         results = [site.send("echo", n) for n in range(10)]
-        wait_until(lambda: site.asked("denied") >= 10, description="all were denied", timeout=WITHIN)
-        do("stop")
+        wait_until(lambda: site.asked("denied") >= 10, description="all tasks were denied", timeout=WITHIN)
+        run_verb("stop")
         assert site.ran("echo") == []
         assert site.left() == 10
         site.told["denials"] = 0
-        do("start")
+        run_verb("start")
         assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(10))
         assert sorted(map(int, site.ran("echo"))) == list(range(10))
 
 
 @contextlib.contextmanager
 def multi(site: CelerySite, folder: Path) -> Iterator[Any]:
-    """`celery multi` with two workers of *site*. They are daemons: what is left of them in the end is killed."""
+    """Run `celery multi` with two workers of *site*. Their daemons are killed at the end."""
 
-    def do(verb: str) -> None:
+    def run_verb(verb: str) -> None:
         command = [
             sys.executable, "-m", "celery", "multi", verb, "one", "two", "-A", "support.celery.tasks",
             f"--pidfile={folder}/%n.pid", f"--logfile={folder}/%n.log", "--loglevel=INFO", "--concurrency=1",
             "--without-gossip", "--without-mingle",
         ]  # fmt: skip
-        with contextlib.closing(Command(command, {"TK_CELERY": json.dumps(site.told), "C_FORCE_ROOT": "1"})) as told:
-            told.wait(WITHIN)
-        there = 2 if verb == "start" else 0
-        wait_until(lambda: len(list(folder.glob("*.pid"))) == there, description=f"{verb} is done", timeout=WITHIN)
+        with contextlib.closing(Command(command, {"TK_CELERY": json.dumps(site.told), "C_FORCE_ROOT": "1"})) as running:
+            running.wait(WITHIN)
+        expected = 2 if verb == "start" else 0
+        wait_until(
+            lambda: len(list(folder.glob("*.pid"))) == expected, description=f"{verb} is complete", timeout=WITHIN
+        )
 
     try:
-        yield do
+        yield run_verb
     finally:
         for pid in folder.glob("*.pid"):
             with contextlib.suppress(ProcessLookupError, ValueError):
@@ -132,8 +146,8 @@ def multi(site: CelerySite, folder: Path) -> Iterator[Any]:
 
 
 @pytest.mark.skipif(VERSION < (5, 7), reason="Celery before 5.7 only forks on Linux")
-def test_a_pool_that_spawns_its_processes(redis_base: str) -> None:
-    """Each imports the app, and calls install, as it starts; bodies settle as in a forked one."""
+def test_tasks_are_limited_in_a_pool_that_spawns_its_processes(redis_base: str) -> None:
+    """Each process imports the app and calls install as it starts. Bodies settle as in a forked process."""
     with celery_site("redis", redis_base, redis_base, store=patient(f"{redis_base}/12")) as site:
         site.start("--pool-start-method", "spawn")
         site.send("settling", 90, 10).get(timeout=WITHIN)
@@ -153,25 +167,25 @@ def test_install_in_a_body_is_refused(redis_base: str) -> None:
             assert "in a pool process is too late" in str(error)
 
 
-def test_a_task_goes_back_to_a_queue_with_a_wildcard(broker: Any) -> None:
-    """A queue bound with "orders.#" gets back what came to it by "orders.new"."""
+def test_a_task_is_put_back_into_a_queue_with_a_wildcard(broker: Any) -> None:
+    """A task that a queue bound with "orders.#" received by "orders.new" is put back into that queue."""
     with broker(denials=NEVER, delay=60.0, install={"max_hold": 2}) as site:
         site.start()
         orders = Queue(f"{site.queue}orders", Exchange(f"{site.queue}topic", "topic"), routing_key="orders.#")
-        told = {"exchange": orders.exchange.name, "exchange_type": "topic", "routing_key": "orders.#"}
-        site.app.control.add_consumer(orders.name, destination=[f"w@{site.queue}"], reply=True, **told)
+        options = {"exchange": orders.exchange.name, "exchange_type": "topic", "routing_key": "orders.#"}
+        site.app.control.add_consumer(orders.name, destination=[f"w@{site.queue}"], reply=True, **options)
         with site.app.connection_for_write() as connection:
             orders(connection.default_channel).declare()
             with site.app.amqp.Producer(connection) as producer:
                 site.app.send_task(
                     "echo", ("a",), exchange=orders.exchange, routing_key="orders.new", producer=producer
                 )
-            wait_until(lambda: site.held(), description="it is held", timeout=WITHIN)
+            wait_until(lambda: site.held(), description="the task is held", timeout=WITHIN)
             site.app.control.cancel_consumer(orders.name, destination=[f"w@{site.queue}"], reply=True)
             channel = connection.default_channel
             wait_until(
                 lambda: channel.basic_get(orders.name, no_ack=True) is not None,
-                description="it is back in its queue",
+                description="the task is in its queue again",
                 timeout=WITHIN,
             )
             channel.queue_delete(orders.name)
@@ -179,21 +193,23 @@ def test_a_task_goes_back_to_a_queue_with_a_wildcard(broker: Any) -> None:
 
 @pytest.mark.skipif(VERSION < (5, 5), reason="Celery 5.4 has no native delayed delivery")
 @pytest.mark.parametrize("key", ["#", "another"])
-def test_a_copy_comes_back_to_its_own_queue_alone(redis_base: str, rabbitmq_url: str, key: str) -> None:
+def test_a_copy_is_routed_to_its_own_queue_only(redis_base: str, rabbitmq_url: str, key: str) -> None:
     """
-    Where Celery's delay exchange would give a copy to two queues, or to none, tasks go straight back to their own.
+    If Celery's delay exchange would route a copy to two queues or to none, the task is put directly into its own queue.
 
-    To two: of one exchange, with wildcards. To none: a queue that is added to a running worker.
+    Two queues: both are bound to one exchange, with wildcards. No queue: it was added to a running worker.
     """
     with celery_site("rabbitmq", rabbitmq_url, redis_base, quorum=True, denials=1, delay=2.0) as site:
         worker = site.start()
-        told = {"exchange": site.queue, "exchange_type": "topic", "routing_key": key}
-        site.app.control.add_consumer(f"{site.queue}other", destination=[f"w@{site.queue}"], reply=True, **told)
-        wait_until(lambda: "Started consuming" in worker.log(), description="it consumes both", timeout=WITHIN)
+        options = {"exchange": site.queue, "exchange_type": "topic", "routing_key": key}
+        site.app.control.add_consumer(f"{site.queue}other", destination=[f"w@{site.queue}"], reply=True, **options)
+        wait_until(
+            lambda: "Started consuming" in worker.log(), description="the worker consumes both queues", timeout=WITHIN
+        )
         for text, sent_by in (("a", site.queue), ("b", site.queue), ("c", key)):
             site.app.send_task("echo", (text,), exchange=site.queue, routing_key=sent_by)
         expected = "abc" if key == "another" else "aabbc"
-        wait_until(lambda: len(site.ran("echo")) >= len(expected), description="all have run", timeout=WITHIN)
+        wait_until(lambda: len(site.ran("echo")) >= len(expected), description="all tasks have run", timeout=WITHIN)
         assert site.send("free", "later").get(timeout=WITHIN) == "later"
         assert sorted(site.ran("echo")) == list(expected)
         assert site.held() == []
@@ -238,8 +254,10 @@ def free():
 }
 
 
-def test_a_django_project(redis_url: str, redis_base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings in Django, tasks found by autodiscover_tasks, `install` in celery.py: the limit holds."""
+def test_tasks_of_a_django_project_are_limited(
+    redis_url: str, redis_base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With settings in Django, tasks found by autodiscover_tasks and `install` in celery.py, the limit holds."""
     pytest.importorskip("django")
     for name, text in DJANGO.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -249,17 +267,19 @@ def test_a_django_project(redis_url: str, redis_base: str, tmp_path: Path, monke
     command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "-c", "2", "-n", "shop@here", "-l", "INFO"]
     app = Celery("sender", broker=redis_url, backend=redis_url, set_as_current=False)
     with contextlib.closing(Command(command, environment)) as worker:
-        wait_until(lambda: "ready." in worker.log() or not worker.running, description="it is ready", timeout=WITHIN)
+        wait_until(
+            lambda: "ready." in worker.log() or not worker.running, description="the worker is ready", timeout=WITHIN
+        )
         results = [app.send_task("partner.tasks.call", (n,)) for n in range(5)]
         assert app.send_task("partner.tasks.free").get(timeout=WITHIN) == "free"
         assert [result.get(timeout=WITHIN) for result in results[:3]] == [0, 1, 2]
 
         def held() -> list[str]:
-            told: Any = app.control.inspect(["shop@here"], timeout=WITHIN, limit=1).scheduled() or {}
-            return sorted(each["request"]["id"] for entries in told.values() for each in entries)
+            replies: Any = app.control.inspect(["shop@here"], timeout=WITHIN, limit=1).scheduled() or {}
+            return sorted(each["request"]["id"] for entries in replies.values() for each in entries)
 
         late = sorted(result.id for result in results[3:])
-        wait_until(lambda: held() == late, description="the others wait", timeout=WITHIN)
+        wait_until(lambda: held() == late, description="the other tasks wait", timeout=WITHIN)
         assert not any(result.ready() for result in results[3:])
     limits: Any = redis.Redis.from_url(f"{redis_base}/12")
     with contextlib.closing(limits):

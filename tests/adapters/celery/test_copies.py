@@ -1,4 +1,4 @@
-"""The connection over which a worker puts tasks back: it has options of its own, not those of the user."""
+"""The connection over which a worker puts tasks back has its own options, not those of the user."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def app_of(broker: str, **options: Any) -> Any:
     return app
 
 
-def connected(copies: Copies, broker: str) -> Any:
-    """A worker's connection to *broker*, which *copies* knows; it is not open."""
+def start_copies(copies: Copies, broker: str) -> Any:
+    """Return a worker's connection to *broker* that *copies* uses. It is not open."""
     connection = Connection(broker)
     copies.start(SimpleNamespace(connection=connection))
     return connection
 
 
-def held(app: Any, queue: str) -> HeldTask:
-    """A task that came from *queue*."""
+def held_task(app: Any, queue: str) -> HeldTask:
+    """Return a task that was received from *queue*."""
     message = SimpleNamespace(
         body="[]", content_type="application/json", content_encoding="utf-8", headers={}, properties={}, channel=None
     )
@@ -43,7 +43,9 @@ def held(app: Any, queue: str) -> HeldTask:
 
 @pytest.mark.parametrize("confirms", [True, False])
 def test_a_copy_is_confirmed_with_and_without_confirm_publish(rabbitmq_url: str, confirms: bool) -> None:
-    """`confirm_publish` makes kombu wait for each confirmation, and take it: the copy would count as lost."""
+    """
+    With `confirm_publish`, kombu itself waits for each confirmation and consumes it. The copy would count as lost.
+    """
     app = app_of(rabbitmq_url, confirm_publish=confirms)
     queue = f"copies-{confirms}"
     copies = Copies(app)
@@ -52,7 +54,7 @@ def test_a_copy_is_confirmed_with_and_without_confirm_publish(rabbitmq_url: str,
         connection.default_channel.queue_declare(queue, durable=True, auto_delete=False)
         try:
             for _ in range(3):
-                assert copies.put_back(held(app, queue), stored.append)
+                assert copies.put_back(held_task(app, queue), stored.append)
             copies.wait_for_confirmations(time.monotonic() + WITHIN)
             assert stored == [True, True, True]
             assert connection.default_channel.queue_declare(queue, passive=True).message_count == 3
@@ -65,7 +67,7 @@ def test_a_copy_is_confirmed_with_and_without_confirm_publish(rabbitmq_url: str,
 @pytest.mark.workers
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed:ResourceWarning")
 def test_with_publisher_confirms_each_task_runs_once(stack: ExitStack, redis_base: str, rabbitmq_url: str) -> None:
-    """Tasks that are put back leave no second message behind."""
+    """Tasks that are put back leave no second message."""
     conf = {"broker_transport_options": {"confirm_publish": True}}
     site: CelerySite = stack.enter_context(
         celery_site("rabbitmq", rabbitmq_url, redis_base, form="put back", delay=0.5, conf=conf)
@@ -77,8 +79,11 @@ def test_with_publisher_confirms_each_task_runs_once(stack: ExitStack, redis_bas
     assert sorted(map(int, site.ran("echo"))) == list(range(20))
 
 
-def test_the_connection_takes_no_option_that_changes_how_it_behaves() -> None:
-    """Callbacks, heartbeats and patience are those of the user's connections; who connects, and how, is kept."""
+def test_the_connection_ignores_options_that_change_its_behaviour() -> None:
+    """
+    Callbacks, heartbeats and time-outs belong to the user's connections. Options for the address and the credentials
+    are kept.
+    """
     options = {
         "confirm_publish": True, "heartbeat": 10, "on_blocked": print, "on_unblocked": print, "read_timeout": 60,
         "write_timeout": 60, "max_retries": 100, "interval_start": 5, "errback": print, "callback": print,
@@ -98,7 +103,7 @@ def test_the_connection_takes_no_option_that_changes_how_it_behaves() -> None:
 
 
 def test_a_command_to_redis_is_not_repeated() -> None:
-    """`retry_on_timeout` would put a second copy into the queue where the answer to the first was late."""
+    """`retry_on_timeout` would put a second copy into the queue if the reply to the first one was late."""
     app = app_of("redis://localhost:1/3", retry_on_timeout=True, socket_timeout=60, visibility_timeout=600)
     own: Any = Copies(app)._make_connection()
     options = own.transport_options
@@ -106,21 +111,21 @@ def test_a_command_to_redis_is_not_repeated() -> None:
     assert own.virtual_host == "3"
 
 
-def test_copies_go_to_the_server_that_the_worker_consumes_from() -> None:
-    """After a failover too: in a server that no worker consumes from they would be lost."""
+def test_copies_are_sent_to_the_server_that_the_worker_consumes_from() -> None:
+    """This also applies after a failover. On a server from which no worker consumes, the copies would be lost."""
     app = app_of("amqp://one//;amqp://two//")
     copies = Copies(app)
-    worker = connected(copies, "amqp://one//;amqp://two//")
+    worker = start_copies(copies, "amqp://one//;amqp://two//")
     worker.switch("amqp://two//")
     own: Any = copies._make_connection()
     assert (own.hostname, own.transport_options["max_retries"]) == ("two", 0)
 
 
-def test_copies_go_to_the_broker_for_writing_if_there_is_one() -> None:
-    """With a broker_write_url each of its servers is tried once, without a pause between."""
+def test_copies_are_sent_to_the_broker_for_writing_if_there_is_one() -> None:
+    """Each server of a broker_write_url is tried once, without a pause in between."""
     app = app_of("amqp://reads//")
     app.conf.broker_write_url = "amqp://one//;amqp://two//"
     copies = Copies(app)
-    connected(copies, "amqp://reads//")
+    start_copies(copies, "amqp://reads//")
     own: Any = copies._make_connection()
     assert (own.hostname, own.transport_options["max_retries"]) == ("one", 1)

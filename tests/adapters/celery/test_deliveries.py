@@ -1,4 +1,4 @@
-"""How a worker on Redis records what it has received; run with each version of kombu."""
+"""How a worker on Redis records the messages that it has received. This runs with each version of kombu."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class Copies:
 
 
 def test_each_copy_of_a_message_has_a_record_of_its_own(stack: ExitStack, server: RedisProcess) -> None:
-    """Kombu gives both copies one tag. The worker knows which queue each came from, and acknowledges one alone."""
+    """
+    Kombu gives both copies the same tag. The worker knows the queue of each copy, and acknowledges only that copy.
+    """
     server.client.flushall()
     copies = Copies(stack, server)
     assert set(copies.received) == {"all", "billing"}
@@ -63,7 +65,7 @@ def test_each_copy_of_a_message_has_a_record_of_its_own(stack: ExitStack, server
 
 
 def test_a_copy_is_restored_to_the_queue_that_it_came_from(stack: ExitStack, server: RedisProcess) -> None:
-    """And to no other queue of its exchange: a task of those would run once more."""
+    """The copy is put into no other queue of its exchange: the task would run once more from there."""
     server.client.flushall()
     copies = Copies(stack, server)
     copies.channel.qos.restore_by_tag(copies.received["billing"].delivery_tag)
@@ -72,7 +74,7 @@ def test_a_copy_is_restored_to_the_queue_that_it_came_from(stack: ExitStack, ser
 
 
 def test_a_copy_that_is_delivered_again_has_the_same_record(stack: ExitStack, server: RedisProcess) -> None:
-    """The worker that had it first acknowledges both: otherwise it would be restored again and again."""
+    """The worker that received it first acknowledges both. Otherwise the copy would be restored repeatedly."""
     server.client.flushall()
     copies = Copies(stack, server)
     first = copies.received.pop("billing")

@@ -1,4 +1,4 @@
-"""`install`: what it refuses, what it reads, and what it does without a worker."""
+"""`install`: what it refuses, what it reads, and its effects without a worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nothing() -> None: ...
 
 @pytest.fixture
 def make_app() -> Iterator[Callable[..., Celery]]:
-    """Apps that are forgotten afterwards, and their signals with them."""
+    """Return a function that makes apps. Afterwards the apps are closed, and the signals are restored."""
     signals = [celery.signals.task_received, celery.signals.task_prerun, celery.signals.task_postrun]
     before = [list(signal.receivers) for signal in signals]
     made: list[Celery] = []
@@ -44,7 +44,7 @@ def make_app() -> Iterator[Callable[..., Celery]]:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"max_wait": -1}, "max_wait must be a number of seconds"),
         ({"max_wait": "soon"}, "max_wait must be"),
@@ -61,17 +61,17 @@ def make_app() -> Iterator[Callable[..., Celery]]:
     ],
 )
 def test_an_argument_that_can_never_work_is_refused(
-    make_app: Callable[..., Celery], options: dict[str, Any], told: str
+    make_app: Callable[..., Celery], options: dict[str, Any], message: str
 ) -> None:
-    """At once, naming the value; and the app is as it was, so that the call can be mended."""
+    """The error names the value. The app is unchanged, so that the call can be corrected."""
     app = make_app()
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         install(app, Limiter(), **options)
     install(app, Limiter())
 
 
-def test_what_is_no_app_or_no_limiter_is_refused(make_app: Callable[..., Celery]) -> None:
-    """Arguments in the wrong order, a URL in place of a limiter."""
+def test_arguments_other_than_an_app_and_a_limiter_are_refused(make_app: Callable[..., Celery]) -> None:
+    """Examples are arguments in the wrong order, and a URL instead of a limiter."""
     with pytest.raises(ConfigurationError, match="install takes a limiter"):
         install(make_app(), "redis://:secret@host")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="install takes a Celery app"):
@@ -79,7 +79,7 @@ def test_what_is_no_app_or_no_limiter_is_refused(make_app: Callable[..., Celery]
 
 
 def test_a_second_install_for_one_app_is_refused(make_app: Callable[..., Celery]) -> None:
-    """It would charge each task twice; another app may have its own."""
+    """It would charge each task twice. Another app can have its own."""
     app = make_app()
     install(app, Limiter())
     with pytest.raises(ConfigurationError, match="called before for this app"):
@@ -88,7 +88,7 @@ def test_a_second_install_for_one_app_is_refused(make_app: Callable[..., Celery]
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"throttle": "100/s"}, "throttle= takes a limit or a list of limits"),
         ({"throttle": [PARTNER, PARTNER]}, "named twice"),
@@ -98,20 +98,20 @@ def test_a_second_install_for_one_app_is_refused(make_app: Callable[..., Celery]
     ],
 )
 def test_a_task_option_is_checked_where_the_task_is_declared(
-    make_app: Callable[..., Celery], options: dict[str, Any], told: str
+    make_app: Callable[..., Celery], options: dict[str, Any], message: str
 ) -> None:
-    """Celery itself would look at the task much later, in the worker."""
+    """Celery itself would check the task much later, in the worker."""
     app = make_app()
     install(app, Limiter())
 
     def job(number: int) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         app.task(**options)(job)
 
 
-def test_declaring_tasks_is_otherwise_as_before(make_app: Callable[..., Celery]) -> None:
-    """With and without arguments, bound, by name: Celery's own decorator does it."""
+def test_declaring_tasks_is_otherwise_unchanged(make_app: Callable[..., Celery]) -> None:
+    """Celery's own decorator declares tasks with and without arguments, bound tasks and named tasks."""
     app = make_app()
     install(app, Limiter())
 
@@ -128,8 +128,8 @@ def test_declaring_tasks_is_otherwise_as_before(make_app: Callable[..., Celery])
     assert bound.throttle == [PARTNER]
 
 
-def test_tasks_that_were_there_before_are_checked_by_install(make_app: Callable[..., Celery]) -> None:
-    """An app whose tasks are already made is checked at once; one whose are not, by the worker."""
+def test_existing_tasks_are_checked_by_install(make_app: Callable[..., Celery]) -> None:
+    """`install` checks the tasks of an app that is finalized. The worker checks the tasks of one that is not."""
     app = make_app()
     app.task(name="early", shared=False, throttle="100/s")(nothing)
     app.finalize()
@@ -138,7 +138,7 @@ def test_tasks_that_were_there_before_are_checked_by_install(make_app: Callable[
 
 
 def test_one_name_with_two_definitions_is_refused_across_tasks(make_app: Callable[..., Celery]) -> None:
-    """The same name is the same budget, in all tasks of an app."""
+    """One name means one budget, in all tasks of an app."""
     app = make_app()
     install(app, Limiter())
     app.task(shared=False, throttle=PARTNER)(nothing)
@@ -146,8 +146,10 @@ def test_one_name_with_two_definitions_is_refused_across_tasks(make_app: Callabl
         app.task(shared=False, throttle=TokenBucket("partner", "1/s"))(nothing)
 
 
-def test_where_limits_come_from(make_app: Callable[..., Celery]) -> None:
-    """By name goes before the task's own; None frees a task; annotations and base classes are the task's own."""
+def test_limits_by_name_override_those_of_the_task(make_app: Callable[..., Celery]) -> None:
+    """
+    Limits by name override the task's own. None frees a task. Annotations and base classes count as the task's own.
+    """
     one, two = TokenBucket("one", "1/s"), TokenBucket("two", "1/s")
     app = make_app(task_annotations={"annotated": {"throttle": two}})
 
@@ -169,8 +171,8 @@ def test_where_limits_come_from(make_app: Callable[..., Celery]) -> None:
     }  # fmt: skip
 
 
-def test_a_task_that_would_pass_the_gate_by_is_refused(make_app: Callable[..., Celery]) -> None:
-    """A class with a Strategy of its own, as celery-batches has, may have no limits: they would not hold."""
+def test_a_task_that_would_bypass_admission_is_refused(make_app: Callable[..., Celery]) -> None:
+    """A class with a Strategy of its own, such as those of celery-batches, may have no limits: they would not hold."""
     for throttle in (None, PARTNER):
         app = make_app()
 
@@ -190,7 +192,7 @@ def test_a_task_that_would_pass_the_gate_by_is_refused(make_app: Callable[..., C
 
 @pytest.mark.parametrize("eager", ["ignore", "wait"])
 def test_eager_tasks_ignore_limits_or_wait_in_place(make_app: Callable[..., Celery], eager: Any) -> None:
-    """With task_always_eager there is no worker: limits are not asked, or are waited for where the task is called."""
+    """With task_always_eager there is no worker. Limits are ignored, or the call of the task waits for them."""
     app = make_app(task_always_eager=True)
     store = Recording()
     install(app, Limiter(store), eager=eager)
@@ -203,11 +205,11 @@ def test_eager_tasks_ignore_limits_or_wait_in_place(make_app: Callable[..., Cele
     assert [job.delay(n).get() for n in range(4)] == [0, 1, 2, 3]
     assert store.grants == (4 if eager == "wait" else 0)
     if eager == "wait":
-        assert time.monotonic() - began > 0.14, "the limit alone takes 0.15 s"
+        assert time.monotonic() - began > 0.14, "the limit alone delays by 0.15 s"
 
 
-def test_an_eager_task_waits_for_a_queue_that_is_full(make_app: Callable[..., Celery]) -> None:
-    """It asks again when it could pass, not all the time."""
+def test_an_eager_task_waits_if_the_queue_is_full(make_app: Callable[..., Celery]) -> None:
+    """It requests again when it could be admitted, and not continuously."""
     app = make_app(task_always_eager=True)
     store = Recording()
     install(app, Limiter(store), eager="wait")
@@ -220,7 +222,7 @@ def test_an_eager_task_waits_for_a_queue_that_is_full(make_app: Callable[..., Ce
     assert len(store.asked) < 20
 
 
-def test_it_costs_nothing_until_it_is_used() -> None:
+def test_imports_load_no_celery_and_no_worker() -> None:
     """`import throttlekit` loads no Celery, and `import throttlekit_celery` no worker."""
     code = (
         "import sys, throttlekit; assert 'celery' not in sys.modules and 'kombu' not in sys.modules;"

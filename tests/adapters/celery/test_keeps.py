@@ -1,4 +1,4 @@
-"""What a denial leaves as it was: everything. On real workers, where each task is denied twice before it runs."""
+"""A denial changes nothing about a task. Each task is denied twice before it runs, on real workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -27,28 +27,28 @@ FORMS = {"hold": ("prefork", "hold"), "put back": ("prefork", "put back"), "thre
 
 @pytest.fixture(scope="module", params=[f"{kind}, {form}" for kind in ("redis", "rabbitmq") for form in FORMS])
 def shared(request: pytest.FixtureRequest, redis_base: str) -> Iterator[CelerySite]:
-    """One worker for all tests: each broker, and each of the ways in which a denied task waits."""
+    """One worker for all tests, with each broker and each way in which a denied task can wait."""
     kind, form = request.param.split(", ")
     pool, how = FORMS[form]
     broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
     with celery_site(kind, broker, redis_base, form=how, pool=pool) as site:
         site.start("-E")
         yield site
-        # A copy that RabbitMQ was slow to confirm may wait still, for the time of two denials.
-        wait_until(lambda: site.held() == [], description="no task is held that no test waits for", timeout=WITHIN)
+        # A copy that RabbitMQ was slow to confirm can still wait, for the time of two denials.
+        wait_until(lambda: site.held() == [], description="no held task of an earlier test is left", timeout=WITHIN)
 
 
 @pytest.fixture
 def site(shared: CelerySite) -> Iterator[CelerySite]:
-    """The worker, whose notes are empty; afterwards nothing may be left in its hands."""
+    """The worker, with an empty record. After the test, it must hold no task."""
     for key in shared.record.scan_iter(f"{shared.queue}:*"):
         shared.record.delete(key)
     yield shared
-    wait_until(lambda: shared.left() == 0, description="nothing is left", timeout=WITHIN)
+    wait_until(lambda: shared.left() == 0, description="no message is left", timeout=WITHIN)
 
 
 def test_a_task_keeps_its_id_and_its_result(site: CelerySite) -> None:
-    """The reader of the id that was sent gets the result; the body ran once, after two denials."""
+    """The result is found by the id that was sent. The body ran once, after two denials."""
     result = site.send("echo", "it", task_id=f"{site.queue}-mine")
     assert result.get(timeout=WITHIN) == "it"
     assert (result.id, result.state) == (f"{site.queue}-mine", "SUCCESS")
@@ -57,7 +57,7 @@ def test_a_task_keeps_its_id_and_its_result(site: CelerySite) -> None:
 
 
 def test_a_reader_sees_nothing_of_a_denial(site: CelerySite) -> None:
-    """While the task waits its state is PENDING, as if it were in the queue."""
+    """While the task waits, its state is PENDING, as if it were in the queue."""
     result = site.send("echo", 1)
     states = []
 
@@ -65,12 +65,14 @@ def test_a_reader_sees_nothing_of_a_denial(site: CelerySite) -> None:
         states.append(result.state)
         return bool(states[-1] == "SUCCESS")
 
-    wait_until(done, description="it has run", timeout=WITHIN, every=0.005)
+    wait_until(done, description="the task has run", timeout=WITHIN, every=0.005)
     assert set(states) <= {"PENDING", "SUCCESS"}
 
 
 def test_the_body_sees_the_same_request(site: CelerySite) -> None:
-    """Retries, priority, expiry, limits, headers, stamps and all: what the body is told is what was sent."""
+    """
+    Retries, priority, expiry, limits, headers and stamps are the same in the body's request as when they were sent.
+    """
     options: dict[str, Any] = {
         "time_limit": 50, "soft_time_limit": 40, "shadow": "other", "argsrepr": "(…)",
         "headers": {"tenant": "t1", "nested": {"a": 1}}, "correlation_id": "corr", "reply_to": "nobody",
@@ -85,15 +87,15 @@ def test_the_body_sees_the_same_request(site: CelerySite) -> None:
     assert throttled["retries"] == 0
 
 
-def test_a_compressed_or_pickled_message_stays_so(site: CelerySite) -> None:
-    """gzip and pickle survive being put back."""
+def test_compression_and_pickle_are_kept(site: CelerySite) -> None:
+    """A message with gzip or pickle keeps them when it is put back."""
     assert site.send("echo", "x" * 500, compression="gzip").get(timeout=WITHIN) == "x" * 500
     assert site.send("echo", {1, 2}, serializer="pickle", ignore_result=True)
-    wait_until(lambda: "{1, 2}" in site.ran("echo"), description="the pickled one has run", timeout=WITHIN)
+    wait_until(lambda: "{1, 2}" in site.ran("echo"), description="the pickled task has run", timeout=WITHIN)
 
 
 def test_a_message_of_protocol_1_is_throttled_and_kept(site: CelerySite) -> None:
-    """What a very old producer sends is denied, waits and runs as anything else."""
+    """A message of a very old producer is denied, waits and runs like any other."""
     site.app.conf.task_protocol = 1
     try:
         site.app.amqp.__dict__.pop("create_task_message", None)
@@ -105,15 +107,15 @@ def test_a_message_of_protocol_1_is_throttled_and_kept(site: CelerySite) -> None
     assert site.asked("denied") == 2
 
 
-def test_a_chain_of_five(site: CelerySite) -> None:
-    """Each link runs once, in order, with the result of the one before."""
+def test_each_link_of_a_chain_of_five_runs_once(site: CelerySite) -> None:
+    """The links run in order, each with the result of the previous one."""
     links = [site.signature("add", 1), *(site.signature("add", number) for number in (2, 3, 4, 5))]
     assert chain(*links, app=site.app).apply_async().get(timeout=WITHIN) == 15
     assert len(site.ran("add")) == 5
     assert site.asked("granted") == 5
 
 
-def test_a_group_and_a_chord(site: CelerySite) -> None:
+def test_the_body_of_a_chord_runs_once(site: CelerySite) -> None:
     """A chord's body runs once, after all of its header."""
     header = group([site.signature("add", number) for number in range(8)], app=site.app)
     assert header.apply_async().get(timeout=WITHIN) == list(range(8))
@@ -121,7 +123,7 @@ def test_a_group_and_a_chord(site: CelerySite) -> None:
     assert len(site.ran("add")) == 17
 
 
-def test_a_chord_whose_header_fails_tells_once(site: CelerySite) -> None:
+def test_a_chord_whose_header_fails_calls_its_error_callback_once(site: CelerySite) -> None:
     """One failed header fails the chord, and its error callback is called once."""
     body = site.signature("add").on_error(site.signature("told_error"))
     result = chord([site.signature("add", 1), site.signature("fail")], app=site.app)(body)
@@ -132,79 +134,83 @@ def test_a_chord_whose_header_fails_tells_once(site: CelerySite) -> None:
     assert len(site.ran("fail")) == 1
 
 
-def test_callbacks(site: CelerySite) -> None:
-    """link fires once, for the result; link_error once, for the failure."""
+def test_callbacks_are_called_once(site: CelerySite) -> None:
+    """link is called once, for the result, and link_error once, for the failure."""
     site.signature("add", 1, 2).apply_async(link=site.signature("echo")).get(timeout=WITHIN)
     with pytest.raises(LookupError):
         site.signature("fail").apply_async(link_error=site.signature("told_error")).get(timeout=WITHIN)
-    wait_until(lambda: site.ran("echo") and site.ran("told_error"), description="both are called", timeout=WITHIN)
+    wait_until(
+        lambda: site.ran("echo") and site.ran("told_error"), description="both callbacks are called", timeout=WITHIN
+    )
     assert site.ran("echo") == ["3"]
     assert len(site.ran("told_error")) == 1
 
 
 def test_denials_use_no_retry_and_retries_are_charged(site: CelerySite) -> None:
-    """max_retries=3, two failures, two denials before each run: it succeeds, charged three times."""
+    """
+    With max_retries=3, two failures and two denials before each run, the task succeeds, and is charged three times.
+    """
     assert site.send("stubborn", 2).get(timeout=WITHIN) == 2
     assert site.ran("stubborn") == ["0", "1", "2"]
     assert (site.asked("granted"), site.asked("denied")) == (3, 6)
 
 
-def test_the_budget_of_autoretry_is_whole(site: CelerySite) -> None:
-    """autoretry_for with max_retries=2: two failures and a success; a third failure is the end."""
+def test_denials_use_none_of_the_retries_of_autoretry(site: CelerySite) -> None:
+    """With autoretry_for and max_retries=2, two failures and a success are possible. A third failure ends the task."""
     assert site.send("auto", 2).get(timeout=WITHIN) == 2
     with pytest.raises(LookupError):
         site.send("auto", 9).get(timeout=WITHIN)
     assert site.ran("auto") == ["0", "1", "2", "0", "1", "2"]
 
 
-def test_a_task_that_replaces_itself(site: CelerySite) -> None:
-    """The id's reader gets what the replacement returns."""
+def test_the_result_of_a_replacement_has_the_id_of_the_task(site: CelerySite) -> None:
+    """A reader of the id gets the result of the replacement."""
     assert site.send("replaced", 40).get(timeout=WITHIN) == 42
 
 
 def test_hooks_of_a_task_class_are_called_once(site: CelerySite) -> None:
-    """before_start hears of the run alone, and ignore_result stores nothing."""
-    result = site.send("custom", "a", ignore_result=True)  # for Celery 5.6.3 the sender has the last word
-    wait_until(lambda: site.ran("custom"), description="it has run", timeout=WITHIN)
+    """before_start is called for the run only, and ignore_result stores nothing."""
+    result = site.send("custom", "a", ignore_result=True)  # in Celery 5.6.3 the sender's option takes precedence
+    wait_until(lambda: site.ran("custom"), description="the task has run", timeout=WITHIN)
     assert site.ran("before_start") == [result.id]
     assert result.state == "PENDING"
 
 
-def test_a_late_acknowledged_task(site: CelerySite) -> None:
-    """acks_late: it runs once and is gone."""
+def test_a_late_acknowledged_task_runs_once(site: CelerySite) -> None:
+    """With acks_late, the task runs once, and its message is then removed."""
     assert site.send("late", "a").get(timeout=WITHIN) == "a"
     assert site.ran("late") == ["a"]
 
 
 def test_a_task_that_expires_while_it_waits_is_never_charged(site: CelerySite) -> None:
-    """REVOKED, as Celery says it, without a run or a grant."""
+    """The task ends as REVOKED, as in Celery, without a run or a grant."""
     if site.told["form"] == "put back":
-        pytest.skip("what goes back at once has asked often enough to be granted before it expires")
+        pytest.skip("a task that is put back at once requests often enough to be granted before it expires")
     result = site.send("echo", "late", expires=0.06)
     with pytest.raises(TaskRevokedError, match="expired"):
         result.get(timeout=WITHIN)
     assert (site.ran("echo"), site.asked("granted")) == ([], 0)
 
 
-def test_the_event_tells_until_when(site: CelerySite) -> None:
-    """Whoever listens hears of each deferral: the task, the limit, and the time."""
-    heard: list[dict[str, Any]] = []
-    with site.listening("throttlekit-deferred", heard):
+def test_each_deferral_sends_an_event(site: CelerySite) -> None:
+    """The event of each deferral has the task, the limit, and the time until which it waits."""
+    events: list[dict[str, Any]] = []
+    with site.listening("throttlekit-deferred", events):
         sent = time.time()
-        result = site.send("echo", "heard")
+        result = site.send("echo", "value")
         wait_until(
-            lambda: [event["uuid"] for event in heard].count(result.id) >= 2,
-            description="both are told",
+            lambda: [event["uuid"] for event in events].count(result.id) >= 2,
+            description="both deferrals have sent an event",
             timeout=WITHIN,
         )
-    assert result.get(timeout=WITHIN) == "heard"
-    assert {event["uuid"] for event in heard} == {result.id}
-    assert {(event["name"], event["limit"]) for event in heard} == {("echo", "each")}
-    assert all(sent < event["until"] < sent + WITHIN for event in heard)
+    assert result.get(timeout=WITHIN) == "value"
+    assert {event["uuid"] for event in events} == {result.id}
+    assert {(event["name"], event["limit"]) for event in events} == {("echo", "each")}
+    assert all(sent < event["until"] < sent + WITHIN for event in events)
 
 
 def test_time_limits_are_honoured(site: CelerySite) -> None:
-    """A body that runs into its hard limit fails, once."""
+    """A body that exceeds its hard time limit fails, once."""
     if site.told["pool"] == "threads":
         pytest.skip("threads have no time limits")
     with pytest.raises(TimeLimitExceeded):

@@ -1,4 +1,4 @@
-"""An installed app is as lazy as any other: before a worker runs, only what a task's limits do is different."""
+"""An app with `install` is as lazy as any other. Until a worker runs, only the limits of tasks have an effect."""
 
 from __future__ import annotations
 
@@ -60,25 +60,25 @@ def kind_of_task(install: Install) -> Any:
 
 
 def after_configure(install: Install) -> Any:
-    app, heard = _app(), []
+    app, calls = _app(), []
     install(app)
 
     @app.on_after_configure.connect(weak=False)
     def periodic(sender: Any, **_: Any) -> None:
-        heard.append("configure")
+        calls.append("configure")
         sender.add_periodic_task(10.0, task.s(), name="every 10")
 
     task = _declared(app)
     app.conf.broker_url  # noqa: B018
-    return heard, list(app.conf.beat_schedule)
+    return calls, list(app.conf.beat_schedule)
 
 
 def after_finalize(install: Install) -> Any:
-    app, heard = _app(), []
+    app, calls = _app(), []
     install(app)
-    app.on_after_finalize.connect(lambda **_: heard.append("finalize"), weak=False)
+    app.on_after_finalize.connect(lambda **_: calls.append("finalize"), weak=False)
     app.finalize()
-    return heard
+    return calls
 
 
 def setting_after_tasks(install: Install) -> Any:
@@ -111,29 +111,29 @@ def object_after_tasks(install: Install) -> Any:
 
 
 def defaults_after_install(install: Install) -> Any:
-    app, asked = _app(), []
+    app, calls = _app(), []
     install(app)
 
     def defaults() -> dict[str, Any]:
-        asked.append(1)
+        calls.append(1)
         return {"task_acks_late": True}
 
     app.add_defaults(defaults)
     task = _declared(app)
-    return list(asked), task.acks_late
+    return list(calls), task.acks_late
 
 
 def explicit_finalize(install: Install) -> Any:
     app = _app(autofinalize=False)
     install(app)
     task = _declared(app)
-    told: list[Any] = []
+    errors: list[Any] = []
     try:
         _ = task.name
     except RuntimeError as error:
-        told.append(str(error))
+        errors.append(str(error))
     app.finalize()
-    return told, task.name, app.finalized
+    return errors, task.name, app.finalized
 
 
 def missing_module(install: Install) -> Any:
@@ -157,13 +157,13 @@ def imported_modules(install: Install) -> Any:
 
 
 class _Evaluated:
-    """As `django.conf.settings`: to look at it evaluates it."""
+    """Settings such as `django.conf.settings`, which are evaluated when an attribute is read."""
 
     def __init__(self) -> None:
-        self.looked: list[str] = []
+        self.read: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        self.looked.append(name)
+        self.read.append(name)
         raise AttributeError(name)
 
 
@@ -171,19 +171,19 @@ def lazy_settings(install: Install) -> Any:
     settings = _Evaluated()
     app = _app()
     app.config_from_object(settings)
-    asked = len(settings.looked)
+    before = len(settings.read)
     install(app)
     _declared(app)
     app.autodiscover_tasks(["no_such_package"])
-    return len(settings.looked) - asked
+    return len(settings.read) - before
 
 
 def autodiscovery(install: Install) -> Any:
-    app, asked = _app(), []
-    app.autodiscover_tasks(lambda: asked.append(1) or [])
+    app, calls = _app(), []
+    app.autodiscover_tasks(lambda: calls.append(1) or [])
     install(app)
     _declared(app)
-    return asked
+    return calls
 
 
 def pending(install: Install) -> Any:
@@ -236,7 +236,7 @@ OBSERVED: list[tuple[Callable[[Install], Any], Any]] = [
 
 
 @pytest.fixture(autouse=True)
-def signals_as_before() -> Iterator[None]:
+def restore_signals() -> Iterator[None]:
     signals = [celery.signals.task_received, celery.signals.task_prerun, celery.signals.task_postrun]
     before = [list(signal.receivers) for signal in signals]
     yield
@@ -246,8 +246,8 @@ def signals_as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("observe", [each for each, _ in OBSERVED], ids=lambda each: each.__name__)
-def test_install_changes_nothing_that_a_user_sees_of_an_app(observe: Callable[[Install], Any]) -> None:
-    """With install and without it an app does, says and returns the same, until a worker runs."""
+def test_install_does_not_change_the_behaviour_of_an_app(observe: Callable[[Install], Any]) -> None:
+    """Until a worker runs, an app behaves the same with and without install."""
     without = observe(lambda app: None)
     assert without == dict(OBSERVED)[observe], "what Celery itself does"
     assert observe(lambda app: install(app, Limiter("memory://"))) == without
@@ -256,15 +256,15 @@ def test_install_changes_nothing_that_a_user_sees_of_an_app(observe: Callable[[I
 @pytest.mark.skipif(not hasattr(celery.exceptions, "DuplicateTaskNameWarning"), reason="Celery 5.7 warns")
 @pytest.mark.parametrize("with_install", [False, True])
 @pytest.mark.parametrize("declare", ["bare", "options", "eager", "lazy"])
-def test_a_warning_about_a_task_names_the_users_line(with_install: bool, declare: str) -> None:
-    """Celery gives the line of the first frame that is not Celery's own: none of ours may be in between."""
+def test_a_warning_about_a_task_names_the_line_of_the_user(with_install: bool, declare: str) -> None:
+    """Celery reports the line of the first frame outside Celery, so no frame of throttlekit may be in between."""
     app = _app()
     if with_install:
         install(app, Limiter())
     if declare != "lazy":
         app.finalize()
     app.task(name="one", shared=False)(job)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if declare == "bare":
             app.gen_task_name = lambda name, module: "one"
@@ -276,11 +276,11 @@ def test_a_warning_about_a_task_names_the_users_line(with_install: bool, declare
         else:
             app.task(name="one", shared=False)(other)
             app.finalize()
-    assert [(each.category.__name__, each.filename) for each in told] == [("DuplicateTaskNameWarning", __file__)]
+    assert [(each.category.__name__, each.filename) for each in caught] == [("DuplicateTaskNameWarning", __file__)]
 
 
-def test_an_installed_app_is_collected() -> None:
-    """Neither a signal nor the process's end holds it, nor what is installed in it."""
+def test_an_installed_app_is_garbage_collected() -> None:
+    """Neither a signal nor an exit handler keeps a reference to the app, or to what is installed in it."""
     found: list[weakref.ref[Any]] = []
     for with_install in (False, True):
         app = _app()
@@ -297,7 +297,7 @@ def test_an_installed_app_is_collected() -> None:
 
 
 def test_every_install_costs_the_same() -> None:
-    """300 installed apps have as many receivers, and callbacks of finalizing and of the exit, as one has."""
+    """300 installed apps have as many receivers, finalizers and exit handlers as one."""
 
     def receivers() -> list[int]:
         signals = [getattr(celery.signals, name) for name in ("task_received", "task_prerun", "task_postrun")]
@@ -313,8 +313,8 @@ def test_every_install_costs_the_same() -> None:
     assert receivers() == before
 
 
-def test_wrong_limits_of_a_task_that_is_not_made_yet_wait_for_the_worker() -> None:
-    """Install does not look at it; a worker does, as it starts, and names the task."""
+def test_wrong_limits_of_a_lazy_task_are_reported_by_the_worker() -> None:
+    """Install does not evaluate the task. A worker does so as it starts, and names the task."""
     app = _app()
     app.task(name="early", shared=False, throttle="100/s")(job)
     install(app, Limiter())

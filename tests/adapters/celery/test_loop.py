@@ -1,4 +1,4 @@
-"""What many tasks at once ask of the worker's event loop: kombu fires ten timers a turn, and then rests."""
+"""The worker's event loop under many tasks at once: kombu fires ten timers in a turn, and then polls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from throttlekit_celery._requeue import Copies
 
 @pytest.fixture
 def pipe() -> Iterator[int]:
-    """A file that has nothing to read: with none, the loop does not poll."""
+    """A file with nothing to read: without a file, the loop does not poll."""
     with ExitStack() as stack:
         ends = os.pipe()
         for end in ends:
@@ -27,14 +27,17 @@ def pipe() -> Iterator[int]:
         yield ends[0]
 
 
-def test_the_loop_does_not_rest_while_timers_are_due(pipe: int) -> None:
-    """However many there are, and again after the worker has connected anew. Then it rests until the next is due."""
-    rests: list[float] = []
+def test_the_loop_does_not_sleep_while_timers_are_due(pipe: int) -> None:
+    """
+    This holds for any number of timers, and after the worker has connected again. Then the loop sleeps until the next
+    timer is due.
+    """
+    sleeps: list[float] = []
     fired: list[int] = []
     with closing(Hub()) as made:
         hub: Any = made
         hub.poller = SimpleNamespace(
-            poll=rests.append, register=lambda *_: None, unregister=lambda *_: None, close=lambda: None
+            poll=sleeps.append, register=lambda *_: None, unregister=lambda *_: None, close=lambda: None
         )
         hub.add_reader(pipe, fired.append)
         for _ in range(2):
@@ -45,12 +48,12 @@ def test_the_loop_does_not_rest_while_timers_are_due(pipe: int) -> None:
         loop = hub.create_loop()
         for _ in range(3):
             next(loop)
-    assert (sorted(fired), rests[:2]) == (list(range(25)), [0, 0])
-    assert rests[2] > 0
+    assert (sorted(fired), sleeps[:2]) == (list(range(25)), [0, 0])
+    assert sleeps[2] > 0
 
 
-def test_a_worker_without_a_loop_has_none_to_keep_turning() -> None:
-    """Greenlets fire their timers themselves; and a loop that is made otherwise is left as it is."""
+def test_a_worker_without_an_event_loop_is_not_changed() -> None:
+    """Greenlets fire their timers themselves. A loop of another form is not changed either."""
     keep_loop_running(SimpleNamespace(hub=None))
     hub = SimpleNamespace(fire_timers=lambda propagate: 1)
     keep_loop_running(SimpleNamespace(hub=hub))
@@ -58,7 +61,7 @@ def test_a_worker_without_a_loop_has_none_to_keep_turning() -> None:
 
 
 class Broker:
-    """A RabbitMQ, its channel and what publishes on it: reads what is `confirmed` before each message, as amqp does."""
+    """A RabbitMQ, with its channel and its producer. Before each message it reads the confirmations, as amqp does."""
 
     def __init__(self) -> None:
         self.transport = SimpleNamespace(driver_type="amqp")
@@ -77,8 +80,8 @@ class Broker:
         self.sent += 1
 
     def confirm(self) -> None:
-        for told in self.events["basic_ack"]:
-            told(self.sent, True)
+        for callback in self.events["basic_ack"]:
+            callback(self.sent, True)
 
     def drain_events(self, timeout: float) -> None:
         raise TimeoutError
@@ -92,7 +95,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 
 def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
-    """Also where the confirmation of one is read as the next is sent; and where the worker forgets its timers."""
+    """This includes a copy whose confirmation is read as the next one is sent, and a worker that drops its timers."""
     checks: list[Callable[[], object]] = []
     app = SimpleNamespace(
         amqp=SimpleNamespace(queues={"jobs": SimpleNamespace(exchange=None)}),
@@ -108,12 +111,12 @@ def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
         copies.put_back(held, safe.append)
     assert (len(safe), len(checks)) == (49, 1)
     copies.start(consumer)
-    assert len(checks) == 2, "the first may be forgotten"
+    assert len(checks) == 2, "the worker may have dropped the first timer"
     for check in list(checks):
         check()
-    assert len(checks) == 3, "of two one goes on"
+    assert len(checks) == 3, "one of two timers continues"
     broker.confirm()
     checks[2]()
-    assert (len(safe), len(checks)) == (50, 3), "where all are confirmed there is nothing to check"
+    assert (len(safe), len(checks)) == (50, 3), "if all copies are confirmed, there is nothing to check"
     copies.start(consumer)
     assert len(checks) == 3

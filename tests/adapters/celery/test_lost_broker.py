@@ -1,4 +1,4 @@
-"""A connection to the broker that is lost, while a worker holds denied tasks."""
+"""A connection to the broker that is lost while a worker holds denied tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from throttlekit_celery._host import forget, give_back, guard_close
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -31,41 +31,47 @@ WITHIN = 120.0
 
 @pytest.fixture
 def broker(stack: ExitStack) -> RedisProcess:
-    """A broker that can be away, and keeps its messages."""
+    """A broker that can be unavailable, and keeps its messages."""
     broker = stack.enter_context(closing(RedisProcess("--appendonly", "yes", "--appendfsync", "always")))
     broker.start()
     return broker
 
 
-def test_a_redis_broker_that_is_away_for_a_while_ends_no_worker(
-    stack: ExitStack, redis_base: str, broker: RedisProcess
-) -> None:
+def test_an_outage_of_a_redis_broker_ends_no_worker(stack: ExitStack, redis_base: str, broker: RedisProcess) -> None:
     """
-    A worker that holds denied tasks connects again, and goes on with them at once, not after the visibility time-out.
+    A worker that holds denied tasks connects again, and continues with them at once, not after the visibility time-out.
     Celery 5.7 alone ends here, with "Unrecoverable error".
     """
     site = stack.enter_context(celery_site("redis", broker.url, redis_base, denials=1, delay=8.0))
     worker = site.start()
     results = [site.send("echo", n) for n in range(20)]
-    wait_until(lambda: site.asked("denied") == 20, description="all were denied", timeout=WITHIN)
+    wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied", timeout=WITHIN)
     broker.kill()
-    wait_until(lambda: "Connection to broker lost" in worker.log(), description="it has noticed", timeout=WITHIN)
-    wait_until(lambda: "Trying again in" in worker.log() or not worker.running, description="it tries", timeout=WITHIN)
+    wait_until(
+        lambda: "Connection to broker lost" in worker.log(),
+        description="the worker has logged the lost connection",
+        timeout=WITHIN,
+    )
+    wait_until(
+        lambda: "Trying again in" in worker.log() or not worker.running,
+        description="the worker tries to connect",
+        timeout=WITHIN,
+    )
     broker.start()
     free = site.send("free", "a")
-    wait_until(lambda: free.ready() or not worker.running, description="it goes on", timeout=WITHIN)
+    wait_until(lambda: free.ready() or not worker.running, description="the worker continues", timeout=WITHIN)
     assert worker.running, worker.log()
     assert "Unrecoverable error" not in worker.log()
     assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
     assert sorted(map(int, site.ran("echo"))) == list(range(20))
-    wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
+    wait_until(lambda: site.left() == 0, description="no message is left", timeout=WITHIN)
 
 
 @pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
-def test_a_lost_connection_doubles_nothing(
+def test_no_task_runs_twice_after_a_lost_connection(
     stack: ExitStack, redis_base: str, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """When the connections break, held tasks are delivered anew, to any worker, and only those deliveries run."""
+    """When the connections break, held tasks are delivered again, to any worker, and only these deliveries run."""
     url = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
     address = urlsplit(url)
     assert address.port is not None
@@ -74,36 +80,38 @@ def test_a_lost_connection_doubles_nothing(
     site = stack.enter_context(celery_site(kind, url, redis_base, denials=1, delay=5.0))
     workers = [site.start(name=name) for name in ("one", "two")]
     results = [site.send("echo", n) for n in range(20)]
-    wait_until(lambda: site.asked("denied") == 20, description="all were denied", timeout=WITHIN)
+    wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied", timeout=WITHIN)
     proxy.cut()
     assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
     assert sorted(map(int, site.ran("echo"))) == list(range(20))
     assert all("Connection to broker lost" in worker.log() for worker in workers)
 
 
-def test_a_worker_that_ends_later_doubles_nothing(stack: ExitStack, redis_base: str, broker: RedisProcess) -> None:
+def test_no_task_runs_twice_if_a_worker_ends_after_a_lost_connection(
+    stack: ExitStack, redis_base: str, broker: RedisProcess
+) -> None:
     """
-    Tasks that it held as the connection broke are another worker's now. Kombu 5.3 alone gives them back as the worker
-    ends, by the tags of long ago, if it could not close the channel.
+    The tasks that it held when the connection broke belong to another worker. Kombu 5.3 alone puts them back as the
+    worker ends, by their old tags, if it could not close the channel.
     """
     site = stack.enter_context(celery_site("redis", broker.url, redis_base, denials=2, delay=8.0))
     workers = [site.start(name=name) for name in ("one", "two")]
     results = [site.send("echo", n) for n in range(20)]
-    wait_until(lambda: site.asked("denied") == 20, description="all were denied", timeout=WITHIN)
+    wait_until(lambda: site.asked("denied") == 20, description="all tasks were denied", timeout=WITHIN)
     broker.kill()
     for worker in workers:
-        wait_until(lambda: "Trying again in" in worker.log(), description="it tries", timeout=WITHIN)  # noqa: B023
+        wait_until(lambda: "Trying again in" in worker.log(), description="the worker tries to connect", timeout=WITHIN)  # noqa: B023
     broker.start()
-    wait_until(lambda: site.asked("denied") == 40, description="all were denied again", timeout=WITHIN)
+    wait_until(lambda: site.asked("denied") == 40, description="all tasks were denied again", timeout=WITHIN)
     workers[0].signal(signal.SIGTERM)
     workers[0].wait(WITHIN)
     assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
-    wait_until(lambda: site.left() == 0 and not site.held(), description="nothing is left", timeout=WITHIN)
+    wait_until(lambda: site.left() == 0 and not site.held(), description="no message is left", timeout=WITHIN)
     assert sorted(map(int, site.ran("echo"))) == list(range(20))
 
 
 class Channel:
-    """A channel of kombu's to Redis, and the messages that it has taken and not acknowledged."""
+    """A kombu channel to Redis, with the messages that it has received and not acknowledged."""
 
     def __init__(self, stack: ExitStack, url: str) -> None:
         self.connection = stack.enter_context(Connection(url))
@@ -116,19 +124,21 @@ class Channel:
         return [channel.basic_get("lost") for _ in range(number)]
 
     def take(self, number: int) -> list[str]:
-        """Their delivery tags."""
+        """Receive messages, and return their delivery tags."""
         return [message.delivery_tag for message in self.messages(number)]
 
     def waiting(self) -> list[Any]:
-        """Take what is in the queue, in order."""
+        """Remove all messages from the queue, and return them in order."""
         channel, found = self.connection.default_channel, []
         while (message := channel.basic_get("lost", no_ack=True)) is not None:
             found.append(message.decode())
         return found
 
 
-def test_what_kombu_gives_back_itself_is_known(stack: ExitStack, redis_url: str) -> None:
-    """Contract: as a channel is closed, kombu puts each message back by its tag. Another worker may have it then."""
+def test_messages_that_kombu_puts_back_itself_are_detected(stack: ExitStack, redis_url: str) -> None:
+    """
+    Contract: when a channel is closed, kombu puts each message back by its tag. Another worker may receive it then.
+    """
     lost, other = Channel(stack, redis_url), Channel(stack, redis_url)
     for number in range(3):
         lost.queue.put(number)
@@ -140,8 +150,11 @@ def test_what_kombu_gives_back_itself_is_known(stack: ExitStack, redis_url: str)
     assert sorted(other.waiting()) == [0, 1, 2]
 
 
-def test_what_a_broker_that_is_away_has_not_got_is_ours_to_give_back(stack: ExitStack, broker: RedisProcess) -> None:
-    """The first tag that kombu tries is one of them: it would come back after the visibility time-out alone."""
+def test_messages_that_kombu_could_not_put_back_are_left_to_the_adapter(stack: ExitStack, broker: RedisProcess) -> None:
+    """
+    The first tag that kombu tries is one of them. Without the adapter, it would be redelivered only after the
+    visibility time-out.
+    """
     lost = Channel(stack, broker.url)
     for number in range(3):
         lost.queue.put(number)
@@ -156,10 +169,10 @@ def test_what_a_broker_that_is_away_has_not_got_is_ours_to_give_back(stack: Exit
     assert again.waiting() == [0, 1, 2]
 
 
-def test_what_a_broker_may_have_got_is_left_to_it(
+def test_messages_that_the_broker_may_have_are_not_put_back_again(
     stack: ExitStack, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer was lost: the message may be back, and another worker may have it."""
+    """The broker's reply was lost. The message may be in its queue, and another worker may have received it."""
     lost, other = Channel(stack, redis_url), Channel(stack, redis_url)
     for number in range(3):
         lost.queue.put(number)
@@ -167,24 +180,24 @@ def test_what_a_broker_may_have_got_is_left_to_it(
     first, *_ = lost.take(3)
     made = lost.connection.default_channel._create_client
 
-    def deaf() -> Any:
+    def lose_reply() -> Any:
         client = made()
-        monkeypatch.setattr(client, "transaction", partial(_transaction_without_an_answer, client.transaction))
+        monkeypatch.setattr(client, "transaction", partial(_transaction_without_a_reply, client.transaction))
         return client
 
-    monkeypatch.setattr(lost.connection.default_channel, "_create_client", deaf)
+    monkeypatch.setattr(lost.connection.default_channel, "_create_client", lose_reply)
     lost.connection.default_channel.close()
     assert tried == {first}
     assert other.waiting() == [0]
 
 
-def _transaction_without_an_answer(transaction: Any, *args: Any) -> None:
+def _transaction_without_a_reply(transaction: Any, *args: Any) -> None:
     transaction(*args)
     raise ConnectionError
 
 
-def test_what_is_ours_to_give_back_kombu_forgets(stack: ExitStack, redis_url: str) -> None:
-    """As its process ends, or the channel is collected, kombu gives back what was not ours alone."""
+def test_kombu_drops_the_messages_that_the_adapter_puts_back(stack: ExitStack, redis_url: str) -> None:
+    """At the end of its process, or when the channel is garbage collected, kombu puts back only the other messages."""
     lost, other = Channel(stack, redis_url), Channel(stack, redis_url)
     for number in range(3):
         lost.queue.put(number)
@@ -194,10 +207,12 @@ def test_what_is_ours_to_give_back_kombu_forgets(stack: ExitStack, redis_url: st
     assert other.waiting() == [2]
 
 
-def test_a_broker_that_is_away_as_a_channel_is_closed_ends_nothing(
+def test_an_outage_while_a_channel_is_closed_ends_no_worker(
     stack: ExitStack, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: what kombu 5.7 raises there goes no further, and what it has not tried is given back, in order."""
+    """
+    Contract: an error that kombu 5.7 raises there is handled, and messages that it has not tried are put back in order.
+    """
     lost, again = Channel(stack, redis_url), Channel(stack, redis_url)
     for number in range(3):
         lost.queue.put(number)
@@ -208,15 +223,15 @@ def test_a_broker_that_is_away_as_a_channel_is_closed_ends_nothing(
     channel.close()
     assert tried == set()
     give_back(again.consumer, tags, time.monotonic() - 1)
-    assert again.waiting() == [], "no more after its time"
+    assert again.waiting() == [], "no further attempt after the deadline"
     give_back(again.consumer, [*tags, "none such"], time.monotonic() + WITHIN)
     assert again.waiting() == [0, 1, 2]
     monkeypatch.setattr(again.connection.default_channel, "_create_client", lambda: SimpleNamespace().hostname)
     give_back(again.consumer, tags, time.monotonic() + WITHIN)
 
 
-def test_other_brokers_are_left_as_they_are(stack: ExitStack) -> None:
-    """Only Redis keeps what is unacknowledged by tags."""
+def test_other_brokers_are_not_changed(stack: ExitStack) -> None:
+    """Only Redis identifies unacknowledged messages by tags."""
     connection = stack.enter_context(Connection("memory://"))
     consumer = SimpleNamespace(task_consumer=SimpleNamespace(channel=connection.default_channel))
     assert guard_close(consumer) == set()

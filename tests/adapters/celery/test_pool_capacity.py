@@ -1,4 +1,4 @@
-"""Tasks that wait for a slot of a pool of threads, in the worker's main process."""
+"""Tasks that wait for a free thread of a pool, in the worker's main process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from throttlekit_celery._pool_capacity import PoolCapacity
 
 
 class Consumer:
-    """Runs nothing by itself: what it was asked to do lies here."""
+    """Runs nothing by itself. Scheduled calls are collected in `later`."""
 
     def __init__(self, capacity: PoolCapacity, pool: Any) -> None:
         self.capacity, self.pool = capacity, pool
-        self.hub: Any = SimpleNamespace(call_soon=self._soon)
+        self.hub: Any = SimpleNamespace(call_soon=self._call_soon)
         self.timer: Any = SimpleNamespace(call_after=self._after)
         self.soon: list[Callable[[], object]] = []
         self.later: list[Callable[[], object]] = []
         self.ran: list[Any] = []
 
-    def _soon(self, call: Callable[[], object]) -> None:
+    def _call_soon(self, call: Callable[[], object]) -> None:
         self.soon.append(call)
 
     def _after(self, _: float, call: Callable[[], object]) -> None:
@@ -35,7 +35,7 @@ class Consumer:
             self.ran.append(request)
 
     def receive(self) -> Any:
-        """Another task, which Celery counts as reserved."""
+        """Receive another task, which Celery counts as reserved."""
         request: Any = _Request()
         request.held = HeldTask(self, request, _nothing, 0.0)
         self.capacity.record_received(self, request)
@@ -45,7 +45,7 @@ class Consumer:
 
 
 class _Request:
-    """Like Celery's it can be referred to weakly."""
+    """A request that can be referenced weakly, like Celery's."""
 
     held: HeldTask
 
@@ -55,7 +55,7 @@ def _nothing() -> None: ...
 
 @pytest.fixture
 def consumer() -> Iterator[Consumer]:
-    """One whose pool has a single thread."""
+    """A consumer whose pool has a single thread."""
     reserved: Any = worker_state().reserved_requests
     before = list(reserved)
     reserved.clear()
@@ -64,8 +64,8 @@ def consumer() -> Iterator[Consumer]:
     reserved.update(before)
 
 
-def test_who_waits_is_taken_as_soon_as_a_thread_is_free(consumer: Consumer) -> None:
-    """The end of a body lets the loop look at once: it need not wait for the next look by the clock."""
+def test_a_waiting_task_starts_as_soon_as_a_thread_is_free(consumer: Consumer) -> None:
+    """The end of a body wakes the loop at once, before the next periodic check."""
     first, second, third = (consumer.receive() for _ in range(3))
     assert consumer.ran == [first]
     assert len(consumer.later) == 1
@@ -77,20 +77,23 @@ def test_who_waits_is_taken_as_soon_as_a_thread_is_free(consumer: Consumer) -> N
     consumer.capacity.on_slot_freed(consumer)
     consumer.soon.pop()()
     assert consumer.ran == [first, second, third]
-    assert len(consumer.later) == 1, "one look by the clock is on its way, and no second is asked for"
+    assert len(consumer.later) == 1, "one periodic check is scheduled, and no second one"
     consumer.later.pop()()
     assert not consumer.later
 
 
-def test_nobody_is_called_where_nobody_waits(consumer: Consumer) -> None:
-    """A worker that keeps up pays nothing for it."""
+def test_no_call_is_made_if_no_task_waits(consumer: Consumer) -> None:
+    """A worker whose threads keep up has no additional cost."""
     consumer.receive()
     consumer.capacity.on_slot_freed(consumer)
     assert not consumer.soon
 
 
-def test_requests_of_another_worker_take_no_thread_of_this_one(consumer: Consumer) -> None:
-    """Celery's list of reserved requests is the process's: two embedded workers, or what an earlier one left there."""
+def test_requests_of_another_worker_use_no_thread_of_this_one(consumer: Consumer) -> None:
+    """
+    Celery's list of reserved requests belongs to the process. It can have requests of two embedded workers, or of an
+    earlier one.
+    """
     others = [_Request() for _ in range(5)]
     worker_state().reserved_requests.update(others)
     first, second = consumer.receive(), consumer.receive()
@@ -100,16 +103,18 @@ def test_requests_of_another_worker_take_no_thread_of_this_one(consumer: Consume
     assert consumer.ran == [first, second]
 
 
-def test_requests_of_an_earlier_worker_of_the_app_take_no_thread(consumer: Consumer) -> None:
-    """A test suite starts one worker after the other; Celery keeps a request whose pool has not reported its end."""
+def test_requests_of_an_earlier_worker_of_the_app_use_no_thread(consumer: Consumer) -> None:
+    """A test suite starts one worker after the other. Celery keeps a request whose end the pool has not reported."""
     first = consumer.receive()
     later = Consumer(consumer.capacity, consumer.pool)
     second = later.receive()
     assert (consumer.ran, later.ran) == ([first], [second])
 
 
-def test_a_thread_that_ends_a_body_meanwhile_does_no_harm(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It removes its request from Celery's list while the worker reads that."""
+def test_a_body_can_end_while_the_reserved_requests_are_read(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread removes its request from Celery's list while the worker reads that list."""
     reserved: Any = worker_state().reserved_requests
     first = consumer.receive()
     reads = iter([RuntimeError("Set changed size during iteration"), None])

@@ -14,7 +14,7 @@ from support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -37,26 +37,27 @@ QUICK_RECOVERY = {
         ("rabbitmq", signal.SIGKILL),
     ],
 )
-def test_signals_in_a_flood_lose_nothing(request: pytest.FixtureRequest, broker: str, how: signal.Signals) -> None:
+def test_signals_in_a_flood_lose_no_task(request: pytest.FixtureRequest, broker: str, how: signal.Signals) -> None:
     """
-    Workers that are stopped or killed amid a flood: every task comes to its end. With Redis, faults/test_celery.py has
+    Every task ends, although workers are stopped or killed during the flood. With Redis, faults/test_celery.py has
     SIGTERM and SIGKILL.
 
-    Twice run at most those whose bodies or acknowledgements were under way. What has not ended after a while is
-    killed: Celery's handler of SIGQUIT may wait for RabbitMQ for ever, amid a message, with throttlekit or without.
-    Threads for SIGTERM: Celery's prefork pool may forget, as it stops, a task that a process has just begun, and then
-    waits 30 s for it. Else late acknowledgements: without them Celery forgets what a dead process was about to begin.
+    Only tasks whose bodies or acknowledgements were in progress can run twice. A worker that has not ended after some
+    time is killed: Celery's handler of SIGQUIT can wait for RabbitMQ forever, in the middle of a message, with or
+    without throttlekit. SIGTERM uses threads: Celery's prefork pool can lose, as it stops, a task that a process has
+    just begun, and then waits 30 s for it. The other signals use late acknowledgements: without them Celery loses tasks
+    that a dead process was about to begin.
     """
-    where: Servers = request.getfixturevalue(f"on_{broker}")
+    flood_servers: Servers = request.getfixturevalue(f"on_{broker}")
     pool = "threads" if how == signal.SIGTERM else "prefork"
     late = how != signal.SIGTERM
     conf = {**QUICK_RECOVERY, "task_acks_late": late, "task_reject_on_worker_lost": late}
     flood = CeleryFlood(limits=(FloodLimit("one", "100/s", 10),), jobs=150, conf=conf, pool=pool)
-    with CeleryFlooding(flood, where) as flooding:
+    with CeleryFlooding(flood, flood_servers) as flooding:
         for n in range(150):
             flooding.send("job", str(n))
         flooding.start()
-        wait_until(lambda: len(flooding.starts()) >= 50, description="50 have started")
+        wait_until(lambda: len(flooding.starts()) >= 50, description="50 tasks have started")
         flooding.fleet.signal(how)
         flooding.fleet.ends_within(40)
         flooding.kill()
@@ -65,12 +66,13 @@ def test_signals_in_a_flood_lose_nothing(request: pytest.FixtureRequest, broker:
         def missing() -> set[str]:
             return {str(n) for n in range(150)} - {start.job for start in flooding.starts()}
 
-        # What kombu was taking off Redis's list as its worker died nobody has noted: one message a worker.
-        gone = 2 if late and where.kind == "redis" else 0
+        # A message that kombu was removing from Redis's list as its worker died is recorded nowhere: at most one for
+        # each worker.
+        gone = 2 if late and flood_servers.kind == "redis" else 0
         wait_until(
             lambda: not missing() or (len(missing()) <= gone and flooding._sender.left() == 0),
-            description="all have started",
+            description="all tasks have started",
         )
-        told = flooding.stop()
-    # Each has begun: what is left would run a second time.
-    assert sum(starts_of(told).values()) + told.left <= 150 + 2 * 2 * 2
+        record = flooding.stop()
+    # Each task has begun. A message that is left would run a second time.
+    assert sum(starts_of(record).values()) + record.left <= 150 + 2 * 2 * 2

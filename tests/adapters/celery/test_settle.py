@@ -1,4 +1,4 @@
-"""A task's body settles its cost, in whatever process or thread of the pool it runs."""
+"""A task's body settles its cost, in any process or thread of the pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from throttlekit.adapter import receipt
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -23,10 +23,10 @@ WITHIN = 120.0
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_a_body_settles_what_it_took(redis_base: str, pool: str) -> None:
+def test_a_body_settles_what_it_used(redis_base: str, pool: str) -> None:
     """
-    Each gives back at once what it did not need, also the retry of a body, which is charged anew; and the body
-    sees none of our headers.
+    Each body returns unused units at once. A retry of the body is charged again and can return units too. The body sees
+    no header of throttlekit.
     """
     with celery_site("redis", redis_base, redis_base, pool=pool, store=patient(f"{redis_base}/12")) as site:
         site.start()
@@ -36,16 +36,16 @@ def test_a_body_settles_what_it_took(redis_base: str, pool: str) -> None:
         assert site.ran("settling") == ["90", "60", "55", "50"]
 
 
-@pytest.mark.parametrize("where", ["header", "nested", "protocol 1"])
-def test_a_receipt_from_outside_gives_nothing_back(redis_base: str, where: str) -> None:
-    """Whoever sends a task cannot say what it has charged: neither with limits, nor without, nor uncharged."""
+@pytest.mark.parametrize("placement", ["header", "nested", "protocol 1"])
+def test_a_forged_receipt_returns_no_units(redis_base: str, placement: str) -> None:
+    """The sender of a task cannot claim what the task was charged: neither with limits, nor without, nor uncharged."""
     with celery_site("redis", redis_base, redis_base, store=patient(f"{redis_base}/12")) as site:
         tokens = TokenBucket(f"tokens of {site.queue}", "100/hour", burst=100, cost=lambda job: job.args[0])
         with contextlib.closing(Limiter(patient(f"{redis_base}/12"))) as limiter:
             charged = limiter.acquire(tokens, job=Job(id="1", args=(60,)))
         forged = {"throttlekit_receipt": receipt(charged)}
-        headers: dict[str, Any] = {"headers": forged} if where == "nested" else forged
-        if where == "protocol 1":
+        headers: dict[str, Any] = {"headers": forged} if placement == "nested" else forged
+        if placement == "protocol 1":
             site.app.amqp.__dict__["create_task_message"] = _protocol_1_with(forged, site.app.amqp.as_task_v1)
         site.start()
         for task in ("free_settling", "zero_settling"):
@@ -54,7 +54,10 @@ def test_a_receipt_from_outside_gives_nothing_back(redis_base: str, where: str) 
 
 
 def _protocol_1_with(forged: dict[str, Any], make: Any) -> Any:
-    """Make messages of protocol 1, whose bodies tell what headers tell in later ones."""
+    """
+    Return a function that makes messages of protocol 1, whose bodies have the fields that later protocols have in
+    headers.
+    """
 
     def message(*args: Any, **options: Any) -> Any:
         made = make(*args, **options)
@@ -64,7 +67,7 @@ def _protocol_1_with(forged: dict[str, Any], make: Any) -> Any:
 
 
 def test_a_body_that_runs_another_task_in_place_still_settles(redis_base: str) -> None:
-    """The end of a task that a body applies is not the end of the body."""
+    """The end of a task that runs within a body is not the end of the body."""
     with celery_site("redis", redis_base, redis_base, store=patient(f"{redis_base}/12")) as site:
         site.start()
         site.send("nesting", 90, 10).get(timeout=WITHIN)

@@ -1,4 +1,6 @@
-"""Concurrency limits on real Celery workers: never one too many; a slot is soon free, however a task ends."""
+"""
+Concurrency limits on real Celery workers: the amount is never exceeded, and a slot is soon free, however a task ends.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -29,20 +31,20 @@ LONG_LEASE = 600
 
 @pytest.fixture
 def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Make a site with slots, and what its bodies note."""
+    """Return a function that makes a site with slots, and the record of its bodies."""
     with ExitStack() as stack:
 
-        def made(kind: str = "redis", **told: Any) -> tuple[CelerySite, SlotRecord]:
-            told = {
+        def make_site(kind: str = "redis", **options: Any) -> tuple[CelerySite, SlotRecord]:
+            options = {
                 "module": "support.celery.slots", "store": patient(f"{redis_base}/12"), "amount": 1,
                 "lease": LONG_LEASE,
-                "rate": "1000/s", "burst": 1000, **told,
+                "rate": "1000/s", "burst": 1000, **options,
             }  # fmt: skip
             broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
-            site = stack.enter_context(celery_site(kind, broker, redis_base, **told))
+            site = stack.enter_context(celery_site(kind, broker, redis_base, **options))
             return site, stack.enter_context(closing(SlotRecord(site.told["record"], site.queue)))
 
-        yield made
+        yield make_site
 
 
 def results(sent: list[Any]) -> list[Any]:
@@ -53,7 +55,7 @@ def results(sent: list[Any]) -> list[Any]:
     ("pool", "costs"), [("prefork", ""), ("threads", ""), ("gevent", ""), ("solo", ""), ("prefork", ("", "*2", "*3"))]
 )
 def test_never_more_at_once_than_there_are_slots(make: Any, pool: str, costs: Sequence[str]) -> None:
-    """By the bodies' own records, over two workers; each job runs once, and is delivered once but for the far ones."""
+    """This is checked by the bodies' own records, with two workers. Each job runs once, and most are delivered once."""
     site, record = make(pool=pool, amount=3)
     for name in ("a", "b"):
         site.start("--concurrency", "4", name=name)
@@ -65,15 +67,15 @@ def test_never_more_at_once_than_there_are_slots(make: Any, pool: str, costs: Se
     assert record.counts()["deliveries"] <= 5 * len(jobs)
 
 
-def test_waiters_are_woken_when_slots_come_free_sooner_than_was_thought(make: Any) -> None:
+def test_tasks_are_woken_if_slots_are_free_earlier_than_estimated(make: Any) -> None:
     """
-    While the first holds its slot for 6 s, 40 others get instants some 10 s apart, most of them minutes off. Each is
-    put back once: that its estimate is another whenever it asks does not send it round and round.
+    While the first task holds its slot for 6 s, 40 others get estimates about 10 s apart, most of them minutes later.
+    Each is put back once, although its estimate changes with each request.
     """
     site, record = make(amount=1)
     site.start()
     first = site.send("work", "first", 6)
-    wait_until(lambda: record.events(), description="the first has its slot")
+    wait_until(lambda: record.events(), description="the first task has its slot")
     others = [site.send("work", str(number), 0.01) for number in range(40)]
     assert results([first, *others]) == ["first", *map(str, range(40))]
     assert most_at_once(record.events()) == 1
@@ -81,8 +83,8 @@ def test_waiters_are_woken_when_slots_come_free_sooner_than_was_thought(make: An
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_bodies_may_last_longer_than_the_lease(make: Any, pool: str) -> None:
-    """It is renewed where the body runs: nobody else gets the slot meanwhile."""
+def test_bodies_can_run_for_longer_than_the_lease(make: Any, pool: str) -> None:
+    """The lease is renewed where the body runs, so no other task gets the slot in the meantime."""
     site, record = make(pool=pool, amount=1, lease=4)
     site.start()
     sent = [site.send("work", str(number), seconds) for number, seconds in enumerate((9, 0, 0))]
@@ -93,7 +95,10 @@ def test_bodies_may_last_longer_than_the_lease(make: Any, pool: str) -> None:
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 @pytest.mark.parametrize("lease", [1, LONG_LEASE])
 def test_slots_of_each_worker_are_held_by_its_main_process(make: Any, pool: str, lease: int) -> None:
-    """Only there they count, wherever the body runs: they last as long as it does, whatever the lease."""
+    """
+    With scope "process", the main process holds the slots, wherever the body runs. A slot lasts as long as the body,
+    whatever the lease.
+    """
     site, record = make(pool=pool, amount=1, lease=lease, scope="process")
     site.start("--concurrency", "2")
     assert results([site.send("work", str(number), 2) for number in range(3)]) == ["0", "1", "2"]
@@ -102,7 +107,7 @@ def test_slots_of_each_worker_are_held_by_its_main_process(make: Any, pool: str,
 
 @pytest.mark.parametrize("how", ["killed", "time limit", "terminated"])
 def test_a_slot_is_free_at_once_when_the_bodys_process_dies(make: Any, how: str) -> None:
-    """The main process gives it back: long before the lease is over."""
+    """The main process returns the slot, long before the lease is over."""
     site, record = make()
     site.start()
     if how == "killed":
@@ -111,18 +116,18 @@ def test_a_slot_is_free_at_once_when_the_bodys_process_dies(make: Any, how: str)
         site.send("work", "endless", 600, time_limit=1)
     else:
         endless = site.send("work", "endless", 600)
-        wait_until(lambda: record.events(), description="it runs")
+        wait_until(lambda: record.events(), description="the task runs")
         site.app.control.revoke(endless.id, terminate=True, signal="SIGKILL")
     assert site.send("work", "next", 0).get(timeout=WITHIN) == "next"
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_slot_is_free_when_the_worker_has_stopped_in_peace(make: Any, pool: str) -> None:
-    """What runs comes to its end, and what it held the next worker gets at once."""
+def test_a_slot_is_free_after_a_warm_shutdown(make: Any, pool: str) -> None:
+    """The running body is completed, and the next worker gets its slot at once."""
     site, record = make(pool=pool)
     first = site.start()
     site.send("work", "last", 1)
-    wait_until(lambda: record.events(), description="it runs")
+    wait_until(lambda: record.events(), description="the task runs")
     others = [site.send("work", str(number), 0) for number in range(3)]
     first.signal(signal.SIGTERM)
     first.wait(WITHIN)
@@ -130,12 +135,12 @@ def test_a_slot_is_free_when_the_worker_has_stopped_in_peace(make: Any, pool: st
     assert results(others) == ["0", "1", "2"]
 
 
-def test_a_slot_is_free_after_a_cold_stop(make: Any) -> None:
-    """SIGQUIT kills the pool's processes; the slots of their bodies are given back as the worker ends."""
+def test_a_slot_is_free_after_a_cold_shutdown(make: Any) -> None:
+    """SIGQUIT kills the pool's processes. The worker returns the slots of their bodies as it ends."""
     site, record = make()
     first = site.start()
     site.send("work", "endless", 600)
-    wait_until(lambda: record.events(), description="it runs")
+    wait_until(lambda: record.events(), description="the task runs")
     first.signal(signal.SIGQUIT)
     first.wait(WITHIN)
     site.start(name="second")
@@ -144,30 +149,33 @@ def test_a_slot_is_free_after_a_cold_stop(make: Any) -> None:
 
 @pytest.mark.rabbitmq
 def test_slots_of_a_killed_worker_are_free_when_their_leases_end(make: Any) -> None:
-    """SIGKILL of all processes of a worker that holds half of the slots, while another runs on the other half."""
+    """
+    One worker, which holds half of the slots, is killed with all of its processes by SIGKILL. Another one runs with the
+    other half.
+    """
     site, record = make("rabbitmq", amount=8, lease=5)
     doomed = site.start("--concurrency", "4", name="doomed")
     for number in range(4):
         site.send("work", f"doomed {number}", 600)
-    wait_until(lambda: len(record.events()) == 4, description="the doomed have their slots")
+    wait_until(lambda: len(record.events()) == 4, description="the first worker has its slots")
     site.start("--concurrency", "12", name="other")
     sent = [site.send("work", str(number), 0.2) for number in range(60)]
-    wait_until(lambda: len(record.events()) > 20, description="the other is at work")
+    wait_until(lambda: len(record.events()) > 20, description="the other worker runs tasks")
     before = record.events()
     doomed.kill()
-    # Long enough to be at work together, however busy the machine.
+    # Long enough for all slots to be in use together, on a busy machine too.
     sent += [site.send("work", f"long {number}", 2) for number in range(12)]
     results(sent)
     assert most_at_once(before) <= 8
     after = [event for event in record.events() if not event.job.startswith("doomed")]
-    assert most_at_once(after) > 4, "the slots of the dead were never used again"
+    assert most_at_once(after) > 4, "the slots of the killed worker were never used again"
     assert most_at_once(after) <= 8
 
 
-def test_a_task_that_was_killed_and_goes_back_gets_a_slot_again(make: Any) -> None:
-    """With acks_late and reject_on_worker_lost it runs once more; what the dead body held does not stand in its way."""
+def test_a_killed_task_that_is_redelivered_gets_a_slot_again(make: Any) -> None:
+    """With acks_late and reject_on_worker_lost it runs again. The slot of its killed body does not block it."""
     site, record = make()
     site.start()
     result = site.send("late_work", "it", 3)
-    os.kill(int(wait_until(lambda: record.events(), description="it runs")[0].more), signal.SIGKILL)
+    os.kill(int(wait_until(lambda: record.events(), description="the task runs")[0].more), signal.SIGKILL)
     assert result.get(timeout=WITHIN) == "it"

@@ -1,4 +1,4 @@
-"""Tasks that a worker holds, in its main process: their state, what Celery counts as reserved, and its prefetch."""
+"""Tasks that a worker holds in its main process: their state, Celery's reserved requests, and the prefetch count."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Qos:
 
 
 class Consumer:
-    """A worker without an event loop. Its timer fires by `turn`."""
+    """A worker without an event loop. `turn` fires its timer."""
 
     def __init__(self, transport: str = "redis") -> None:
         self.hub, self.controller, self.qos = None, SimpleNamespace(), Qos()
@@ -42,7 +42,7 @@ class Consumer:
         self.connection = SimpleNamespace(transport=SimpleNamespace(driver_type=transport))
         self.timer = SimpleNamespace(call_after=self._after)
         self.calls: list[Callable[[], object]] = []
-        self.taken_up: list[Any] = []
+        self.started: list[Any] = []
 
     def _after(self, _: float, call: Any, arguments: Any = ()) -> None:
         self.calls.append(lambda: call(*arguments))
@@ -53,11 +53,11 @@ class Consumer:
             call()
 
     def on_task_request(self, request: Any) -> None:
-        self.taken_up.append(request)
+        self.started.append(request)
 
 
 class Request:
-    """Like Celery's it can be referred to weakly."""
+    """A request that can be referenced weakly, like Celery's."""
 
     acknowledged = False
 
@@ -67,7 +67,7 @@ class Request:
 
 @pytest.fixture
 def make(reserved: Any) -> Iterator[Callable[..., HeldTasks]]:
-    """Make what a consumer holds."""
+    """Return a function that makes the held tasks of a consumer."""
     made: list[HeldTasks] = []
     with Limiter("memory://") as limiter:
 
@@ -87,8 +87,8 @@ def received(consumer: Consumer, number: int) -> HeldTask:
     return held
 
 
-def test_celery_counts_a_task_as_reserved_but_for_the_time_it_is_held(make: Any, reserved: Any) -> None:
-    """Its state says which part of the worker has it."""
+def test_celery_counts_a_task_as_reserved_except_while_it_is_held(make: Any, reserved: Any) -> None:
+    """The state of a task shows which part of the worker has it."""
     consumer = Consumer()
     tasks, held = make(consumer), received(consumer, 1)
     assert (held.state, set(reserved)) == (State.RESERVED, {held.request})
@@ -97,16 +97,16 @@ def test_celery_counts_a_task_as_reserved_but_for_the_time_it_is_held(make: Any,
     tasks._start(held.id, held)
     consumer.turn()
     assert (held.state, set(reserved)) == (State.RESERVED, {held.request})
-    assert consumer.taken_up == [held.request]
+    assert consumer.started == [held.request]
     held.set_state(State.RUNNING)
     held.set_state(State.GONE)
     assert set(reserved) == set()
     held.set_state(State.ENDED)
-    assert set(reserved) == set(), "what has ended is not reserved again"
+    assert set(reserved) == set(), "a task that has ended is not reserved again"
 
 
 def test_the_prefetch_count_is_one_higher_for_each_task_up_to_max_held(make: Any) -> None:
-    """It is lower again once a task is taken up, or forgotten."""
+    """The count is reduced again when a task is started or removed."""
     consumer = Consumer()
     tasks = make(consumer, max_held=3)
     held = [received(consumer, n) for n in range(4)]
@@ -121,8 +121,8 @@ def test_the_prefetch_count_is_one_higher_for_each_task_up_to_max_held(make: Any
     assert consumer.qos.value == 4
 
 
-def test_a_task_that_is_woken_before_it_is_held_is_taken_up_once(make: Any) -> None:
-    """The waker has a thread of its own, and may be faster than the worker's."""
+def test_a_task_that_is_woken_before_it_is_held_starts_once(make: Any) -> None:
+    """The waker has its own thread, and can be faster than the worker's thread."""
     consumer = Consumer()
     tasks, held = make(consumer), received(consumer, 1)
     tasks._start(held.id, held)
@@ -130,36 +130,41 @@ def test_a_task_that_is_woken_before_it_is_held_is_taken_up_once(make: Any) -> N
     assert (list(tasks), consumer.qos.value) == ([], 4)
     consumer.turn()
     consumer.turn()
-    assert consumer.taken_up == [held.request]
+    assert consumer.started == [held.request]
 
 
-def test_what_was_woken_as_the_connection_broke_is_not_taken_up(make: Any) -> None:
-    """The broker delivers it again. What is acknowledged is no other worker's, and is held again by this worker."""
+def test_a_task_that_was_woken_as_the_connection_broke_is_not_started(make: Any) -> None:
+    """
+    The broker delivers it again. An acknowledged task is delivered to no other worker, and this worker holds it again.
+    """
     consumer = Consumer()
     tasks, held = make(consumer), received(consumer, 1)
     tasks.hold(held, 5.0)
     tasks._start(held.id, held)
     assert tasks.take_all() == [held]
     consumer.turn()
-    assert consumer.taken_up == []
+    assert consumer.started == []
 
 
-def test_free_slots_are_those_that_no_woken_task_is_about_to_take(make: Any, reserved: Any) -> None:
-    """The store wakes no more tasks than there are free slots."""
+def test_free_slots_exclude_those_of_woken_tasks(make: Any, reserved: Any) -> None:
+    """The store wakes at most as many tasks as there are free slots."""
     consumer = Consumer()
     tasks = make(consumer)
     assert tasks._free() == 2
     held = received(consumer, 1)
     tasks._capacity.record_received(consumer, held.request)
-    assert tasks._free() == 1, "it is in the pool"
+    assert tasks._free() == 1, "the task is in the pool"
     tasks.hold(held, 5.0)
     assert tasks._free() == 2
     tasks._start(held.id, held)
-    assert tasks._free() == 1, "it is on its way"
+    assert tasks._free() == 1, "the task was woken"
 
 
-def test_a_fixed_window_is_replaced_by_a_greater_one(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where RabbitMQ keeps the prefetch count of a consumer: as often as what is held doubles; and by a smaller one."""
+def test_a_fixed_prefetch_window_grows_with_the_held_tasks(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    RabbitMQ fixes the prefetch count of a consumer. The worker replaces the consumer each time that the number of held
+    tasks doubles, and when it shrinks.
+    """
     windows: list[int] = []
     monkeypatch.setattr("throttlekit_celery._waiting.consume_again", lambda _, prefetch: windows.append(prefetch))
     monkeypatch.setattr("throttlekit_celery._waiting._CHECK_EVERY", 0.0)
@@ -178,8 +183,11 @@ def test_a_fixed_window_is_replaced_by_a_greater_one(make: Any, monkeypatch: pyt
     assert windows[5:] == [4]
 
 
-def test_calls_of_other_threads_wake_the_loop() -> None:
-    """By a pipe that the hub reads; calls that came while the worker was not connected are made when it is again."""
+def test_calls_of_other_threads_wake_the_event_loop() -> None:
+    """
+    A pipe that the hub reads wakes the loop. Calls that were made without a connection run when the worker is connected
+    again.
+    """
     readers: dict[int, Callable[[], object]] = {}
     hub = SimpleNamespace(add_reader=lambda fd, call: readers.update({fd: call}), remove=readers.pop)
     calls, made = LoopCalls(SimpleNamespace(hub=hub)), list[int]()
@@ -202,22 +210,26 @@ def test_calls_of_other_threads_wake_the_loop() -> None:
 @pytest.mark.workers
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
-def test_tasks_that_wait_for_the_end_of_a_pause_run_when_it_ends_before_its_time(
+def test_waiting_tasks_run_if_a_pause_ends_before_its_time(
     redis_base: str, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    """A pause makes all that wait later, and ends before its time: they come at the limit's rate, on real workers."""
+    """
+    A pause delays all waiting tasks, and then ends before its time. The tasks run at the limit's rate, on real workers.
+    """
     tasks, limit, store = 60, TokenBucket("one", "50/s", burst=1), patient(f"{redis_base}/12")
     broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
-    told: dict[str, Any] = {"store": store, "rate": "50/s", "burst": 1}
-    with celery_site(kind, broker, redis_base, pool="threads", **told) as site, Limiter(store) as limiter:
+    options: dict[str, Any] = {"store": store, "rate": "50/s", "burst": 1}
+    with celery_site(kind, broker, redis_base, pool="threads", **options) as site, Limiter(store) as limiter:
         limiter.reset(limit)
         site.start()
         limiter.pause(limit, 120.0)
         for number in range(tasks):
             site.send("echo", number, ignore_result=True)
-        wait_until(lambda: len(site.held()) == tasks, description="all wait")
+        wait_until(lambda: len(site.held()) == tasks, description="all tasks wait")
         until = datetime.now(timezone.utc) + timedelta(seconds=60)
         assert min(datetime.fromisoformat(each["eta"]) for each in site.held()) > until
         assert not site.ran("echo")
         limiter.resume(limit)
-        wait_until(lambda: len(site.ran("echo")) == tasks, description="all ran, at the limit's rate", timeout=25)
+        wait_until(
+            lambda: len(site.ran("echo")) == tasks, description="all tasks have run, at the limit's rate", timeout=25
+        )

@@ -1,10 +1,10 @@
 """
-Run the suite of the adapters on every framework and broker, and print the promises that each of them keeps.
+Run the conformance suite of the adapters on every framework and broker, and print the promises that each of them keeps.
 
     python tests/adapters/contract/table.py docs/promises.md -n 2
 
-Further arguments are pytest's. Exits with 1 if a promise is broken; the page says which. With `--sizes` only the table
-of the adapters' sizes is printed anew, and nothing runs.
+Further arguments are passed to pytest. Exits with 1 if a promise is broken, and the page names it. With `--sizes`, only
+the table of the adapters' sizes is printed again, and no test runs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from support.promises import Outcomes, page  # noqa: E402
 
 def main() -> int:
     if "--sizes" in sys.argv:
-        where = Path(sys.argv[1])
-        where.write_text(MARKED.sub(lambda _: sizes(), where.read_text("utf-8")), "utf-8")
+        target = Path(sys.argv[1])
+        target.write_text(MARKED.sub(lambda _: sizes(), target.read_text("utf-8")), "utf-8")
         return 0
     outcomes = Outcomes()
     code = int(pytest.main([str(_HERE), "-q", *sys.argv[2:]], plugins=[outcomes]))

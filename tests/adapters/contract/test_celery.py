@@ -23,14 +23,14 @@ from throttlekit_celery import install
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 
 _NAMES = itertools.count(1)
 _SOON_VISIBLE = {
-    # What a killed worker held comes to others after these seconds, on Redis.
+    # After this many seconds, other workers receive the messages of a killed worker, on Redis.
     "broker_transport_options": {
         "visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 2
     }
@@ -55,11 +55,11 @@ class CelerySite(AdapterSite):
     def start(self) -> None:
         if not self._running:
             if self._settings.killed and self._workers.kind == "redis":
-                wait_until(self._may_be_delivered_again, description="what a killed worker held may be delivered again")
+                wait_until(self._can_be_redelivered, description="the messages of a killed worker can be redelivered")
             self._running.append(self._workers.start(name=f"w{next(_NAMES)}"))
 
-    def _may_be_delivered_again(self) -> bool:
-        """A worker looks for such tasks as it connects; with Celery before 5.5, only every 100 seconds after that."""
+    def _can_be_redelivered(self) -> bool:
+        """A worker restores such tasks as it connects; with Celery before 5.5, only every 100 seconds after that."""
         with self._workers.app.connection_for_read() as connection:
             channel = connection.default_channel
             return not channel.client.zcount("unacked_index", time.time() - channel.visibility_timeout, "+inf")
@@ -78,11 +78,11 @@ class CelerySite(AdapterSite):
         return self._logged + "".join(worker.log() for worker in self._running)
 
     def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        told: dict[str, Any] = {"priority": 3, "headers": {"tenant": "one"}, "shadow": "suite", **options}
-        following = told.pop("then", None)
-        if following is not None:
-            told["link"] = self._workers.signature("free", *following, immutable=True)
-        return self._workers.send(kind, *arguments, **told)
+        all_options: dict[str, Any] = {"priority": 3, "headers": {"tenant": "one"}, "shadow": "suite", **options}
+        next_arguments = all_options.pop("then", None)
+        if next_arguments is not None:
+            all_options["link"] = self._workers.signature("free", *next_arguments, immutable=True)
+        return self._workers.send(kind, *arguments, **all_options)
 
     def id_of(self, job: Any) -> Any:
         return job.id

@@ -25,12 +25,12 @@ pytestmark = pytest.mark.workers
 class DramatiqSite(AdapterSite):
     slots = 3
 
-    def __init__(self, where: Site, broker_url: str, store: str, settings: Settings) -> None:
-        self.broker: Any = where.broker
-        self.queue, self.kind = where.queue, where.kind
+    def __init__(self, site: Site, broker_url: str, store: str, settings: Settings) -> None:
+        self.broker: Any = site.broker
+        self.queue, self.kind = site.queue, site.kind
         self.limiter = settings.limiter(store)
         self._settings = settings
-        self._told = {"broker": broker_url, "queue": self.queue, "store": store}
+        self._settings_of_workers = {"broker": broker_url, "queue": self.queue, "store": store}
         self._worker: Any = None
         self._processes: Workers | None = None
         declare_all(self.broker, self.queue, self.limiter, settings)
@@ -38,7 +38,10 @@ class DramatiqSite(AdapterSite):
     def start(self) -> None:
         if self._settings.killed:
             self._processes = Workers(
-                "support.dramatiq.contract", {"TK_CONTRACT": json.dumps(self._told)}, processes=1, threads=self.slots
+                "support.dramatiq.contract",
+                {"TK_CONTRACT": json.dumps(self._settings_of_workers)},
+                processes=1,
+                threads=self.slots,
             )
             log = self._processes.log
             wait_until(lambda: "ready for action" in log(), description="the workers are ready")
@@ -49,9 +52,9 @@ class DramatiqSite(AdapterSite):
     def kill(self) -> None:
         assert self._processes is not None
         self._processes.close()
-        if self.kind == "redis":  # as if the minute had passed after which Dramatiq takes a worker for dead
-            hearts = "dramatiq:__heartbeats__"
-            self.broker.client.zadd(hearts, dict.fromkeys(self.broker.client.zrange(hearts, 0, -1), 0), xx=True)
+        if self.kind == "redis":  # as if a minute had passed, after which Dramatiq considers a worker dead
+            heartbeats = "dramatiq:__heartbeats__"
+            self.broker.client.zadd(heartbeats, dict.fromkeys(self.broker.client.zrange(heartbeats, 0, -1), 0), xx=True)
 
     def close(self) -> None:
         if self._worker is not None:
@@ -61,15 +64,15 @@ class DramatiqSite(AdapterSite):
         self.limiter.close()
 
     def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        told = {"tenant": "one", **options}
-        following = told.pop("then", None)
-        if "expires" in told:
-            told["max_age"] = told.pop("expires") * 1000
+        all_options = {"tenant": "one", **options}
+        next_arguments = all_options.pop("then", None)
+        if "expires" in all_options:
+            all_options["max_age"] = all_options.pop("expires") * 1000
         actor = self.broker.get_actor(kind)
-        if following is None:
-            return actor.send_with_options(args=arguments, **told)
-        message = actor.message_with_options(args=arguments, **told)
-        other = self.broker.get_actor("free").message_with_options(args=following, pipe_ignore=True)
+        if next_arguments is None:
+            return actor.send_with_options(args=arguments, **all_options)
+        message = actor.message_with_options(args=arguments, **all_options)
+        other = self.broker.get_actor("free").message_with_options(args=next_arguments, pipe_ignore=True)
         dramatiq.pipeline([message, other], broker=self.broker).run()
         return message
 

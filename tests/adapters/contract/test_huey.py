@@ -69,12 +69,12 @@ class HueySite(AdapterSite):
         return self._logged + (self._command.log() if self._command is not None else "")
 
     def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> str:
-        told = dict(options)
-        following, task = told.pop("then", None), self._task(kind)
-        if following is None:
-            return str(task(*arguments, **told).id)
-        first = task.s(*arguments, **told)
-        self.huey.enqueue(first.then(self._task("free"), *following))
+        all_options = dict(options)
+        next_arguments, task = all_options.pop("then", None), self._task(kind)
+        if next_arguments is None:
+            return str(task(*arguments, **all_options).id)
+        first = task.s(*arguments, **all_options)
+        self.huey.enqueue(first.then(self._task("free"), *next_arguments))
         return str(first.id)
 
     def _task(self, kind: str) -> Any:

@@ -42,9 +42,11 @@ class RqSite(AdapterSite):
     def start(self) -> None:
         if self._fleet is not None:
             return
-        told = {"TK_CONTRACT": json.dumps({**settings_to(self._settings), "store": self._store})}
+        environment = {"TK_CONTRACT": json.dumps({**settings_to(self._settings), "store": self._store})}
         options = ["-c", "support.rq.contract"]
-        fleet = self._fleet = Fleet([rq_worker(self._url, self.queue.name, kind=self._kind, options=options)], told)
+        fleet = self._fleet = Fleet(
+            [rq_worker(self._url, self.queue.name, kind=self._kind, options=options)], environment
+        )
         wait_until(lambda: "Listening on" in fleet.log() or not fleet.running, description="the worker is ready")
         assert fleet.running, fleet.log()
 
@@ -54,7 +56,7 @@ class RqSite(AdapterSite):
         self._logged += self._fleet.log()
         self._fleet.close()
         self._fleet = None
-        # As if the minute had passed after which RQ's scheduler is free for others.
+        # As if a minute had passed, after which RQ's scheduler lock expires.
         self.connection.delete(f"rq:scheduler-lock:{self.queue.name}")
 
     def close(self) -> None:
@@ -68,17 +70,19 @@ class RqSite(AdapterSite):
         return self._logged + (self._fleet.log() if self._fleet is not None else "")
 
     def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        told: dict[str, Any] = {"meta": {"tenant": "one"}, "job_timeout": 77, "description": "suite", **options}
-        following = told.pop("then", None)
-        if "expires" in told:
-            told["ttl"] = int(told.pop("expires"))
+        all_options: dict[str, Any] = {"meta": {"tenant": "one"}, "job_timeout": 77, "description": "suite", **options}
+        next_arguments = all_options.pop("then", None)
+        if "expires" in all_options:
+            all_options["ttl"] = int(all_options.pop("expires"))
         if JOBS[kind].retries:
-            told["retry"] = Retry(max=JOBS[kind].retries)
+            all_options["retry"] = Retry(max=JOBS[kind].retries)
         if JOBS[kind].max_wait is not None:
-            told["throttle_max_wait"] = JOBS[kind].max_wait
-        job = self.queue.enqueue(getattr(contract, kind), args=arguments, on_failure=Callback(contract.failed), **told)
-        if following is not None:
-            self.queue.enqueue(contract.free, args=following, depends_on=job, description="next")
+            all_options["throttle_max_wait"] = JOBS[kind].max_wait
+        job = self.queue.enqueue(
+            getattr(contract, kind), args=arguments, on_failure=Callback(contract.failed), **all_options
+        )
+        if next_arguments is not None:
+            self.queue.enqueue(contract.free, args=next_arguments, depends_on=job, description="next")
         return job
 
     def id_of(self, job: Any) -> str:

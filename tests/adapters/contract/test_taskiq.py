@@ -24,7 +24,7 @@ from throttlekit.testing.adapter_site import AdapterSite, End, Settings
 pytestmark = [pytest.mark.workers]
 
 _NUMBERS = itertools.count(1)
-_IDLE_MS = 6_000  # after which a stream gives a message of a dead worker to another
+_IDLE_MS = 6_000  # after this time, a stream gives a message of a dead worker to another
 
 
 class TaskiqSite(AdapterSite):
@@ -34,11 +34,13 @@ class TaskiqSite(AdapterSite):
         self.limiter = settings.limiter(patient(f"{redis_base}/1"))
         self._settings, self._loop = settings, Loop()
         options = {"idle_timeout": _IDLE_MS, "xread_block": 500} if kind == "stream" else {}
-        self._told = {
+        self._settings_of_workers = {
             "kind": kind, "form": form, "broker": broker_url, "results": f"{redis_base}/2", "options": options,
             "queue": f"contract{os.getpid()}x{next(_NUMBERS)}", "store": patient(f"{redis_base}/1"),
         }  # fmt: skip
-        self.broker = make_broker(kind, broker_url, self._told["results"], self._told["queue"], **options)
+        self.broker = make_broker(
+            kind, broker_url, self._settings_of_workers["results"], self._settings_of_workers["queue"], **options
+        )
         declare_all(self.broker, self.limiter, settings, form)
         self._loop.run(self.broker.startup())
         self._worker: Command | None = None
@@ -48,9 +50,9 @@ class TaskiqSite(AdapterSite):
 
     def start(self) -> None:
         if self._worker is None:
-            told = {"TK_CONTRACT": json.dumps({**settings_to(self._settings), **self._told})}
+            environment = {"TK_CONTRACT": json.dumps({**settings_to(self._settings), **self._settings_of_workers})}
             options = ["--max-async-tasks", str(self.slots)]
-            self._worker = taskiq_worker("support.taskiq.contract:broker", *options, environment=told)
+            self._worker = taskiq_worker("support.taskiq.contract:broker", *options, environment=environment)
 
     def kill(self) -> None:
         assert self._worker is not None
@@ -58,7 +60,7 @@ class TaskiqSite(AdapterSite):
         self._logged += self._worker.log()
         self._worker.close()
         self._worker = None
-        if self._told["kind"] == "stream":
+        if self._settings_of_workers["kind"] == "stream":
             self._nudging = asyncio.run_coroutine_threadsafe(self._nudge(), self._loop.loop)
 
     async def _nudge(self) -> None:

@@ -16,7 +16,7 @@ _CURRENT = ContextVar[Message]("message")
 
 
 class _Watched(Throttle):
-    """Lets bodies see their message, and reports failed runs to the suite."""
+    """Makes the message available to bodies, and reports failed runs to the suite."""
 
     def process(self, message: Message, run: Callable[[], None]) -> None:
         _CURRENT.set(message)
@@ -48,8 +48,8 @@ class ToySite(AdapterSite):
     def end(self, job: Message) -> End | None:
         if job.result is None:
             return None
-        how, value = job.result
-        return End(how, error=type(value).__name__) if how == "failed" else End(how, value)
+        outcome, value = job.result
+        return End(outcome, error=type(value).__name__) if outcome == "failed" else End(outcome, value)
 
     def left(self) -> int:
         return self.queue.unfinished

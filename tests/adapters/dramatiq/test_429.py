@@ -1,4 +1,7 @@
-"""A body that says "429": its key pauses, its message waits behind the pause, and nothing else hears of it."""
+"""
+A body that raises RateLimited: its key pauses, its message waits until the end of the pause, and nothing else is
+notified.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +29,24 @@ SLOTS = Concurrency("slots", 8)
 
 
 class Angry:
-    """Raises `RateLimited` the first few times for each key."""
+    """Raises `RateLimited` for the first few calls of each key."""
 
     def __init__(self, times: int = 1, seconds: float = 0.1) -> None:
         self._left: Counter[int] = Counter()
         self._times, self._seconds = times, seconds
-        self.told = 0
-        self.told_at = 0.0
+        self.raised = 0
+        self.raised_at = 0.0
 
     def call(self, n: int) -> None:
         self._left[n] += 1
         if self._left[n] <= self._times:
-            self.told += 1
-            self.told_at = time.monotonic()
+            self.raised += 1
+            self.raised_at = time.monotonic()
             raise RateLimited(self._seconds)
 
 
 class Ends(Middleware):
-    """What other middleware is told of messages' ends, and what they carry when they are enqueued."""
+    """Records the exceptions that other middleware receives, and the options of enqueued messages."""
 
     def __init__(self) -> None:
         self.exceptions: list[str] = []
@@ -68,10 +71,10 @@ def throttled(site: Site, **options: Any) -> tuple[Throttle, Ends]:
     return throttle, ends
 
 
-def test_a_429_is_no_failure_to_anybody(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_429_is_not_reported_as_a_failure(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """
-    Each member of a group hears 429 once. No retry is used, no callback of failure fires, nothing above INFO is
-    logged; the readers of results get the values, the group completes once, after all of them.
+    Each member of a group gets one 429. No retry is used, no failure callback is called, and nothing above INFO is
+    logged. Readers of results get the values, and the group completes once, after all members.
     """
     caplog.set_level(logging.DEBUG)
     _, ends = throttled(site)
@@ -103,7 +106,7 @@ def test_a_429_is_no_failure_to_anybody(site: Site, caplog: pytest.LogCaptureFix
         site.until_ran(7)
     assert Counter(site.ran) == Counter([0, 1, 2, "success", "success", "success", "completed"])
     assert site.ran.index("completed") > max(site.ran.index(n) for n in range(3))
-    assert angry.told == 3
+    assert angry.raised == 3
     assert ends.exceptions == []
     assert not any({"retries", "traceback", "throttle_on_429"} & options.keys() for options in ends.options)
     ours = [record for record in caplog.records if not record.name.startswith("pika")]
@@ -112,8 +115,8 @@ def test_a_429_is_no_failure_to_anybody(site: Site, caplog: pytest.LogCaptureFix
     assert dead_letters(site.broker, site.queue) == []
 
 
-def test_a_pipeline_waits_for_the_stage_that_heard_429(site: Site) -> None:
-    """The stage behind it gets what it returned in the end, once."""
+def test_a_pipeline_waits_for_the_stage_that_got_a_429(site: Site) -> None:
+    """The next stage gets the value that this stage returns after the pause, once."""
     throttled(site)
     angry = Angry()
 
@@ -129,12 +132,12 @@ def test_a_pipeline_waits_for_the_stage_that_heard_429(site: Site) -> None:
     with site.working():
         dramatiq.pipeline([first.message(1), second.message()], broker=site.broker).run()
         site.until_ran(1)
-    assert (site.ran, angry.told) == ([2], 1)
+    assert (site.ran, angry.raised) == ([2], 1)
 
 
 @pytest.mark.parametrize("shape", ["async", "class"])
-def test_async_and_class_based_actors_may_say_so_too(stub: Site, shape: str) -> None:
-    """An async body and a GenericActor's `perform` are deferred as a plain function is."""
+def test_async_and_class_based_actors_can_raise_rate_limited(stub: Site, shape: str) -> None:
+    """An async body and a GenericActor's `perform` are deferred like a plain function."""
     stub.broker.add_middleware(AsyncIO())
     _, ends = throttled(stub)
     angry = Angry()
@@ -164,11 +167,11 @@ def test_async_and_class_based_actors_may_say_so_too(stub: Site, shape: str) -> 
     actor.send(5)
     with stub.working():
         stub.until_ran(1)
-    assert (stub.ran, angry.told, ends.exceptions) == ([5], 1, [])
+    assert (stub.ran, angry.raised, ends.exceptions) == ([5], 1, [])
 
 
-def test_called_by_hand_it_is_raised(stub: Site) -> None:
-    """Tests and other functions that call an actor see the error; the actor's name and signature are its own."""
+def test_a_direct_call_raises_rate_limited(stub: Site) -> None:
+    """Tests and other functions that call an actor get the error. The actor's name and signature are unchanged."""
     throttled(stub)
 
     @stub.actor(throttle=PARTNER)
@@ -177,14 +180,14 @@ def test_called_by_hand_it_is_raised(stub: Site) -> None:
         raise RateLimited(7)
 
     for call in (job, job.fn):
-        with pytest.raises(RateLimited) as told:
+        with pytest.raises(RateLimited) as raised_error:
             call(1)
-        assert told.value.retry_after == 7
+        assert raised_error.value.retry_after == 7
     assert (job.fn.__name__, job.fn.__doc__) == ("job", "What it says.")
 
 
-def test_an_actor_called_by_another_body_says_it_to_that_body(stub: Site) -> None:
-    """A body that calls another actor in place may catch its 429: nothing is paused, nothing is deferred."""
+def test_an_actor_called_by_another_body_raises_in_that_body(stub: Site) -> None:
+    """A body that calls another actor directly can catch its 429: no limit is paused, and no message is deferred."""
     throttle, _ = throttled(stub)
 
     @stub.actor(throttle=PARTNER)
@@ -204,18 +207,18 @@ def test_an_actor_called_by_another_body_says_it_to_that_body(stub: Site) -> Non
     assert throttle.limiter.peek(PARTNER, key="1").allowed
 
 
-def test_nothing_interrupts_a_message_that_waits_again_and_nobody_takes_it_for_current(stub: Site) -> None:
-    """The time limit's clock is stopped, and CurrentMessage is empty, before the message is held."""
+def test_a_message_that_waits_again_is_neither_interrupted_nor_current(stub: Site) -> None:
+    """The timer of the time limit is stopped, and CurrentMessage is empty, before the message is held."""
     seen: list[Any] = []
 
-    class Look:
+    class Observer:
         @hookimpl
         def throttlekit_rate_limited(self, event: Any) -> None:
             here = limits.manager.deadlines.get(threading.get_ident())
             seen.append((here, CurrentMessage.get_current_message()))
 
     stub.broker.add_middleware(CurrentMessage())
-    stub.broker.add_middleware(Throttle(Limiter(plugins=[Look()])))
+    stub.broker.add_middleware(Throttle(Limiter(plugins=[Observer()])))
     limits: Any = next(each for each in stub.broker.middleware if isinstance(each, TimeLimit))
     angry = Angry()
 
@@ -239,8 +242,10 @@ def test_nothing_interrupts_a_message_that_waits_again_and_nobody_takes_it_for_c
         ("other", "partner", {"partner"}),
     ],
 )
-def test_which_limit_is_paused(stub: Site, on_429: Any, raised: str | None, paused: set[str]) -> None:
-    """What the error names, else the job's on_429, else all of its limits but those of concurrency."""
+def test_the_paused_limit_is_that_of_the_error_or_of_on_429(
+    stub: Site, on_429: Any, raised: str | None, paused: set[str]
+) -> None:
+    """The limit that the error names is paused, otherwise the job's on_429, otherwise all of its rates."""
     site = stub
     throttle, _ = throttled(site)
     options = {} if on_429 is None else {"throttle_on_429": on_429}
@@ -264,7 +269,7 @@ def test_which_limit_is_paused(stub: Site, on_429: Any, raised: str | None, paus
                 }
                 == paused
             ),
-            description="those are paused",
+            description="the limits are paused",
         )
 
 
@@ -273,8 +278,8 @@ def _key(limit: Any) -> Any:
 
 
 @pytest.mark.parametrize("given", ["other", OTHER], ids=["name", "limit"])
-def test_a_message_may_bring_its_own(redis_site: Site, given: Any) -> None:
-    """With limits of the message's own, or to the actor's; it travels as a name."""
+def test_a_message_can_have_its_own_on_429(redis_site: Site, given: Any) -> None:
+    """It applies to limits of the message or of the actor, and is sent as a name."""
     site = redis_site
     throttle, ends = throttled(site)
 
@@ -287,13 +292,15 @@ def test_a_message_may_bring_its_own(redis_site: Site, given: Any) -> None:
     job.send_with_options(args=(1,), throttle_on_429=given)
     limiter = throttle.limiter
     with working(site.broker):
-        wait_until(lambda: limiter.peek(OTHER).reason == "paused", description="it is paused")
+        wait_until(lambda: limiter.peek(OTHER).reason == "paused", description="the limit is paused")
         assert limiter.peek(PARTNER, key="1").allowed
     assert {str(options["throttle_on_429"]) for options in ends.options} == {"{'name': 'other'}"}
 
 
-def test_a_wrong_on_429_is_an_error_where_it_is_written(stub: Site) -> None:
-    """With the middleware, with an actor, with a message: named, with the limits that there are."""
+def test_a_wrong_on_429_is_an_error_at_its_declaration(stub: Site) -> None:
+    """
+    The middleware, an actor or a message with a wrong on_429 raises. The error names it, and the limits that exist.
+    """
     with pytest.raises(
         ConfigurationError, match="on a 429 is 'x', which is not a limit of the job: name one of 'other'"
     ):
@@ -309,8 +316,8 @@ def test_a_wrong_on_429_is_an_error_where_it_is_written(stub: Site) -> None:
         job.send_with_options(throttle=[SLOTS], throttle_on_429="other")
 
 
-def test_a_message_on_its_way_is_not_held_up_by_an_on_429_that_is_gone(site: Site) -> None:
-    """Deployed anew with another limit while messages wait: they go on, and all rates are paused."""
+def test_an_on_429_that_no_longer_exists_does_not_stop_a_sent_message(site: Site) -> None:
+    """A deployment replaces the limit while messages wait. The messages run, and all rates are paused."""
     throttled(site)
     angry = Angry()
 
@@ -324,11 +331,11 @@ def test_a_message_on_its_way_is_not_held_up_by_an_on_429_that_is_gone(site: Sit
     )
     with site.working():
         site.until_ran(1)
-    assert (site.ran, angry.told) == ([1], 1)
+    assert (site.ran, angry.raised) == ([1], 1)
 
 
-def test_the_middlewares_own_on_429_is_for_actors_that_name_no_limit(stub: Site) -> None:
-    """An actor with limits of its own is not asked for the middleware's."""
+def test_the_on_429_of_the_middleware_applies_to_actors_without_limits(stub: Site) -> None:
+    """The middleware's on_429 is not applied to an actor that has its own limits."""
     throttle, _ = throttled(stub, throttle=[OTHER, PARTNER], on_429=OTHER)
     stub.actor(lambda: None, actor_name="own", throttle=SLOTS)
 
@@ -340,5 +347,5 @@ def test_the_middlewares_own_on_429_is_for_actors_that_name_no_limit(stub: Site)
 
     job.send(1)
     with working(stub.broker):
-        wait_until(lambda: throttle.limiter.peek(OTHER).reason == "paused", description="it is paused")
+        wait_until(lambda: throttle.limiter.peek(OTHER).reason == "paused", description="the limit is paused")
         assert throttle.limiter.peek(PARTNER, key="1").allowed

@@ -1,4 +1,4 @@
-"""What a worker refuses at boot, because it could not hold its promises later."""
+"""What a worker refuses at boot, because it could not keep its promises later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from throttlekit_dramatiq import Throttle
 
 
 def test_a_second_worker_of_a_throttle_is_refused() -> None:
-    """While one worker runs, another of the same Throttle does not start; once it has stopped, it does."""
+    """While one worker runs, another one of the same Throttle does not start. After the first has stopped, it does."""
     broker = StubBroker()
     broker.add_middleware(Throttle(Limiter()))
     with working(broker, threads=1):
@@ -27,7 +27,7 @@ def test_a_second_worker_of_a_throttle_is_refused() -> None:
 
 
 def test_two_throttles_on_a_broker_are_refused() -> None:
-    """Two would charge each message twice, and share what it carries."""
+    """Two would charge each message twice, and overwrite each other's data in the message."""
     broker = StubBroker()
     for _ in range(2):
         broker.add_middleware(Throttle(Limiter()))
@@ -36,8 +36,8 @@ def test_two_throttles_on_a_broker_are_refused() -> None:
     broker.close()
 
 
-def test_a_default_is_checked_against_actors_that_were_there_first() -> None:
-    """A middleware default whose key an earlier actor cannot fill is refused at boot, not job by job."""
+def test_a_default_is_checked_against_existing_actors() -> None:
+    """A default limit whose key an earlier actor cannot fill is refused at boot, not at each job."""
     broker = StubBroker()
 
     @dramatiq.actor(broker=broker)

@@ -1,4 +1,4 @@
-"""Slots of concurrency limits: held while a body runs and no longer, whatever becomes of it; and who is woken next."""
+"""Slots of concurrency limits: they are held only while a body runs, however it ends, and the next message is woken."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ONE = Concurrency("one", 1, lease=30)
 
 
 class Refused(MiddlewareError):
-    """What a middleware of the user's may raise."""
+    """An error that a middleware of a user can raise."""
 
 
-class Behind(Middleware):
-    """A middleware of the user's, behind ours: does to messages what it is told to."""
+class UserMiddleware(Middleware):
+    """A middleware of a user, after Throttle, that runs a given function."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -36,7 +36,7 @@ class Behind(Middleware):
 
 
 class Operations(Middleware):
-    """Counts what the broker is asked."""
+    """Counts the operations on the broker."""
 
     def __init__(self) -> None:
         self.enqueued = 0
@@ -49,8 +49,8 @@ class Operations(Middleware):
         self.acked += 1
 
 
-def free(limiter: Limiter, limit: Concurrency = SLOTS) -> bool:
-    """Whether all slots are free, and no lease is renewed any more."""
+def are_slots_free(limiter: Limiter, limit: Concurrency = SLOTS) -> bool:
+    """Return whether all slots are free, and no lease is renewed any more."""
     kept = [heartbeat._known.kept for heartbeat in limiter._leases._heartbeats.values()]
     return limiter.peek(limit).remaining == limit.amount and not any(kept)
 
@@ -65,7 +65,7 @@ def skip() -> None:
 
 @pytest.mark.parametrize("end", [lambda: None, fail, skip], ids=["returns", "fails", "skips"])
 def test_a_slot_is_held_while_the_body_runs_and_free_afterwards(site: Site, end: Callable[[], None]) -> None:
-    """One of the two slots is taken while the body runs; however it ends, both are free soon after."""
+    """One of the two slots is taken while the body runs. However the body ends, both are free soon after."""
     limiter = Limiter()
     site.broker.add_middleware(Throttle(limiter))
 
@@ -77,12 +77,12 @@ def test_a_slot_is_held_while_the_body_runs_and_free_afterwards(site: Site, end:
     job.send()
     with site.working():
         site.until_ran(1)
-        wait_until(lambda: free(limiter), description="the slot is free")
+        wait_until(lambda: are_slots_free(limiter), description="the slot is free")
     assert site.ran == [(1, True)]
 
 
-def test_a_body_that_runs_into_its_time_limit_gives_its_slot_back(stub: Site) -> None:
-    """Interrupted in its thread: the slot is free, and the message fails as it does without us."""
+def test_a_body_that_exceeds_its_time_limit_returns_its_slot(stub: Site) -> None:
+    """The body is interrupted in its thread. The slot is free, and the message fails as without throttlekit."""
     limiter = Limiter()
     stub.broker.add_middleware(Throttle(limiter))
     stub.broker.emit_after("process_boot")
@@ -90,13 +90,13 @@ def test_a_body_that_runs_into_its_time_limit_gives_its_slot_back(stub: Site) ->
     @stub.actor(throttle=SLOTS, max_retries=0, time_limit=100)
     def job() -> None:
         stub.ran.append(1)
-        wait_until(lambda: False, description="the time limit strikes", timeout=20)
+        wait_until(lambda: False, description="the time limit interrupts the body", timeout=20)
 
     job.send()
     with stub.working():
         stub.until_ran(1)
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead-lettered")
-        wait_until(lambda: free(limiter), description="the slot is free")
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
+        wait_until(lambda: are_slots_free(limiter), description="the slot is free")
 
 
 def refuse() -> None:
@@ -104,11 +104,11 @@ def refuse() -> None:
 
 
 @pytest.mark.parametrize("act", [skip, refuse], ids=["skipped", "refused"])
-def test_a_message_that_a_later_middleware_stops_gives_its_slot_back(site: Site, act: Callable[[], None]) -> None:
-    """Granted, and then stopped before its body began: the slot is free, and nobody renews it."""
+def test_a_message_that_a_later_middleware_stops_returns_its_slot(site: Site, act: Callable[[], None]) -> None:
+    """The message was granted, and stopped before its body began. The slot is free, and its lease is not renewed."""
     limiter = Limiter()
     site.broker.add_middleware(Throttle(limiter))
-    site.broker.add_middleware(Behind(act))
+    site.broker.add_middleware(UserMiddleware(act))
 
     @site.actor(throttle=SLOTS, max_retries=0)
     def job() -> None:
@@ -117,14 +117,14 @@ def test_a_message_that_a_later_middleware_stops_gives_its_slot_back(site: Site,
     job.send()
     with site.working() as worker:
         wait_until(lambda: worker.broker and site.idle(worker), description="the message is gone")
-        wait_until(lambda: free(limiter), description="the slot is free")
+        wait_until(lambda: are_slots_free(limiter), description="the slot is free")
         if act is refuse:
-            wait_until(lambda: dead_letters(site.broker, site.queue), description="it is dead-lettered")
+            wait_until(lambda: dead_letters(site.broker, site.queue), description="the message is dead-lettered")
     assert site.ran == []
 
 
 def test_an_async_body_holds_its_slot_and_sees_its_decision(stub: Site) -> None:
-    """The body of an async actor runs in another thread: it holds a slot as any does."""
+    """The body of an async actor runs in another thread, and holds a slot like any other."""
     limiter = Limiter()
     stub.broker.add_middleware(AsyncIO())
     stub.broker.add_middleware(Throttle(limiter))
@@ -137,12 +137,14 @@ def test_an_async_body_holds_its_slot_and_sees_its_decision(stub: Site) -> None:
     job.send()
     with stub.working():
         stub.until_ran(1)
-        wait_until(lambda: free(limiter), description="the slot is free")
+        wait_until(lambda: are_slots_free(limiter), description="the slot is free")
     assert stub.ran == [(1, 1)]
 
 
 def test_a_job_that_runs_beyond_its_limit_holds_no_slot(stub: Site) -> None:
-    """on_waited_too_long="run": the third of three runs while two hold the slots, and takes none when it ends."""
+    """
+    With on_waited_too_long="run", the third job runs while two hold the slots. It holds no slot, and returns none.
+    """
     limiter = Limiter()
     stub.broker.add_middleware(Throttle(limiter, max_wait=0, on_waited_too_long="run"))
     go = threading.Event()
@@ -159,12 +161,12 @@ def test_a_job_that_runs_beyond_its_limit_holds_no_slot(stub: Site) -> None:
         stub.until_ran(3)
         assert limiter.peek(SLOTS).remaining == 0
         go.set()
-        wait_until(lambda: free(limiter), description="the slots are free")
+        wait_until(lambda: are_slots_free(limiter), description="the slots are free")
     assert sorted(stub.ran) == [False, 1, 1]
 
 
 def test_never_more_at_once_than_the_limit_says_on_one_worker(site: Site) -> None:
-    """Thirty jobs, two slots, six threads: two at once at the most, and each runs once."""
+    """Of thirty jobs with two slots and six threads, at most two run at once, and each runs once."""
     limiter = Limiter()
     site.broker.add_middleware(Throttle(limiter))
     inside, most = list[int](), list[int]()
@@ -181,14 +183,14 @@ def test_never_more_at_once_than_the_limit_says_on_one_worker(site: Site) -> Non
         job.send(n)
     with site.working(threads=6):
         site.until_ran(30)
-        wait_until(lambda: free(limiter), description="the slots are free")
+        wait_until(lambda: are_slots_free(limiter), description="the slots are free")
     assert sorted(site.ran) == list(range(30))
     assert max(most) <= 2
 
 
 @pytest.fixture
 def waiting(site: Site) -> tuple[Site, Throttle, Operations, threading.Event, Any]:
-    """One slot, and a body that holds it until it is told to go on."""
+    """One slot, and a body that holds it until `go` is set."""
     throttle, operations, go = Throttle(Limiter()), Operations(), threading.Event()
     site.broker.add_middleware(operations)
     site.broker.add_middleware(throttle)
@@ -203,45 +205,47 @@ def waiting(site: Site) -> tuple[Site, Throttle, Operations, threading.Event, An
     return site, throttle, operations, go, job
 
 
-def held(worker: Any, site: Site) -> int:
-    """How many messages the worker holds: as many as `Worker.join` waits for."""
+def count_held(worker: Any, site: Site) -> int:
+    """Return how many messages the worker holds, which is how many `Worker.join` waits for."""
     return int(worker.consumers[site.queue].delay_queue.unfinished_tasks)
 
 
-def test_a_waiting_message_is_woken_when_a_slot_comes_free(
+def test_a_waiting_message_is_woken_when_a_slot_is_free(
     waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
 ) -> None:
-    """Five wait: as each body ends the next one runs, in their order. `Worker.join` returns when all have run."""
+    """
+    Five messages wait. When a body ends, the next one runs, in their order. `Worker.join` returns when all have run.
+    """
     site, throttle, _, go, job = waiting
     with site.working(threads=2) as worker:
         site.until_ran(1)
         for n in range(1, 6):
             job.send(n)
-            wait_until(lambda: held(worker, site) == n, description=f"{n} wait")  # noqa: B023
+            wait_until(lambda: count_held(worker, site) == n, description=f"{n} messages wait")  # noqa: B023
         go.set()
         worker.join()
         assert site.ran == [0, 1, 2, 3, 4, 5]
-        wait_until(lambda: free(throttle.limiter, ONE), description="the slot is free")
+        wait_until(lambda: are_slots_free(throttle.limiter, ONE), description="the slot is free")
 
 
-def test_a_message_that_is_woken_in_vain_waits_on_and_the_broker_hears_nothing(
+def test_a_message_that_is_woken_too_early_waits_again_without_the_broker(
     waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
 ) -> None:
-    """The slot is not free: the message is held as before, and nothing was enqueued or acknowledged."""
+    """The slot is not free: the message is held as before, and nothing is enqueued or acknowledged."""
     site, throttle, operations, go, job = waiting
     bucket = bucket_name(ONE.name, "", ONE.fingerprint)
     with site.working(threads=2) as worker:
         waker = throttle._holding.waker
         site.until_ran(1)
         id_ = job.send(1).message_id
-        wait_until(lambda: held(worker, site) == 1, description="it waits")
+        wait_until(lambda: count_held(worker, site) == 1, description="the message waits")
         before = operations.enqueued, operations.acked
         for _ in range(20):
             denials = waker.waited_of(id_).denials
             waker.on_wakes(bucket, [Wake(id_, 0)])
             wait_until(
-                lambda: waker.waited_of(id_).denials > denials and held(worker, site) == 1,  # noqa: B023
-                description="it was denied once more, and waits again",
+                lambda: waker.waited_of(id_).denials > denials and count_held(worker, site) == 1,  # noqa: B023
+                description="the message was denied again, and waits",
             )
         assert (operations.enqueued, operations.acked) == before
         go.set()
@@ -249,8 +253,8 @@ def test_a_message_that_is_woken_in_vain_waits_on_and_the_broker_hears_nothing(
     assert site.ran == [0, 1]
 
 
-def test_a_slot_that_another_process_gives_back_is_found(site: Site) -> None:
-    """No body runs here whose end would wake anybody: the store wakes those that wait."""
+def test_a_slot_that_another_process_returns_is_used(site: Site) -> None:
+    """No body runs here whose end would wake a message, so the store wakes the waiting ones."""
     limiter = Limiter()
     site.broker.add_middleware(Throttle(limiter))
     elsewhere = [limiter.acquire(SLOTS) for _ in range(2)]
@@ -262,26 +266,29 @@ def test_a_slot_that_another_process_gives_back_is_found(site: Site) -> None:
     for n in range(6):
         job.send(n)
     with site.working(threads=4) as worker:
-        wait_until(lambda: held(worker, site) == 6, description="they wait")
+        wait_until(lambda: count_held(worker, site) == 6, description="the messages wait")
         for decision in elsewhere:
             assert decision.allowed
             limiter.release(decision)
         site.until_ran(6)
-        wait_until(lambda: free(limiter), description="the slots are free")
+        wait_until(lambda: are_slots_free(limiter), description="the slots are free")
     assert sorted(site.ran) == list(range(6))
 
 
-def test_nobody_is_woken_for_a_slot_of_another_limit(
+def test_no_message_is_woken_for_a_slot_of_another_limit(
     waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
 ) -> None:
-    """A body that ends wakes those that wait for what it held; a job of another limit, or of none, wakes nobody."""
+    """
+    The end of a body wakes messages that wait for its slot. The end of a job with another limit, or with none, wakes
+    none.
+    """
     site, throttle, _, go, job = waiting
     other = site.actor(lambda: site.ran.append("other"), actor_name="other", throttle=SLOTS)
     plain = site.actor(lambda: site.ran.append("plain"), actor_name="plain")
     with site.working(threads=2) as worker:
         site.until_ran(1)
         job.send(1)
-        wait_until(lambda: held(worker, site) == 1, description="it waits")
+        wait_until(lambda: count_held(worker, site) == 1, description="the message waits")
         other.send()
         plain.send()
         site.until_ran(3)
@@ -291,22 +298,24 @@ def test_nobody_is_woken_for_a_slot_of_another_limit(
         site.until_ran(4)
 
 
-def test_a_worker_that_stops_gives_back_whom_it_did_not_wake(
+def test_a_worker_that_stops_puts_waiting_messages_back(
     waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
 ) -> None:
-    """Those that still wait when the worker is stopped are in the broker, with those just woken: each once."""
+    """When the worker has stopped, the waiting messages and those that were just woken are in the broker, each once."""
     site, throttle, _, go, job = waiting
     with working(site.broker, 2) as worker:
         site.until_ran(1)
         for n in range(1, 201):
             job.send(n)
-        wait_until(lambda: held(worker, site) == 200, description="they wait")
+        wait_until(lambda: count_held(worker, site) == 200, description="the messages wait")
         go.set()
         site.until_ran(20)
     ran = len(site.ran)
     if site.kind != "rabbitmq":
         assert left_over(site.broker, site.queue) == 201 - ran
     else:
-        wait_until(lambda: left_over(site.broker, site.queue) == 201 - ran, description="the others are in the broker")
+        wait_until(
+            lambda: left_over(site.broker, site.queue) == 201 - ran, description="the other messages are in the broker"
+        )
     assert sorted(set(site.ran)) == sorted(site.ran)
-    assert free(throttle.limiter, ONE)
+    assert are_slots_free(throttle.limiter, ONE)

@@ -1,4 +1,4 @@
-"""What a body knows of its decision, and what a limit reads of a message: its queue, and its tier."""
+"""The decision that is available to a body, and the fields of a message that a limit reads: its queue and its tier."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def throttled(site: Site, **options: Any) -> Recording:
     return store
 
 
-def test_an_async_body_settles_too(stub: Site) -> None:
-    """An async body runs in the event loop's thread, and finds its own decision there all the same."""
+def test_an_async_body_settles_its_own_decision(stub: Site) -> None:
+    """An async body runs in the event loop's thread, and finds its own decision there."""
     store = Recording()
     limiter = Limiter(store)
     tokens = TokenBucket("tokens", "100/hour", burst=100, cost=50)
@@ -39,7 +39,7 @@ def test_an_async_body_settles_too(stub: Site) -> None:
 
 
 def test_a_decision_ends_with_its_job(stub: Site) -> None:
-    """A job without limits that the same thread runs next finds no decision of the one before."""
+    """A job without limits that the same thread runs next does not find the previous decision."""
     throttled(stub)
 
     @stub.actor(throttle=TokenBucket("any", "100/s"))
@@ -59,8 +59,8 @@ def test_a_decision_ends_with_its_job(stub: Site) -> None:
     assert stub.ran[1] is None
 
 
-def test_tiers_and_queues_are_counted_apart(stub: Site) -> None:
-    """A job is held to its tier's rate, and a limit per queue counts this queue only."""
+def test_tiers_and_queues_are_counted_separately(stub: Site) -> None:
+    """A job is held to its tier's rate, and a limit per queue counts only that queue."""
     store = throttled(stub)
     plan = TokenBucket("plan", {"free": "1/hour", "pro": "100/hour"}, tier="{plan}", burst=1, scope="queue")
 

@@ -1,4 +1,7 @@
-"""How a denied message waits: in the worker that fetched it, at no cost to others; and what a stop leaves of it."""
+"""
+How a denied message waits in the worker that fetched it, without a cost to others, and what remains after the worker
+stops.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ EACH = TokenBucket("each", "1000/s", key="{n}")
 
 
 class Enqueues(Middleware):
-    """Remembers each enqueue with its delay."""
+    """Records the delay of each enqueue."""
 
     def __init__(self) -> None:
         self.delays: list[int | None] = []
@@ -34,8 +37,8 @@ def throttled(site: Site, store: Recording, **options: Any) -> Enqueues:
     return enqueues
 
 
-def test_a_denied_message_stays_where_it_is(site: Site) -> None:
-    """The broker is asked for nothing while it waits: one enqueue, its own sending, and one acknowledgement."""
+def test_a_denied_message_waits_in_its_worker(site: Site) -> None:
+    """The broker gets no request while the message waits: one enqueue, by its sender, and one acknowledgement."""
     store = DenyBefore(3)
     enqueues = throttled(site, store)
     acked: list[Any] = []
@@ -59,10 +62,13 @@ def test_a_denied_message_stays_where_it_is(site: Site) -> None:
     assert sorted(acked) == [(n,) for n in range(5)]
 
 
-def test_a_message_goes_back_to_rabbitmq_before_that_takes_it_back(
+def test_a_message_is_put_back_before_rabbitmq_closes_the_channel(
     rabbit: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RabbitMQ closes a channel that holds a message for 30 minutes: one that is held for long gives way to a copy."""
+    """
+    RabbitMQ closes a channel that holds a message for 30 minutes. A message that is held for a long time is replaced by
+    a copy.
+    """
     monkeypatch.setattr("throttlekit_dramatiq._windows._RabbitWindow.longest", 0.0)
     limiter, limit, enqueues = Limiter(), TokenBucket("paused", "1000/s"), Enqueues()
     rabbit.broker.add_middleware(enqueues)
@@ -76,24 +82,24 @@ def test_a_message_goes_back_to_rabbitmq_before_that_takes_it_back(
     for n in range(3):
         job.send(n)
     with rabbit.working():
-        wait_until(lambda: len(enqueues.delays) >= 9, description="each has gone back twice")
+        wait_until(lambda: len(enqueues.delays) >= 9, description="each message was put back twice")
         limiter.resume(limit)
         rabbit.until_ran(3)
     assert sorted(rabbit.ran) == [0, 1, 2]
     assert {*enqueues.delays} == {None}
 
 
-def test_a_job_that_names_no_limit_never_reaches_the_store(site: Site) -> None:
-    """Actors without throttle= cost the store nothing, and carry nothing of ours."""
+def test_a_job_without_limits_makes_no_request_to_the_store(site: Site) -> None:
+    """Messages of actors without throttle= carry no option of throttlekit."""
     store = Recording()
     enqueues = throttled(site, store)
     options: list[Any] = []
 
-    class Look(Middleware):
+    class Observer(Middleware):
         def before_process_message(self, broker: Any, message: Any) -> None:
             options.append(message.options.keys() - {"redis_message_id"})
 
-    site.broker.add_middleware(Look())
+    site.broker.add_middleware(Observer())
 
     @site.actor
     def plain(n: int) -> None:
@@ -108,8 +114,8 @@ def test_a_job_that_names_no_limit_never_reaches_the_store(site: Site) -> None:
     assert options == [set()] * 5
 
 
-def test_throttled_queues_are_polled_often(stub: Site) -> None:
-    """The consumer of a queue with limits looks every 50 ms for messages; those of other queues stay as they were."""
+def test_queues_with_limits_are_polled_often(stub: Site) -> None:
+    """The consumer of a queue with limits polls every 50 ms for messages. Those of other queues are not changed."""
     throttled(stub, Recording())
     stub.actor(lambda: None, actor_name="held", throttle=TokenBucket("x", "1/s"))
     stub.actor(lambda: None, actor_name="plain", queue_name="plain")
@@ -117,7 +123,7 @@ def test_throttled_queues_are_polled_often(stub: Site) -> None:
     worker.start()
     try:
         threads = worker.consumers
-        wait_until(lambda: all(t.consumer for t in threads.values()), description="all consume")
+        wait_until(lambda: all(t.consumer for t in threads.values()), description="all consumers run")
         assert threads[stub.queue].worker_timeout == 50
         assert threads["plain"].worker_timeout == threads[f"{stub.queue}.DQ"].worker_timeout == 1000
         assert threads["plain"].prefetch == threads[stub.queue].prefetch == 4
@@ -125,8 +131,8 @@ def test_throttled_queues_are_polled_often(stub: Site) -> None:
         worker.stop()
 
 
-def test_messages_of_a_slow_limit_do_not_stop_those_of_another(site: Site) -> None:
-    """Far more messages wait for one limit than Dramatiq fetches ahead: another limit of the queue is used."""
+def test_messages_of_a_slow_limit_do_not_stop_those_of_another_limit(site: Site) -> None:
+    """Many more messages wait for one limit than Dramatiq prefetches. Another limit of the queue is still used."""
     limiter, slow_limit = Limiter(), TokenBucket("slow", "1000/s")
     site.broker.add_middleware(Throttle(limiter))
     slow = site.actor(lambda n: site.ran.append("slow"), actor_name="slow", throttle=slow_limit)
@@ -147,21 +153,21 @@ def test_messages_of_a_slow_limit_do_not_stop_those_of_another(site: Site) -> No
         site.until_ran(110)
 
 
-def test_a_shorter_poll_of_the_users_own_is_kept(stub: Site) -> None:
-    """A worker that polls faster than we would keeps on doing so."""
+def test_a_shorter_poll_interval_of_the_user_is_kept(stub: Site) -> None:
+    """A worker that polls more often than throttlekit would keeps its interval."""
     throttled(stub, Recording())
     stub.actor(lambda: None, actor_name="held", throttle=TokenBucket("x", "1/s"))
     worker = dramatiq.Worker(stub.broker, worker_threads=2, worker_timeout=7)
     worker.start()
     try:
-        wait_until(lambda: worker.consumers[stub.queue].consumer, description="it consumes")
+        wait_until(lambda: worker.consumers[stub.queue].consumer, description="the consumer runs")
         assert worker.consumers[stub.queue].worker_timeout == 7
     finally:
         worker.stop()
 
 
-def test_an_actor_declared_late_is_throttled_and_punctual(site: Site) -> None:
-    """A queue that first appears while the worker runs is treated like the rest."""
+def test_an_actor_declared_while_the_worker_runs_is_throttled(site: Site) -> None:
+    """A queue that first appears while the worker runs is treated like the others."""
     store = DenyBefore(2)
     throttled(site, store)
     with site.working() as worker:
@@ -176,13 +182,15 @@ def test_an_actor_declared_late_is_throttled_and_punctual(site: Site) -> None:
     assert store.denials == 2
 
 
-def test_a_throttled_actor_declared_late_on_a_running_queue_still_waits_and_runs(site: Site) -> None:
-    """If the queue's consumers run already, its messages wait in the delay queue, as punctual as Dramatiq's own."""
+def test_a_throttled_actor_declared_late_on_a_running_queue_waits_and_runs(site: Site) -> None:
+    """
+    If the queue's consumers run already, its messages wait in the delay queue, as punctually as Dramatiq's own delays.
+    """
     store = DenyBefore(1)
     throttled(site, store)
     site.actor(lambda: site.ran.append("plain"), actor_name="plain")
     with site.working() as worker:
-        wait_until(lambda: all(t.consumer for t in worker.consumers.values()), description="all consume")
+        wait_until(lambda: all(t.consumer for t in worker.consumers.values()), description="all consumers run")
 
         @site.actor(throttle=EACH)
         def late(n: int) -> None:
@@ -193,8 +201,8 @@ def test_a_throttled_actor_declared_late_on_a_running_queue_still_waits_and_runs
     assert (store.denials, store.grants) == (1, 1)
 
 
-def test_delayed_messages_without_a_limit_on_a_throttled_queue_still_arrive(site: Site) -> None:
-    """A plain `delay=` on a throttled queue comes when it is due, and is decided then."""
+def test_delayed_messages_on_a_queue_with_limits_arrive(site: Site) -> None:
+    """A plain `delay=` on a queue with limits arrives when it is due, and is decided then."""
     store = Recording()
     throttled(site, store)
 
@@ -210,10 +218,10 @@ def test_delayed_messages_without_a_limit_on_a_throttled_queue_still_arrive(site
     assert store.grants == 1
 
 
-def test_jobs_that_wait_run_in_the_order_in_which_they_came(site: Site) -> None:
-    """First in, first out."""
+def test_waiting_jobs_run_in_the_order_of_their_arrival(site: Site) -> None:
+    """The order is first in, first out."""
     if site.kind == "stub":
-        pytest.skip("before Dramatiq 2.2 its worker does not keep the order of what comes from one queue")
+        pytest.skip("before Dramatiq 2.2, its worker does not keep the order of messages of one queue")
     site.broker.add_middleware(Throttle(Limiter()))
 
     @site.actor(throttle=TokenBucket("steady", "20/s", burst=1))
@@ -228,7 +236,7 @@ def test_jobs_that_wait_run_in_the_order_in_which_they_came(site: Site) -> None:
 
 
 def test_a_worker_with_held_messages_stops_and_loses_none(site: Site) -> None:
-    """Stopping a worker while jobs wait leaves every one of them in the broker, for the next."""
+    """When a worker stops while jobs wait, all of them are in the broker, for the next worker."""
     store = DenyBefore(1, delay=3.0)
     throttled(site, store)
 
@@ -239,15 +247,15 @@ def test_a_worker_with_held_messages_stops_and_loses_none(site: Site) -> None:
     for n in range(20):
         job.send(n)
     with working(site.broker, 4):
-        wait_until(lambda: store.denials == 20, description="all wait")
+        wait_until(lambda: store.denials == 20, description="all messages wait")
     assert site.ran == []
     with site.working():
         site.until_ran(20)
     assert sorted(site.ran) == list(range(20))
 
 
-def test_joining_a_broker_and_its_worker_waits_for_what_is_held(stub: Site) -> None:
-    """As tests of users do: `broker.join`, then `worker.join`; or `worker.join` alone."""
+def test_join_waits_for_held_messages(stub: Site) -> None:
+    """As in tests of users: `broker.join` and then `worker.join`, or `worker.join` alone."""
     throttled(stub, DenyBefore(2, delay=0.1))
 
     @stub.actor(throttle=EACH)
@@ -260,13 +268,13 @@ def test_joining_a_broker_and_its_worker_waits_for_what_is_held(stub: Site) -> N
         worker.join()
         assert stub.ran == [1]
         job.send(2)
-        wait_until(lambda: stub.broker.queues[stub.queue].empty(), description="the worker has it")
+        wait_until(lambda: stub.broker.queues[stub.queue].empty(), description="the worker has the message")
         worker.join()
         assert stub.ran == [1, 2]
 
 
-def test_a_flush_after_a_worker_was_stopped_leaves_nothing(stub: Site) -> None:
-    """As between the tests of a user: what a stopped worker held was given back, so that no later `join` hangs."""
+def test_a_flush_after_a_worker_was_stopped_removes_all_messages(stub: Site) -> None:
+    """As between the tests of a user: the messages of a stopped worker were put back, so no later `join` hangs."""
     limiter, limit = Limiter(), TokenBucket("paused", "1000/s")
     stub.broker.add_middleware(Throttle(limiter))
     job = stub.actor(lambda n: stub.ran.append(n), actor_name="job", throttle=limit)
@@ -275,19 +283,24 @@ def test_a_flush_after_a_worker_was_stopped_leaves_nothing(stub: Site) -> None:
         job.send(n)
     with working(stub.broker) as worker:
         queue = worker.consumers[stub.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all are held")
+        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
     stub.broker.flush_all()
     stub.broker.join(stub.queue, timeout=1000)
     assert stub.ran == []
 
 
-def test_a_worker_that_stops_while_messages_fall_due_doubles_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is due while the connection is being closed stays where it is: each job runs once, in the next worker."""
+def test_no_message_runs_twice_if_a_worker_stops_while_messages_are_due(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A message that is due while the connection is being closed stays in the broker. Each job runs once, in the next
+    worker.
+    """
     if site.kind == "stub":
-        pytest.skip("the stub broker's worker loses what is ready to be processed as it stops")
+        pytest.skip("the stub broker's worker loses messages that are ready to be processed as it stops")
 
     class Spread(DenyBefore):
-        """One job after the other falls due, every 50 ms."""
+        """Jobs are due one after the other, every 50 ms."""
 
         def _decide(self, request: Any, now_us: int | None) -> Any:
             self.delay += 0.05
@@ -302,7 +315,7 @@ def test_a_worker_that_stops_while_messages_fall_due_doubles_none(site: Site, mo
 
     class Linger(Middleware):
         def before_consumer_thread_shutdown(self, broker: Any, thread: Any) -> None:
-            """The consumers have stopped; the slots of what they hold come and go before they are closed."""
+            """The consumers have stopped. All held messages are due before their consumers are closed."""
             if thread.queue_name == site.queue and store.denials == 40:
                 latest = max(answer.retry_us for answer in store.answers) / 1e6 + 0.2
                 wait_until(lambda: time.time() > latest, description="all slots have passed")
@@ -311,7 +324,7 @@ def test_a_worker_that_stops_while_messages_fall_due_doubles_none(site: Site, mo
     for n in range(40):
         job.send(n)
     with working(site.broker, 4):
-        wait_until(lambda: store.denials == 40, description="all wait")
+        wait_until(lambda: store.denials == 40, description="all messages wait")
         site.until_ran(3)
     ran = len(site.ran)
     with site.working(threads=4):

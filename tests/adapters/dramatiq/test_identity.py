@@ -1,4 +1,4 @@
-"""The message that runs in the end is the message that was sent."""
+"""The message that finally runs is the message that was sent."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def throttled(site: Site, store: DenyBefore) -> Site:
     return site
 
 
-def run_and_look(site: Site, **send: Any) -> tuple[dramatiq.Message[Any], dramatiq.Message[Any]]:
-    """Send a message; return it as sent, and as it was when its body ran."""
+def send_and_run(site: Site, **send: Any) -> tuple[dramatiq.Message[Any], dramatiq.Message[Any]]:
+    """Send a message, and return it as sent and as it was when its body ran."""
 
     @site.actor(throttle=EACH, priority=7, max_retries=0)
     def job(n: int, *, word: str = "", nested: Any = None) -> None:
@@ -43,15 +43,15 @@ def run_and_look(site: Site, **send: Any) -> tuple[dramatiq.Message[Any], dramat
 
 
 def test_id_time_and_arguments_are_kept(throttled: Site, store: DenyBefore) -> None:
-    """message_id, message_timestamp, args, kwargs, queue and actor are those that were sent."""
-    sent, ran = run_and_look(throttled, args=(1,), kwargs={"word": "ä", "nested": {"a": [1, None]}})
+    """message_id, message_timestamp, args, kwargs, queue and actor are unchanged."""
+    sent, ran = send_and_run(throttled, args=(1,), kwargs={"word": "ä", "nested": {"a": [1, None]}})
     assert store.denials == 2
     for field in ("message_id", "message_timestamp", "args", "kwargs", "queue_name", "actor_name"):
         assert getattr(ran, field) == getattr(sent, field), field
 
 
-def test_a_message_that_waits_carries_nothing_of_ours(throttled: Site, store: DenyBefore) -> None:
-    """Neither when its body runs after denials, nor when Retries enqueues it again."""
+def test_a_waiting_message_has_no_option_of_throttlekit(throttled: Site, store: DenyBefore) -> None:
+    """This holds when its body runs after denials, and when Retries enqueues it again."""
     site = throttled
     enqueued: list[Any] = []
 
@@ -77,29 +77,29 @@ def test_a_message_that_waits_carries_nothing_of_ours(throttled: Site, store: De
     assert all(options <= of_retry for options in [*enqueued, *site.ran])
 
 
-def test_the_actor_priority_still_orders_what_comes_back(stub: Site) -> None:
-    """A message that was denied goes back to its own actor, and so to that actor's priority."""
+def test_the_actor_priority_applies_to_messages_that_are_put_back(stub: Site) -> None:
+    """A denied message is put back with its own actor, and therefore with that actor's priority."""
     stub.broker.add_middleware(CurrentMessage())
     stub.broker.add_middleware(Throttle(Limiter(DenyBefore(1))))
-    _, ran = run_and_look(stub, args=(1,))
+    _, ran = send_and_run(stub, args=(1,))
     assert stub.broker.get_actor(ran.actor_name).priority == 7
 
 
-def test_current_message_is_not_left_set_after_a_denial(throttled: Site, store: DenyBefore) -> None:
-    """A worker thread that has denied a message shows no current message to what it runs next."""
+def test_current_message_is_cleared_after_a_denial(throttled: Site, store: DenyBefore) -> None:
+    """A worker thread that has denied a message has no current message afterwards."""
     site = throttled
     leaks: list[Any] = []
 
-    class Look(Middleware):
+    class Observer(Middleware):
         def after_skip_message(self, broker: Any, message: Any) -> None:
             leaks.append(CurrentMessage.get_current_message())
 
-    site.broker.add_middleware(Look())
-    run_and_look(site, args=(1,))
+    site.broker.add_middleware(Observer())
+    send_and_run(site, args=(1,))
     assert leaks == [None, None]
 
 
-def test_a_body_that_fails_for_good_is_dead_lettered_as_by_dramatiq(throttled: Site, store: DenyBefore) -> None:
+def test_a_body_that_fails_is_dead_lettered_as_by_dramatiq(throttled: Site, store: DenyBefore) -> None:
     """After denials, the last failure puts the message with its own id on the dead letter queue, once."""
     site = throttled
 

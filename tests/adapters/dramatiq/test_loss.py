@@ -1,4 +1,4 @@
-"""Nothing is lost, nothing runs ungranted: whether the broker fails, the store, or the limiter itself."""
+"""No message is lost or runs without a grant if the broker, the store or the limiter itself fails."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ EACH = TokenBucket("each", "1000/s", key="{n}")
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dramatiq.worker, "POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.05)
     monkeypatch.setattr(admission, "_PANIC_DELAY", 0.05)
 
 
 @pytest.fixture
-def _full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that may hold no message, so that each denied one goes through its delay queue."""
+def _holds_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker may hold no message, so each denied one goes through its delay queue."""
     monkeypatch.setattr("throttlekit_dramatiq._holding._MOST_HELD", 0)
     monkeypatch.setattr("throttlekit_dramatiq._middleware._LEAST_DELAY", 0.02)
 
 
-def runner(site: Site, **options: Any) -> Any:
+def make_actor(site: Site, **options: Any) -> Any:
     @site.actor(throttle=EACH, max_retries=0, **options)
     def job(n: int) -> None:
         site.ran.append(n)
@@ -48,15 +48,15 @@ def runner(site: Site, **options: Any) -> Any:
     return job
 
 
-@pytest.mark.usefixtures("_full")
+@pytest.mark.usefixtures("_holds_no_message")
 @pytest.mark.parametrize("error", [ConnectionClosed("gone"), BrokerError("odd"), RuntimeError("odd"), KeyError("odd")])
 def test_a_broker_that_refuses_the_copy_loses_nothing(
     site: Site, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the delay queue's enqueue raises, the original stays until the copy is safe, and runs once."""
-    store = DenyBefore(1, delay=0.3)  # longer than a busy machine takes to put the copy
+    """If enqueueing the copy in the delay queue raises, the original stays until the copy is safe, and runs once."""
+    store = DenyBefore(1, delay=0.3)  # longer than a busy machine needs to enqueue the copy
     site.broker.add_middleware(Throttle(Limiter(store)))
-    job = runner(site)
+    job = make_actor(site)
     enqueue, refused = site.broker.enqueue, []
 
     def refusing(message: Any, *, delay: int | None = None) -> Any:
@@ -75,15 +75,15 @@ def test_a_broker_that_refuses_the_copy_loses_nothing(
     assert dead_letters(site.broker, site.queue) == []
 
 
-@pytest.mark.usefixtures("_full")
+@pytest.mark.usefixtures("_holds_no_message")
 def test_the_copy_is_enqueued_once_when_the_ack_fails_after_it(
     redis_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker repeats before_ack when the acknowledgement itself fails: the copy is not put back twice."""
+    """The worker repeats before_ack if the acknowledgement itself fails. The copy is not enqueued twice."""
     site = redis_site
     store = DenyBefore(1)
     site.broker.add_middleware(Throttle(Limiter(store)))
-    job = runner(site)
+    job = make_actor(site)
     consumer = type(site.broker.consume(site.queue))
     ack, failed = consumer.ack, []
 
@@ -102,8 +102,8 @@ def test_the_copy_is_enqueued_once_when_the_ack_fails_after_it(
     assert (store.denials, store.grants) == (1, 1)
 
 
-def test_defer_failed_is_what_the_worker_waits_and_repeats_for() -> None:
-    """It leaves the hook as a MiddlewareError and is caught as a broker's connection error."""
+def test_the_worker_repeats_the_hook_after_defer_failed() -> None:
+    """DeferFailed leaves the hook as a MiddlewareError, and is caught like a broker's connection error."""
     assert {"MiddlewareError", "BrokerError"} <= {kind.__name__ for kind in DeferFailed.__mro__}
 
 
@@ -126,23 +126,23 @@ class Cut(Middleware):
         transport = consumer.connection._impl._transport
         transport._sock.shutdown(socket.SHUT_RDWR)
         if self.until == "noticed":
-            wait_until(lambda: not consumer.channel.is_open, description="the consumer knows that it is cut off")
+            wait_until(lambda: not consumer.channel.is_open, description="the consumer has detected the cut")
         elif self.until == "replaced":
             wait_until(lambda: thread.consumer is not consumer, description="the consumer is replaced")
 
 
-@pytest.mark.usefixtures("_full")
+@pytest.mark.usefixtures("_holds_no_message")
 @pytest.mark.parametrize("until", ["noticed", "replaced"])
-def test_a_message_that_rabbitmq_gave_to_somebody_else_is_not_put_back(
+def test_a_message_that_rabbitmq_redelivered_is_not_put_back(
     rabbit: Site, until: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the connection that delivered a denied message is lost, the broker has it again: it runs once."""
+    """If the connection that delivered a denied message is lost, the broker has the message again, and it runs once."""
     monkeypatch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.8)
     store = DenyBefore(1)
     cut = Cut(until)
     rabbit.broker.add_middleware(cut, before=AgeLimit)
     rabbit.broker.add_middleware(Throttle(Limiter(store)))
-    job = runner(rabbit)
+    job = make_actor(rabbit)
     job.send(1)
     with rabbit.working():
         rabbit.until_ran(1)
@@ -150,44 +150,46 @@ def test_a_message_that_rabbitmq_gave_to_somebody_else_is_not_put_back(
     assert rabbit.ran == [1]
 
 
-@pytest.mark.usefixtures("_full")
-def test_a_cut_that_nobody_has_noticed_yet_loses_nothing(rabbit: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the instant before a lost connection shows, a message may be doubled, as by Dramatiq itself, never lost."""
+@pytest.mark.usefixtures("_holds_no_message")
+def test_an_undetected_cut_loses_no_message(rabbit: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Before the loss of a connection is detected, a message can be duplicated, as by Dramatiq itself, but is never lost.
+    """
     monkeypatch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.1)
     store = DenyBefore(1)
     rabbit.broker.add_middleware(Cut("at once"), before=AgeLimit)
     rabbit.broker.add_middleware(Throttle(Limiter(store)))
-    job = runner(rabbit)
+    job = make_actor(rabbit)
     for n in range(4):
         job.send(n)
     with rabbit.working():
-        wait_until(lambda: set(rabbit.ran) == set(range(4)), description="all have run")
+        wait_until(lambda: set(rabbit.ran) == set(range(4)), description="all messages have run")
     assert len(rabbit.ran) <= 8
 
 
 @pytest.mark.parametrize("error", ["the channel", "the connection"])
-def test_what_is_held_on_a_lost_connection_runs_once(rabbit: Site, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_held_on_a_lost_connection_run_once(rabbit: Site, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """RabbitMQ delivers the held messages again. They keep their positions, and each of them runs once, in order."""
     monkeypatch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.1)
-    limiter, limit = hold(rabbit, 40)
+    limiter, limit = send_paused(rabbit, 40)
     with rabbit.working(threads=1) as worker:
         thread: Any = worker.consumers[rabbit.queue]
-        wait_until(lambda: thread.delay_queue.unfinished_tasks == 40, description="all are held")
+        wait_until(lambda: thread.delay_queue.unfinished_tasks == 40, description="all messages are held")
         consumer = thread.consumer
         if error == "the channel":
             consumer.connection.add_callback_threadsafe(lambda: consumer.channel.basic_ack(10_000))  # an unknown tag
         else:
             consumer.connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)
         wait_until(lambda: thread.consumer is not consumer, description="the consumer is replaced")
-        if consumer.connection.is_open:  # Dramatiq leaves it
+        if consumer.connection.is_open:  # Dramatiq does not close it
             consumer.connection.close()
         limiter.resume(limit)
         rabbit.until_ran(40)
     assert rabbit.ran == [*range(40)]
 
 
-def adopted(thread: Any) -> Holding:
-    """What holds the messages of a consumer thread that is not started."""
+def adopt(thread: Any) -> Holding:
+    """Return the holder of the messages of a consumer thread that is not started."""
     holding = Holding(Limiter())
     holding.boot(SimpleNamespace(worker_threads=1, consumers={thread.queue_name: thread}))
     holding.adopt(thread)
@@ -195,7 +197,7 @@ def adopted(thread: Any) -> Holding:
 
 
 def consumer_thread(site: Site) -> Any:
-    """A consumer thread of the site's queue, not started."""
+    """Return a consumer thread of the site's queue that is not started."""
     thread: Any = dramatiq.worker.ConsumerThread(
         broker=site.broker, queue_name=site.queue, prefetch=1, work_queue=PriorityQueue(), worker_timeout=5000
     )
@@ -209,23 +211,26 @@ def consume(thread: Any) -> None:
 
 
 def next_message(thread: Any) -> Any:
-    message = wait_until(lambda: next(thread.consumer), description="a message comes")
+    message = wait_until(lambda: next(thread.consumer), description="a message arrives")
     thread.handle_message(message)
     return message
 
 
-def test_what_came_on_a_lost_connection_acknowledges_nothing_on_the_next(rabbit: Site) -> None:
-    """Both call their first message 1: the first's, done late, does not take the second's out of RabbitMQ."""
+def test_a_message_of_a_lost_connection_is_not_acknowledged_on_the_next_one(rabbit: Site) -> None:
+    """
+    Both connections number their first message 1. A late acknowledgement of the first does not remove the second from
+    RabbitMQ.
+    """
     rabbit.broker.add_middleware(Throttle(Limiter()))
-    runner(rabbit).send(0)
+    make_actor(rabbit).send(0)
     threads = [consumer_thread(rabbit), consumer_thread(rabbit)]
     messages = list[Any]()
     for thread in threads:
-        adopted(thread)
+        adopt(thread)
         consume(thread)
         messages.append(next_message(thread))
         if thread is threads[0]:
-            thread.consumer.connection.close()  # RabbitMQ gives the message to the next
+            thread.consumer.connection.close()  # RabbitMQ gives the message to the next connection
     late, current = messages
     assert int(late._tag) == int(current._tag) == 1
     threads[1].consumer.ack(late)
@@ -235,12 +240,12 @@ def test_what_came_on_a_lost_connection_acknowledges_nothing_on_the_next(rabbit:
     threads[1].consumer.close()
 
 
-def test_what_is_woken_on_a_closed_connection_is_not_started(rabbit: Site) -> None:
-    """RabbitMQ delivers it again: to run it here as well would run it twice."""
+def test_a_message_woken_on_a_closed_connection_is_not_started(rabbit: Site) -> None:
+    """RabbitMQ delivers it again, so running it here would run it twice."""
     rabbit.broker.add_middleware(Throttle(Limiter()))
-    runner(rabbit).send(0)
+    make_actor(rabbit).send(0)
     thread = consumer_thread(rabbit)
-    holding = adopted(thread)
+    holding = adopt(thread)
     consume(thread)
     item = holding.item(next_message(thread))
     assert holding.hold(item)
@@ -250,33 +255,38 @@ def test_what_is_woken_on_a_closed_connection_is_not_started(rabbit: Site) -> No
     assert thread.work_queue.empty()
 
 
-def test_a_connection_lost_during_a_turn_is_an_ordinary_connection_error(rabbit: Site) -> None:
+def test_a_connection_lost_while_messages_are_handled_is_an_ordinary_connection_error(rabbit: Site) -> None:
     """Dramatiq logs one line for it, and a traceback at CRITICAL for all other errors."""
     rabbit.broker.add_middleware(Throttle(Limiter()))
-    runner(rabbit).send(0)
+    make_actor(rabbit).send(0)
     thread = consumer_thread(rabbit)
-    adopted(thread)
+    adopt(thread)
     consume(thread)
     next_message(thread)
     thread.consumer.connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)
     with pytest.raises(ConnectionClosed):
-        wait_until(thread.handle_delayed_messages, description="the consumer notices it", timeout=30)
+        wait_until(
+            thread.handle_delayed_messages, description="the consumer has detected the lost connection", timeout=30
+        )
     with pytest.raises(ConnectionClosed):
         next(thread.consumer)
 
 
-def test_a_store_that_is_down_runs_nothing_and_fails_nothing(site: Site, redis_base: str) -> None:
-    """While the store does not answer, jobs wait: no body, no retry, no dead letter; they run when it is back."""
+def test_no_message_runs_or_fails_while_the_store_is_down(site: Site, redis_base: str) -> None:
+    """
+    While the store does not answer, jobs wait: no body runs, and there is no retry and no dead letter. They run when
+    the store is available again.
+    """
     port = free_port()
     seen = Deferrals()
     limiter = Limiter(f"redis://127.0.0.1:{port}/0", plugins=[seen])
     site.broker.add_middleware(Throttle(limiter))
-    job = runner(site)
+    job = make_actor(site)
     for n in range(3):
         job.send(n)
     with contextlib.ExitStack() as stack:
         with site.working():
-            wait_until(lambda: len(seen.events) >= 4, description="each was deferred, one twice")
+            wait_until(lambda: len(seen.events) >= 4, description="each message was deferred, one of them twice")
             assert site.ran == []
             stack.enter_context(redis_server(port=port))
             site.until_ran(3)
@@ -286,8 +296,8 @@ def test_a_store_that_is_down_runs_nothing_and_fails_nothing(site: Site, redis_b
     assert dead_letters(site.broker, site.queue) == []
 
 
-def test_a_store_that_dies_in_the_midst_of_a_run_and_comes_back(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """A Redis that is stopped and started between jobs, and has lost its state, delays them and loses none."""
+def test_a_store_that_restarts_during_a_run_loses_no_job(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """A Redis that is stopped and started between jobs, and has lost its state, delays jobs and loses none."""
     port = free_port()
     limiter = Limiter(f"redis://127.0.0.1:{port}/0")
     stub.broker.add_middleware(Throttle(limiter))
@@ -303,7 +313,7 @@ def test_a_store_that_dies_in_the_midst_of_a_run_and_comes_back(stub: Site, capl
                 for n in range(20):
                     job.send(n)
                 stub.until_ran(3)
-            wait_until(lambda: "gave no usable answer" in caplog.text, description="the store is missed")
+            wait_until(lambda: "gave no usable answer" in caplog.text, description="the outage is logged")
             ran = len(stub.ran)
             assert ran < 20
             stack.enter_context(redis_server(port=port))
@@ -312,8 +322,8 @@ def test_a_store_that_dies_in_the_midst_of_a_run_and_comes_back(stub: Site, capl
     assert sorted(stub.ran) == list(range(20))
 
 
-def test_an_outage_of_the_store_is_no_denial_of_the_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts for no `max_deferrals`: a message that may be denied once runs after an outage in between."""
+def test_an_outage_of_the_store_does_not_count_as_a_deferral(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`max_deferrals` ignores it: a message that may be denied once runs after an outage in between."""
     monkeypatch.setattr("throttlekit.stores.breaker._PAUSE_AFTER_FAILURE", 0.03)
     seen = Deferrals()
 
@@ -327,7 +337,7 @@ def test_an_outage_of_the_store_is_no_denial_of_the_limit(site: Site, monkeypatc
             return super()._decide(request, now_us)
 
     site.broker.add_middleware(Throttle(Limiter(Flaky(1), plugins=[seen]), max_deferrals=1))
-    job = runner(site)
+    job = make_actor(site)
     job.send(1)
     with site.working():
         site.until_ran(1)
@@ -336,7 +346,7 @@ def test_an_outage_of_the_store_is_no_denial_of_the_limit(site: Site, monkeypatc
 
 @pytest.mark.parametrize("error", [RuntimeError("bug"), TypeError("bug"), OSError("bug")])
 def test_an_error_in_the_limiter_defers_the_job(site: Site, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """What nobody foresaw is logged, and the job waits: never run unthrottled, never failed, never lost."""
+    """An unexpected error is logged, and the job waits. It never runs unthrottled, fails or is lost."""
     runs_at: list[int] = []
 
     class Broken(Recording):
@@ -351,7 +361,7 @@ def test_an_error_in_the_limiter_defers_the_job(site: Site, error: Exception, ca
 
     store = Broken()
     site.broker.add_middleware(Throttle(Limiter(store)))
-    job = runner(site)
+    job = make_actor(site)
     job.send(1)
     with site.working():
         site.until_ran(1)
@@ -361,8 +371,8 @@ def test_an_error_in_the_limiter_defers_the_job(site: Site, error: Exception, ca
     assert dead_letters(site.broker, site.queue) == []
 
 
-def test_a_plugin_that_fails_neither_fails_nor_frees_the_job(stub: Site) -> None:
-    """An exception in `throttlekit_deferred` is swallowed; the job waits as if nothing had been."""
+def test_a_plugin_that_fails_does_not_affect_the_job(stub: Site) -> None:
+    """An exception in `throttlekit_deferred` is ignored, and the job waits."""
 
     class Bad:
         @hookimpl
@@ -371,7 +381,7 @@ def test_a_plugin_that_fails_neither_fails_nor_frees_the_job(stub: Site) -> None
 
     store = DenyBefore(2)
     stub.broker.add_middleware(Throttle(Limiter(store, plugins=[Bad()])))
-    job = runner(stub)
+    job = make_actor(stub)
     job.send(1)
     with stub.working():
         stub.until_ran(1)
@@ -379,13 +389,13 @@ def test_a_plugin_that_fails_neither_fails_nor_frees_the_job(stub: Site) -> None
     assert store.denials == 2
 
 
-def test_a_worker_that_stops_gives_back_what_it_has_not_looked_at(
-    redis_site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Messages that were fetched and not looked at go back when the worker stops; none stays with the dead."""
+def test_a_worker_that_stops_puts_unprocessed_messages_back(redis_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Messages that were fetched and not processed are put back when the worker stops. None stays with the stopped worker.
+    """
     broker = redis_site.broker
     broker.add_middleware(Throttle(Limiter(Recording())))
-    job = runner(redis_site)
+    job = make_actor(redis_site)
     for n in range(50):
         job.send(n)
     handle, handled = dramatiq.worker.ConsumerThread.handle_message, []
@@ -405,7 +415,7 @@ def test_a_worker_that_stops_gives_back_what_it_has_not_looked_at(
 
 
 def test_a_second_message_with_the_same_id_runs_too(site: Site) -> None:
-    """One that is sent twice waits twice: the second comes back until the first has run."""
+    """A message that is sent twice waits twice: the second copy is put back until the first has run."""
     limiter, limit = Limiter(), TokenBucket("paused", "1000/s")
     site.broker.add_middleware(Throttle(limiter))
 
@@ -418,13 +428,16 @@ def test_a_second_message_with_the_same_id_runs_too(site: Site) -> None:
     site.broker.enqueue(message)
     site.broker.enqueue(message)
     with site.working() as worker:
-        wait_until(lambda: worker.consumers[f"{site.queue}.DQ"].delay_queue.qsize(), description="one comes back")
+        wait_until(
+            lambda: worker.consumers[f"{site.queue}.DQ"].delay_queue.qsize(),
+            description="one message is in the delay queue",
+        )
         limiter.resume(limit)
         site.until_ran(2)
     assert site.ran == [1, 1]
 
 
-def hold(site: Site, jobs: int) -> tuple[Limiter, TokenBucket]:
+def send_paused(site: Site, jobs: int) -> tuple[Limiter, TokenBucket]:
     """Send *jobs* messages of a limit that is paused."""
     limiter, limit = Limiter(), TokenBucket("paused", "1000/s")
     site.broker.add_middleware(Throttle(limiter))
@@ -435,38 +448,38 @@ def hold(site: Site, jobs: int) -> tuple[Limiter, TokenBucket]:
     return limiter, limit
 
 
-def test_a_flush_of_a_queue_on_redis_drops_what_is_held(redis_site: Site) -> None:
-    """Messages that a worker holds are of the queue: they do not run when the limit admits again."""
+def test_a_flush_of_a_queue_on_redis_removes_held_messages(redis_site: Site) -> None:
+    """Messages that a worker holds belong to the queue. They do not run when the limit admits again."""
     site = redis_site
-    limiter, limit = hold(site, 20)
+    limiter, limit = send_paused(site, 20)
     with site.working() as worker:
         queue = worker.consumers[site.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all are held")
+        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
         site.broker.flush(site.queue)
         site.broker.get_actor("job").send(-1)
-        wait_until(lambda: queue.unfinished_tasks == 21, description="a new one is held")
+        wait_until(lambda: queue.unfinished_tasks == 21, description="a new message is held")
         limiter.resume(limit)
-        wait_until(lambda: queue.unfinished_tasks == 0, description="none is held")
+        wait_until(lambda: queue.unfinished_tasks == 0, description="no message is held")
         site.until_ran(1)
     assert site.ran == [-1]
 
 
-def test_what_redis_gave_to_another_worker_is_not_started(redis_site: Site) -> None:
+def test_a_message_that_belongs_to_another_worker_is_not_started(redis_site: Site) -> None:
     """
-    A process that sent no heartbeat for a minute is dead to Dramatiq: its messages are another's by then. They are not
-    run twice.
+    Dramatiq considers a process without a heartbeat for one minute dead, and gives its messages to another process.
+    They do not run twice.
     """
     site = redis_site
-    limiter, limit = hold(site, 20)
+    limiter, limit = send_paused(site, 20)
     client, broker = site.broker.client, site.broker
     with site.working() as worker:
         queue = worker.consumers[site.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all are held")
+        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
         fetched = f"{broker.namespace}:__acks__.{broker.broker_id}.{site.queue}"
         other = f"{broker.namespace}:__acks__.another.{site.queue}"
         client.rename(fetched, other)
         limiter.resume(limit)
-        wait_until(lambda: queue.unfinished_tasks == 0, description="none is held")
+        wait_until(lambda: queue.unfinished_tasks == 0, description="no message is held")
         assert site.ran == []
         for id_ in client.smembers(other):  # as Dramatiq's maintenance does
             client.rpush(f"{broker.namespace}:{site.queue}", id_)
@@ -476,28 +489,30 @@ def test_what_redis_gave_to_another_worker_is_not_started(redis_site: Site) -> N
 
 
 def test_a_worker_that_holds_messages_keeps_its_heartbeat(redis_site: Site) -> None:
-    """Else Dramatiq would take it for dead, and give what it holds to others."""
+    """Otherwise Dramatiq would consider it dead, and give its messages to other workers."""
     site = redis_site
-    limiter, limit = hold(site, 20)
-    client, hearts = site.broker.client, f"{site.broker.namespace}:__heartbeats__"
+    limiter, limit = send_paused(site, 20)
+    client, heartbeats = site.broker.client, f"{site.broker.namespace}:__heartbeats__"
     with site.working() as worker:
         queue = worker.consumers[site.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all are held")
-        before = client.zscore(hearts, site.broker.broker_id)
-        wait_until(lambda: client.zscore(hearts, site.broker.broker_id) > before, description="another heartbeat")
+        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
+        before = client.zscore(heartbeats, site.broker.broker_id)
+        wait_until(
+            lambda: client.zscore(heartbeats, site.broker.broker_id) > before, description="there is another heartbeat"
+        )
         limiter.resume(limit)
         site.until_ran(20)
 
 
-def test_a_broker_of_the_users_own_that_keeps_messages_elsewhere_is_not_asked(
+def test_messages_of_a_custom_broker_run_without_a_check_of_their_owner(
     redis_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its held messages run, although the set in which Dramatiq keeps what was fetched has none of them."""
+    """Its held messages run, although the set in which Dramatiq keeps fetched messages has none of them."""
     site = redis_site
     monkeypatch.setattr(site.broker.client, "sismember", lambda *_: 0)
-    limiter, limit = hold(site, 20)
+    limiter, limit = send_paused(site, 20)
     with site.working() as worker:
         queue = worker.consumers[site.queue].delay_queue
-        wait_until(lambda: queue.unfinished_tasks == 20, description="all are held")
+        wait_until(lambda: queue.unfinished_tasks == 20, description="all messages are held")
         limiter.resume(limit)
         site.until_ran(20)

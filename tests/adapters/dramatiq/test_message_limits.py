@@ -1,4 +1,6 @@
-"""Limits given with one message: they travel by value, and nothing that is not one runs unthrottled."""
+"""
+Limits of a single message: they are sent by value, and a value that is not a limit never runs the message unthrottled.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def body(site: Site, **options: Any) -> Any:
     return job
 
 
-def test_limits_travel_by_value_as_json(site: Site) -> None:
+def test_limits_are_sent_by_value_as_json(site: Site) -> None:
     """send_with_options(throttle=[…]) puts plain data into the message: rate, burst, and the job's own key and cost."""
     throttled(site)
 
@@ -52,8 +54,8 @@ def test_limits_travel_by_value_as_json(site: Site) -> None:
 
 
 @pytest.mark.parametrize("off", [[], None, ()], ids=repr)
-def test_nothing_switches_limits_off_for_one_message(site: Site, off: Any) -> None:
-    """throttle=[] or None on a message goes before the actor's limits: the store is not asked."""
+def test_an_empty_throttle_frees_one_message(site: Site, off: Any) -> None:
+    """throttle=[] or None in a message overrides the actor's limits, and the store gets no request."""
     store = throttled(site, throttle=TokenBucket("default", "1/hour"))
     job = body(site, throttle=PARTNER)
     job.send_with_options(throttle=off)
@@ -62,8 +64,8 @@ def test_nothing_switches_limits_off_for_one_message(site: Site, off: Any) -> No
     assert store.asked == []
 
 
-def test_message_over_actor_over_default(stub: Site) -> None:
-    """A message's limits go before its actor's, an actor's before Throttle's own, and None is a choice as well."""
+def test_limits_of_a_message_override_those_of_its_actor_and_the_default(stub: Site) -> None:
+    """A message's limits override its actor's, and an actor's override Throttle's own. None is a choice too."""
     store = throttled(stub, throttle=TokenBucket("default", "10/s"))
     plain, named, freed = (
         body(stub, actor_name="plain"),
@@ -82,8 +84,8 @@ def test_message_over_actor_over_default(stub: Site) -> None:
 @pytest.mark.parametrize(
     "wrong", ["10/s", 5, [PARTNER, 5], [PARTNER, PARTNER], {"name": "partner"}, [None], True], ids=repr
 )
-def test_a_value_of_no_use_is_refused_at_the_send(stub: Site, wrong: Any) -> None:
-    """What is not a limit raises where it is sent, and nothing is enqueued."""
+def test_an_invalid_value_is_refused_by_the_send(stub: Site, wrong: Any) -> None:
+    """A value that is not a limit raises in the send, and nothing is enqueued."""
     throttled(stub)
     job = body(stub)
     with pytest.raises(ConfigurationError, match="message for 'job'"):
@@ -92,7 +94,10 @@ def test_a_value_of_no_use_is_refused_at_the_send(stub: Site, wrong: Any) -> Non
 
 
 def test_a_misspelt_option_is_a_warning(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Once an actor. An error would stop a worker that retries or delays the message of another program."""
+    """
+    The warning is logged once for each actor. An error would stop a worker that retries or delays the message of
+    another program.
+    """
     throttled(stub)
     job = body(stub)
     for _ in range(2):
@@ -102,16 +107,16 @@ def test_a_misspelt_option_is_a_warning(stub: Site, caplog: pytest.LogCaptureFix
     assert stub.broker.queues[stub.queue].qsize() == 2
 
 
-def test_a_key_that_the_arguments_lack_is_refused_at_the_send(stub: Site) -> None:
-    """Keys and costs are worked out by the sender, so it is the sender who hears of it."""
+def test_a_key_without_its_argument_is_refused_by_the_send(stub: Site) -> None:
+    """Keys and costs are computed by the sender, so the sender gets the error."""
     throttled(stub)
     job = body(stub)
     with pytest.raises(ConfigurationError, match="tenant"):
         job.send_with_options(kwargs={"account": 1}, throttle=TENANT)
 
 
-def test_a_limit_unlike_the_one_declared_here_still_runs(site: Site) -> None:
-    """The sender may run another release: its definition holds for its message, on a budget of its own."""
+def test_a_limit_that_differs_from_the_declared_one_runs(site: Site) -> None:
+    """The sender can run another release: its definition applies to its message, with a separate budget."""
     store = throttled(site)
     job = body(site, throttle=PARTNER)
     job.send_with_options(throttle=TokenBucket("partner", "77/minute", burst=5))
@@ -124,8 +129,8 @@ def test_a_limit_unlike_the_one_declared_here_still_runs(site: Site) -> None:
 
 
 @pytest.mark.parametrize("delay", [None, 1])
-def test_a_delayed_send_has_the_same_key_as_one_that_is_not(site: Site, delay: int | None) -> None:
-    """A key by queue is the queue's name, and not that of its delay queue."""
+def test_a_delayed_send_has_the_same_key_as_a_direct_one(site: Site, delay: int | None) -> None:
+    """A key by queue is the name of the queue, and not that of its delay queue."""
     throttled(site)
     job = body(site)
     limit = TokenBucket("by-queue", "10/s", key=lambda job: job.queue)
@@ -135,13 +140,13 @@ def test_a_delayed_send_has_the_same_key_as_one_that_is_not(site: Site, delay: i
         site.until_ran(1)
 
 
-def test_the_keys_of_a_job_are_the_same_before_and_after_a_denial(site: Site) -> None:
-    """What a callable key is told of the job does not change with its deferrals."""
+def test_the_key_of_a_job_is_the_same_before_and_after_a_denial(site: Site) -> None:
+    """A callable key gets the same job for each decision."""
     store = throttled(site, DenyBefore(0))
-    told: list[Job] = []
+    keyed_jobs: list[Job] = []
 
     def key(job: Job) -> str:
-        told.append(job)
+        keyed_jobs.append(job)
         return "one"
 
     site.broker.middleware[-1]._throttling.limiter = Limiter(DenyBefore(2))
@@ -150,8 +155,8 @@ def test_the_keys_of_a_job_are_the_same_before_and_after_a_denial(site: Site) ->
     with site.working():
         site.until_ran(1)
     assert store.asked == []
-    assert len(told) == 3
-    assert len({(j.id, j.name, j.queue, tuple(j.args), tuple(j.kwargs.items())) for j in told}) == 1
+    assert len(keyed_jobs) == 3
+    assert len({(j.id, j.name, j.queue, tuple(j.args), tuple(j.kwargs.items())) for j in keyed_jobs}) == 1
 
 
 GARBAGE = [
@@ -179,12 +184,15 @@ GARBAGE = [
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=[str(i) for i in range(len(GARBAGE))])
 def test_a_forged_option_fails_its_message(stub: Site, garbage: Any) -> None:
-    """What throttlekit did not write ends in the dead letters at once: neither run unthrottled nor asked for ever."""
+    """
+    An option that throttlekit did not write puts the message on the dead letter queue at once. It neither runs
+    unthrottled nor is decided repeatedly.
+    """
     store = throttled(stub)
     job = body(stub, throttle=PARTNER)
     forge(stub, job, garbage)
     with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
     assert stub.ran == []
     assert store.asked == []
     assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, ConfigurationError)
@@ -206,8 +214,10 @@ _almost = st.lists(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(garbage=_json | _almost)
-def test_no_json_at_all_gets_past(garbage: Any) -> None:
-    """Any JSON in the option is limits, none, or an error of ours: never a surprise, which would be asked anew."""
+def test_no_json_value_causes_an_unexpected_error(garbage: Any) -> None:
+    """
+    Any JSON in the option is limits, no limits, or an error of throttlekit. An unexpected error would be decided again.
+    """
     throttle = Throttle(Limiter())
     message = dramatiq.Message("q", "job", (), {}, {"throttle": garbage})
     try:
@@ -221,31 +231,34 @@ def test_no_json_at_all_gets_past(garbage: Any) -> None:
 
 
 def forge(site: Site, actor: Any, value: Any, option: str = "throttle") -> None:
-    """Put a message onto the queue past every hook, as another program could."""
+    """Put a message on the queue without any hook, as another program could."""
     message = actor.message()
     message.options[option] = value
     site.broker.queues[site.queue].put(message.encode())
 
 
 @pytest.mark.parametrize(
-    "brought", [{"throttle": []}, {"throttle_max_wait": 0}, {"throttle_on_429": {"name": "partner"}}], ids=repr
+    "options", [{"throttle": []}, {"throttle_max_wait": 0}, {"throttle_on_429": {"name": "partner"}}], ids=repr
 )
-def test_own_limits_can_be_forbidden(stub: Site, brought: dict[str, Any]) -> None:
-    """Throttle(own_limits=False): what a program without it sends is dead-lettered; its own sends raise at once."""
+def test_own_limits_can_be_forbidden(stub: Site, options: dict[str, Any]) -> None:
+    """
+    With Throttle(own_limits=False), such a message of another program is dead-lettered, and the program's own sends
+    raise at once.
+    """
     store = throttled(stub, own_limits=False)
     job = body(stub, throttle=PARTNER)
     with pytest.raises(ConfigurationError, match="own_limits=False"):
-        job.send_with_options(**brought)
-    stub.broker.queues[stub.queue].put(job.message()._replace(options=brought).encode())
+        job.send_with_options(**options)
+    stub.broker.queues[stub.queue].put(job.message()._replace(options=options).encode())
     job.send()
     with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
         stub.until_ran(1)
     assert (len(stub.ran), len(store.asked)) == (1, 1)
 
 
-def test_a_body_may_send_to_another_broker_that_has_the_same_middleware(site: Site) -> None:
-    """Keys of the messages after it are still worked out by the actors of the worker's own broker."""
+def test_a_body_can_send_to_another_broker_with_the_same_middleware(site: Site) -> None:
+    """Keys of later messages are still computed with the actors of the worker's own broker."""
     store = Recording()
     throttle = Throttle(Limiter(store))
     elsewhere = StubBroker(middleware=[])

@@ -1,4 +1,6 @@
-"""Beside Dramatiq's own middleware: each does what it does without us, and sees what it should."""
+"""
+Dramatiq's own middleware beside Throttle: each works as without throttlekit, and is notified of what it should be.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def throttled(site: Site, store: Recording, **options: Any) -> None:
 
 
 def test_an_expired_message_is_not_charged_and_not_run(site: Site) -> None:
-    """A message past its max_age is dead-lettered by AgeLimit; the store is never asked about it."""
+    """A message past its max_age is dead-lettered by AgeLimit, without a request to the store."""
     store = Recording()
     throttled(site, store)
 
@@ -42,7 +44,10 @@ def test_an_expired_message_is_not_charged_and_not_run(site: Site) -> None:
     job.send()
     with site.working():
         site.until_ran(1)
-        wait_until(lambda: site.kind == "rabbitmq" or dead_letters(site.broker, site.queue), description="it is dead")
+        wait_until(
+            lambda: site.kind == "rabbitmq" or dead_letters(site.broker, site.queue),
+            description="the message is dead-lettered",
+        )
     assert (site.ran, len(store.asked)) == ([1], 1)
 
 
@@ -51,8 +56,8 @@ MINUTELY = TokenBucket("minutely", "1/minute", burst=1)
 
 @pytest.mark.parametrize("set_by", ["message", "actor", "AgeLimit"])
 @pytest.mark.parametrize("waits_on", ["a waitlist", "a store of the user's own", "a pause by an operator"])
-def test_message_that_expires_before_its_turn_ends_as_it_expires(stub: Site, set_by: str, waits_on: str) -> None:
-    """AgeLimit dead-letters it at its age, and not at its turn; the next job is no later for it."""
+def test_a_message_that_expires_before_its_turn_ends_at_its_expiry(stub: Site, set_by: str, waits_on: str) -> None:
+    """AgeLimit dead-letters it at its age, and not at its turn. The next job is not delayed by it."""
     age = {"max_age": 1000}
     if set_by == "AgeLimit":
         ages = AgeLimit(max_age=1000)
@@ -70,13 +75,13 @@ def test_message_that_expires_before_its_turn_ends_as_it_expires(stub: Site, set
 
     job.send_with_options(**age if set_by == "message" else {})
     with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
     assert stub.ran == []
     limiter.resume(MINUTELY)
     assert limiter.acquire(MINUTELY, job=Job(id="next")).delay <= 60
 
 
-def test_message_that_lives_until_its_turn_runs(stub: Site) -> None:
+def test_a_message_that_expires_after_its_turn_runs(stub: Site) -> None:
     """A max_age beyond the wait changes nothing."""
     tenth, limiter = TokenBucket("tenth", "10/s", burst=1), Limiter()
     stub.broker.add_middleware(Throttle(limiter))
@@ -92,8 +97,8 @@ def test_message_that_lives_until_its_turn_runs(stub: Site) -> None:
         stub.until_ran(3)
 
 
-def test_message_that_expires_within_a_pause_ends_as_it_expires(stub: Site) -> None:
-    """A body that raises RateLimited lets the message wait no longer than to its max_age."""
+def test_a_message_that_expires_during_a_pause_ends_at_its_expiry(stub: Site) -> None:
+    """After a body raises RateLimited, the message waits at most until its max_age."""
     stub.broker.add_middleware(Throttle(Limiter()))
 
     @stub.actor(throttle=BUSY, max_age=1000)
@@ -103,12 +108,12 @@ def test_message_that_expires_within_a_pause_ends_as_it_expires(stub: Site) -> N
 
     job.send()
     with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
     assert stub.ran == [1]
 
 
-def test_max_age_is_no_expiry_without_an_age_limit_before_us(stub: Site) -> None:
-    """Without AgeLimit no message ends at its max_age: it waits for its turn as any other."""
+def test_max_age_is_ignored_without_age_limit_before_throttle(stub: Site) -> None:
+    """Without AgeLimit no message ends at its max_age: it waits for its turn like any other."""
     store = DenyBefore(1, delay=0.05)
     stub.broker.middleware = [m for m in stub.broker.middleware if not isinstance(m, AgeLimit)]
     throttled(stub, store)
@@ -142,7 +147,7 @@ def quick_time_limit(stub: Site) -> Iterator[Site]:
 
 
 def test_time_limit_does_not_count_the_wait(quick_time_limit: Site) -> None:
-    """A job that waits for longer than its time limit runs to its end."""
+    """A job that waits for longer than its time limit is completed."""
     stub = quick_time_limit
     store = DenyBefore(12, delay=0.1)
     throttled(stub, store)
@@ -159,7 +164,7 @@ def test_time_limit_does_not_count_the_wait(quick_time_limit: Site) -> None:
 
 
 def test_time_limit_interrupts_the_body(quick_time_limit: Site) -> None:
-    """A body past its time limit is interrupted as without throttling, after its denials."""
+    """After its denials, a body that exceeds its time limit is interrupted as without throttling."""
     stub = quick_time_limit
     throttled(stub, DenyBefore(2))
     endless = threading.Event()
@@ -171,17 +176,17 @@ def test_time_limit_interrupts_the_body(quick_time_limit: Site) -> None:
 
     job.send()
     with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
     assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, TimeLimitExceeded)
 
 
-def tags(store: Recording) -> set[str]:
-    """The names of the buckets that were asked for, up to the limit's definition."""
+def requested_buckets(store: Recording) -> set[str]:
+    """Return the names of the requested buckets, up to the limit's definition."""
     return {name.rpartition(":")[0] for name in store.names()}
 
 
 def test_async_actors_wait_and_run(site: Site) -> None:
-    """A coroutine runs on AsyncIO's loop once it is granted, with a key from its own arguments."""
+    """A coroutine runs on AsyncIO's loop after its grant, with a key from its own arguments."""
     store = DenyBefore(2)
     site.broker.add_middleware(AsyncIO())
     throttled(site, store)
@@ -195,11 +200,11 @@ def test_async_actors_wait_and_run(site: Site) -> None:
     with site.working():
         site.until_ran(1)
     assert (store.denials, site.ran) == (2, ["a"])
-    assert tags(store) == {"tk1:{tenant:a}"}
+    assert requested_buckets(store) == {"tk1:{tenant:a}"}
 
 
 def test_class_based_actors_are_counted_by_their_arguments(site: Site) -> None:
-    """A GenericActor's key template is filled from `perform`: by position, by name and by default."""
+    """A GenericActor's key template is filled from the arguments of `perform`: positional, named and default ones."""
     store = DenyBefore(1)
     throttled(site, store)
 
@@ -217,11 +222,11 @@ def test_class_based_actors_are_counted_by_their_arguments(site: Site) -> None:
     actor.send(tenant="b", plan="paid")
     with site.working():
         site.until_ran(2)
-    assert tags(store) == {"tk1:{tenant:a-free}", "tk1:{tenant:b-paid}"}
+    assert requested_buckets(store) == {"tk1:{tenant:a-free}", "tk1:{tenant:b-paid}"}
 
 
-def test_a_key_template_takes_positional_arguments(stub: Site) -> None:
-    """Positional, named and default arguments are one and the same to a template."""
+def test_a_key_template_accepts_positional_arguments(stub: Site) -> None:
+    """A template treats positional, named and default arguments alike."""
     store = Recording()
     throttled(stub, store)
 
@@ -233,11 +238,11 @@ def test_a_key_template_takes_positional_arguments(stub: Site) -> None:
     job.send(1, more="2")
     with stub.working():
         stub.until_ran(2)
-    assert tags(store) == {"tk1:{tenant:a/1}", "tk1:{tenant:default/2}"}
+    assert requested_buckets(store) == {"tk1:{tenant:a/1}", "tk1:{tenant:default/2}"}
 
 
 def test_current_message_is_the_jobs_own_in_the_body(site: Site) -> None:
-    """After denials the body sees its own message, and the thread none afterwards."""
+    """After denials the body sees its own message. Afterwards the thread has none."""
     site.broker.add_middleware(CurrentMessage())
     throttled(site, DenyBefore(1))
 
@@ -257,34 +262,36 @@ def test_current_message_is_the_jobs_own_in_the_body(site: Site) -> None:
 def prometheus(monkeypatch: pytest.MonkeyPatch) -> Any:
     from dramatiq.middleware.prometheus import Prometheus
 
-    class Mine(Prometheus):
-        """Under another name, as users have it who add metrics of their own."""
+    class UserPrometheus(Prometheus):
+        """A subclass with another name, as users have who add their own metrics."""
 
         forks: Any = ()
 
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
-    return Mine
+    return UserPrometheus
 
 
 def gauge(metrics: Any, name: str) -> float:
     return sum(sample.value for family in getattr(metrics, name).collect() for sample in family.samples)
 
 
-@pytest.mark.parametrize("place", ["first", "behind AgeLimit", "last"])
+@pytest.mark.parametrize("position_name", ["first", "behind AgeLimit", "last"])
 @pytest.mark.parametrize("end", ["runs", "fails", "is dropped", "is refused"])
-def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, place: str, end: str) -> None:
-    """Prometheus before us and behind us: its gauge is 0 when all is over, whatever became of the jobs."""
+def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, position_name: str, end: str) -> None:
+    """Prometheus is before or after Throttle: its gauge is 0 when all jobs have ended, however they ended."""
     metrics = prometheus()
-    where: dict[str, Any] = {"first": {"before": AgeLimit}, "behind AgeLimit": {"after": AgeLimit}, "last": {}}[place]
-    stub.broker.add_middleware(metrics, **where)
-    over: dict[str, Any] = {
+    position: dict[str, Any] = {"first": {"before": AgeLimit}, "behind AgeLimit": {"after": AgeLimit}, "last": {}}[
+        position_name
+    ]
+    stub.broker.add_middleware(metrics, **position)
+    options: dict[str, Any] = {
         "runs": {},
         "fails": {"max_deferrals": 2},
         "is dropped": {"max_deferrals": 2, "on_waited_too_long": "drop"},
         "is refused": {},
     }[end]
     store = DenyBefore(3 if end == "runs" else 10**6)
-    throttled(stub, store, **over)
+    throttled(stub, store, **options)
     stub.broker.emit_after("process_boot")
     limit = TokenBucket("refused", "1/s", key=lambda job: None) if end == "is refused" else BUSY
 
@@ -295,29 +302,33 @@ def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, place: str
     job.send()
     done: list[int] = []
 
-    class Watch(Middleware):
+    class Observer(Middleware):
         def after_ack(self, broker: Any, message: Any) -> None:
             done.append(1)
 
         after_nack = after_ack
 
-    stub.broker.add_middleware(Watch())
+    stub.broker.add_middleware(Observer())
     with stub.working():
-        wait_until(lambda: done, description="something is over")
+        wait_until(lambda: done, description="a message has ended")
         wait_until(lambda: stub.broker.queues[stub.queue].unfinished_tasks == 0, description="the queue is empty")
     assert stub.ran == ([1] if end == "runs" else [])
     assert gauge(metrics, "inprogress_messages") == 0
 
 
-@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("position_name", ["first", "last"])
 @pytest.mark.parametrize("end", ["runs", "fails", "is dropped"])
-def test_a_429_counts_as_a_message_and_no_error(stub: Site, prometheus: Any, place: str, end: str) -> None:
-    """Jobs in progress are 0 when all is over; an error is counted only if the message fails in the end."""
+def test_a_429_counts_as_a_message_and_not_as_an_error(
+    stub: Site, prometheus: Any, position_name: str, end: str
+) -> None:
+    """
+    The number of jobs in progress is 0 when all jobs have ended. An error is counted only if the message finally fails.
+    """
     metrics = prometheus()
-    where: dict[str, Any] = {"first": {"before": AgeLimit}, "last": {}}[place]
-    stub.broker.add_middleware(metrics, **where)
-    over: dict[str, Any] = {"runs": {}, "fails": {}, "is dropped": {"on_waited_too_long": "drop"}}[end]
-    stub.broker.add_middleware(Throttle(Limiter(), max_wait=None if end == "runs" else 0, **over))
+    position: dict[str, Any] = {"first": {"before": AgeLimit}, "last": {}}[position_name]
+    stub.broker.add_middleware(metrics, **position)
+    options: dict[str, Any] = {"runs": {}, "fails": {}, "is dropped": {"on_waited_too_long": "drop"}}[end]
+    stub.broker.add_middleware(Throttle(Limiter(), max_wait=None if end == "runs" else 0, **options))
     stub.broker.emit_after("process_boot")
 
     @stub.actor(throttle=BUSY)
@@ -337,8 +348,8 @@ def test_a_429_counts_as_a_message_and_no_error(stub: Site, prometheus: Any, pla
     assert len(stub.ran) == (2 if end == "runs" else 1)
 
 
-def test_a_metrics_middleware_that_fails_does_not_set_a_denied_job_free(stub: Site, prometheus: Any) -> None:
-    """Prometheus behind us that was never booted raises in its hook: the job waits all the same, and runs once."""
+def test_a_metrics_middleware_that_fails_does_not_start_a_denied_job(stub: Site, prometheus: Any) -> None:
+    """Prometheus after Throttle, which was never booted, raises in its hook. The job waits anyway, and runs once."""
     stub.broker.add_middleware(prometheus())
     store = DenyBefore(2)
     throttled(stub, store)
@@ -354,8 +365,8 @@ def test_a_metrics_middleware_that_fails_does_not_set_a_denied_job_free(stub: Si
     assert (store.denials, store.grants) == (2, 1)
 
 
-def test_a_later_middleware_that_skips_a_granted_job_is_heard(stub: Site) -> None:
-    """What somebody behind us skips is skipped: no copy goes back, nothing runs."""
+def test_a_later_middleware_can_skip_a_granted_job(stub: Site) -> None:
+    """A message that a middleware after Throttle skips is skipped: no copy is enqueued, and no body runs."""
     from dramatiq.middleware import SkipMessage
 
     class Skips(Middleware):
@@ -373,18 +384,18 @@ def test_a_later_middleware_that_skips_a_granted_job_is_heard(stub: Site) -> Non
     assert store.grants == 1
 
 
-def test_durations_may_be_timedeltas(stub: Site) -> None:
-    """max_wait and throttle_max_wait take a timedelta as well as seconds."""
+def test_durations_can_be_timedeltas(stub: Site) -> None:
+    """max_wait and throttle_max_wait accept a timedelta or seconds."""
     throttled(stub, Recording(), max_wait=timedelta(minutes=1))
     stub.actor(lambda: stub.ran.append(1), actor_name="job", throttle=BUSY, throttle_max_wait=timedelta(hours=1)).send()
     with stub.working():
         stub.until_ran(1)
 
 
-def test_logs_of_a_denied_job_stay_quiet_when_metrics_are_behind(
+def test_a_denial_logs_no_error_if_metrics_are_after_throttle(
     stub: Site, prometheus: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With booted metrics behind us no denial logs an error."""
+    """With booted metrics after Throttle, no denial logs an error."""
     stub.broker.add_middleware(prometheus())
     throttled(stub, DenyBefore(2))
     stub.broker.emit_after("process_boot")

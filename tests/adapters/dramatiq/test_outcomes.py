@@ -1,4 +1,6 @@
-"""How a job ends that can never be granted, or that has waited too long: explicitly, once, and seen by all."""
+"""
+A job that can never be granted, or that has waited too long, ends explicitly and once, and every observer is notified.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ def explode(job: Job) -> Any:
 FAULTS: dict[str, tuple[Callable[[], TokenBucket], type[Exception]]] = {
     "a key that raises": (lambda: TokenBucket("faulty", "10/s", key=explode), ConfigurationError),
     "a cost that raises": (lambda: TokenBucket("faulty", "10/s", cost=explode), ConfigurationError),
-    "a key of no use": (lambda: TokenBucket("faulty", "10/s", key=lambda job: None), ConfigurationError),
-    "a cost of no use": (lambda: TokenBucket("faulty", "10/s", cost=lambda job: -1), ConfigurationError),
+    "an invalid key": (lambda: TokenBucket("faulty", "10/s", key=lambda job: None), ConfigurationError),
+    "an invalid cost": (lambda: TokenBucket("faulty", "10/s", cost=lambda job: -1), ConfigurationError),
     "a cost beyond the burst": (lambda: TokenBucket("faulty", "10/s", burst=5, cost=lambda job: 6), CostExceedsLimit),
 }
 
@@ -39,8 +41,8 @@ def fault(request: pytest.FixtureRequest) -> tuple[TokenBucket, type[Exception]]
     return make(), error
 
 
-def fail_watched(site: Site, limit: TokenBucket, store: Recording) -> Any:
-    """One message to an actor that watches every end a job can have; returns the reader's failure."""
+def run_until_failure(site: Site, limit: TokenBucket, store: Recording) -> Any:
+    """Send one message to an actor with every kind of callback, and return the failure that the reader gets."""
     site.broker.add_middleware(Results(backend=StubBackend()))
     site.broker.add_middleware(Throttle(Limiter(store)))
 
@@ -67,16 +69,16 @@ def fail_watched(site: Site, limit: TokenBucket, store: Recording) -> Any:
     return failed.value, message.message_id
 
 
-def test_a_limit_that_cannot_be_worked_out_fails_the_job_once(
+def test_a_limit_that_cannot_be_computed_fails_the_job_once(
     site: Site, fault: tuple[TokenBucket, type[Exception]]
 ) -> None:
     """
-    The body does not run, no retry is used, nothing is charged: the job is dead-lettered once, `on_failure`
-    fires once, and the reader of the result sees the error.
+    The body does not run, no retry is used, and nothing is charged. The job is dead-lettered once, `on_failure` is
+    called once, and the reader of the result gets the error.
     """
     limit, error = fault
     store = Recording()
-    seen, message_id = fail_watched(site, limit, store)
+    seen, message_id = run_until_failure(site, limit, store)
     assert seen.orig_exc_type == error.__name__
     assert "faulty" in seen.orig_exc_msg
     assert site.ran == [("on_failure", error.__name__, message_id)]
@@ -84,7 +86,7 @@ def test_a_limit_that_cannot_be_worked_out_fails_the_job_once(
 
 
 def test_a_fault_charges_no_other_limit(stub: Site) -> None:
-    """A job with one sound limit and one faulty limit leaves the sound one as it was."""
+    """A job with one valid limit and one faulty limit does not change the valid one."""
     store = Recording()
     stub.broker.add_middleware(Throttle(Limiter(store)))
 
@@ -94,12 +96,14 @@ def test_a_fault_charges_no_other_limit(stub: Site) -> None:
 
     job.send()
     with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
     assert (stub.ran, store.asked) == ([], [])
 
 
-def test_a_message_brings_a_max_wait_of_its_own(stub: Site) -> None:
-    """throttle_max_wait with a message goes before the middleware's; a value that is no time is refused when sent."""
+def test_a_message_can_have_a_max_wait_of_its_own(stub: Site) -> None:
+    """
+    throttle_max_wait of a message overrides the middleware's. A value that is not a duration is refused in the send.
+    """
     store = DenyBefore(NEVER, delay=0.01)
     stub.broker.add_middleware(Throttle(Limiter(store)))
 
@@ -111,13 +115,13 @@ def test_a_message_brings_a_max_wait_of_its_own(stub: Site) -> None:
         job.send_with_options(throttle_max_wait="soon")
     job.send_with_options(throttle_max_wait=timedelta(seconds=0.1))
     with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
     assert stub.ran == []
     assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, WaitedTooLong)
 
 
 def test_waited_too_long_is_not_retried_by_a_retry_when(stub: Site) -> None:
-    """An actor that retries on whatever it likes does not get the job back either: asking again cannot help."""
+    """An actor that retries on every error does not get the job again either, since another request cannot help."""
     store = DenyBefore(NEVER, delay=0.01)
     stub.broker.add_middleware(Throttle(Limiter(store), max_deferrals=1))
 
@@ -127,13 +131,13 @@ def test_waited_too_long_is_not_retried_by_a_retry_when(stub: Site) -> None:
 
     job.send()
     with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="the message is dead-lettered")
     assert (stub.ran, store.denials) == ([], 2)
     assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, WaitedTooLong)
 
 
-def test_a_retry_after_a_run_beyond_the_limit_waits_anew(stub: Site) -> None:
-    """The patience of a job that was let run uncharged is not used up for its retry: that waits as long again."""
+def test_a_retry_after_an_uncharged_run_waits_again(stub: Site) -> None:
+    """The wait of a job that ran uncharged does not count for its retry, which can wait for the same time again."""
     store = DenyBefore(NEVER, delay=0.01)
     stub.broker.add_middleware(CurrentMessage())
     stub.broker.add_middleware(Throttle(Limiter(store), max_deferrals=2, on_waited_too_long="run"))

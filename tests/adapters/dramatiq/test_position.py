@@ -1,4 +1,4 @@
-"""Where Throttle stands among the middleware: behind AgeLimit, before whatever can interrupt."""
+"""The position of Throttle among the middleware: after AgeLimit, and before any middleware that can interrupt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Other(Middleware):
 
 
 def order(broker: dramatiq.Broker) -> list[str]:
-    """The middleware of *broker* once a worker has booted."""
+    """Return the middleware of *broker* after a worker has booted."""
     with working(broker, threads=1):
         names = [type(middleware).__name__ for middleware in broker.middleware]
     broker.close()
@@ -45,8 +45,10 @@ def throttle() -> Throttle:
     return Throttle(Limiter("redis://localhost:1/0"))
 
 
-def test_plain_add_middleware_ends_up_behind_age_limit() -> None:
-    """With Dramatiq's own middleware Throttle stands between AgeLimit and TimeLimit, the rest as it was."""
+def test_add_middleware_without_a_position_puts_throttle_after_age_limit() -> None:
+    """
+    Among Dramatiq's own middleware, Throttle is between AgeLimit and TimeLimit. The order of the others is unchanged.
+    """
     broker = StubBroker()
     broker.add_middleware(throttle())
     assert order(broker) == [
@@ -54,8 +56,8 @@ def test_plain_add_middleware_ends_up_behind_age_limit() -> None:
     ]  # fmt: skip
 
 
-def test_current_message_added_before_or_after_stands_behind() -> None:
-    """CurrentMessage, wherever it was added, is not told of a message that is denied."""
+def test_current_message_is_always_after_throttle() -> None:
+    """CurrentMessage, wherever it was added, is not notified of a denied message."""
     for before in (True, False):
         broker = StubBroker()
         both = [CurrentMessage(), throttle()] if before else [throttle(), CurrentMessage()]
@@ -67,27 +69,27 @@ def test_current_message_added_before_or_after_stands_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
+    "position",
     [{"after": AgeLimit}, {"before": TimeLimit}, {"after": Mine}],
     ids=["after AgeLimit", "before TimeLimit", "after Mine"],
 )
-def test_a_good_place_of_the_users_own_is_kept(place: dict[str, Any]) -> None:
-    """Anywhere behind AgeLimit and before TimeLimit is good: what the user chose there stays."""
+def test_a_valid_position_of_the_user_is_kept(position: dict[str, Any]) -> None:
+    """Any position after AgeLimit and before TimeLimit is valid, and is kept if the user chose it."""
     broker = StubBroker(middleware=[AgeLimit(), Mine(), Other(), TimeLimit(), Retries()])
-    broker.add_middleware(throttle(), **place)
+    broker.add_middleware(throttle(), **position)
     chosen = [type(middleware).__name__ for middleware in broker.middleware]
     assert order(broker) == chosen
 
 
-def test_a_place_before_age_limit_is_mended() -> None:
+def test_a_position_before_age_limit_is_corrected() -> None:
     """An expired message is not charged, even if the user put Throttle first."""
     broker = StubBroker()
     broker.add_middleware(throttle(), before=AgeLimit)
     assert order(broker)[:2] == ["AgeLimit", "Throttle"]
 
 
-def test_an_order_without_a_good_place_warns(caplog: pytest.LogCaptureFixture) -> None:
-    """TimeLimit before AgeLimit: safety goes first, and the warning says what to do."""
+def test_an_order_without_a_valid_position_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """If TimeLimit is before AgeLimit, the safe position is used, and the warning names the remedy."""
     broker = StubBroker(middleware=[TimeLimit(), AgeLimit(), Retries(), throttle()])
     with caplog.at_level(logging.WARNING, "throttlekit"):
         assert order(broker) == ["Throttle", "TimeLimit", "AgeLimit", "Retries"]
@@ -95,8 +97,8 @@ def test_an_order_without_a_good_place_warns(caplog: pytest.LogCaptureFixture) -
     assert "Put AgeLimit first" in record.getMessage()
 
 
-def test_a_good_order_does_not_warn(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is said when there is nothing to say."""
+def test_a_valid_order_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """No line is logged for a valid order."""
     broker = StubBroker()
     broker.add_middleware(throttle())
     with caplog.at_level(logging.INFO, "throttlekit"):
@@ -116,8 +118,8 @@ def test_a_good_order_does_not_warn(caplog: pytest.LogCaptureFixture) -> None:
     ],
     ids=repr,
 )
-def test_a_broker_with_middleware_of_its_own(own: list[str], expected: list[str]) -> None:
-    """Whatever middleware there is keeps its order; Throttle, given last, finds its place among them."""
+def test_throttle_is_positioned_among_other_middleware(own: list[str], expected: list[str]) -> None:
+    """All other middleware keeps its order. Throttle, which is given last, is moved to its position among them."""
     kinds = (
         Mine,
         Other,
@@ -135,24 +137,24 @@ def test_a_broker_with_middleware_of_its_own(own: list[str], expected: list[str]
     assert order(broker) == expected
 
 
-def test_every_middleware_still_hears_of_the_boot(caplog: pytest.LogCaptureFixture) -> None:
-    """Moving Throttle while the boot is being told does not make anybody miss it, or hear of it twice."""
-    heard: list[str] = []
+def test_every_middleware_is_notified_of_the_boot_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Throttle is moved during the boot notification. No middleware is left out or notified twice."""
+    notified: list[str] = []
 
-    class Hears(Middleware):
+    class Booted(Middleware):
         def before_worker_boot(self, broker: Any, worker: Any) -> None:
-            heard.append(type(self).__name__)
+            notified.append(type(self).__name__)
 
-    class Hears2(Hears):
+    class Booted2(Booted):
         pass
 
-    broker = StubBroker(middleware=[throttle(), Hears(), AgeLimit(), TimeLimit(), Hears2()])
-    assert order(broker) == ["Hears", "AgeLimit", "Throttle", "TimeLimit", "Hears2"]
-    assert heard == ["Hears", "Hears2"]
+    broker = StubBroker(middleware=[throttle(), Booted(), AgeLimit(), TimeLimit(), Booted2()])
+    assert order(broker) == ["Booted", "AgeLimit", "Throttle", "TimeLimit", "Booted2"]
+    assert notified == ["Booted", "Booted2"]
 
 
-def test_booting_twice_changes_nothing_more() -> None:
-    """A second worker on the same broker finds Throttle where the first put it."""
+def test_a_second_boot_changes_nothing() -> None:
+    """A second worker on the same broker finds Throttle at the position of the first boot."""
     broker = StubBroker()
     broker.add_middleware(throttle())
     with working(broker, threads=1):

@@ -1,4 +1,4 @@
-"""A denial is quiet, and no log line of ours repeats a job's arguments."""
+"""Denials log little, and no log line of throttlekit has a job's arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ SECRET = "sesame-4111"
 
 
 def test_denials_log_one_info_line_and_nothing_louder(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Twenty denials of one limit: one INFO from us, no WARNING or ERROR from anybody, no stack trace."""
+    """
+    Twenty denials of one limit log one INFO line of throttlekit, no WARNING or ERROR of any logger, and no stack trace.
+    """
     site.broker.add_middleware(Throttle(Limiter(DenyBefore(2))))
 
     @site.actor(throttle=EACH)
@@ -36,8 +38,8 @@ def test_denials_log_one_info_line_and_nothing_louder(site: Site, caplog: pytest
     assert len([r for r in ours if r.levelno == logging.DEBUG]) == 20
 
 
-def test_other_skips_are_still_told(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Only our own skips are no news: a message that AgeLimit skips is warned of as ever."""
+def test_skips_by_other_middleware_are_logged(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Only skips by Throttle are silent. For a message that AgeLimit skips, Dramatiq logs its warning."""
     from dramatiq.middleware import Middleware, SkipMessage
 
     class Skips(Middleware):
@@ -53,8 +55,8 @@ def test_other_skips_are_still_told(stub: Site, caplog: pytest.LogCaptureFixture
     assert [r.levelname for r in caplog.records if "was skipped" in r.getMessage()] == ["WARNING"]
 
 
-def test_no_log_line_of_ours_holds_an_argument(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Deferred, failed, unreachable: from DEBUG up, arguments and keys made of them are not logged by us."""
+def test_no_log_line_of_throttlekit_has_an_argument(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Deferrals, failures and outages log no argument, and no key made of one, at DEBUG or above."""
 
     class Moody(DenyBefore):
         calls = 0
@@ -80,8 +82,8 @@ def test_no_log_line_of_ours_holds_an_argument(stub: Site, caplog: pytest.LogCap
     assert [line for line in ours if SECRET in line] == []
 
 
-def test_a_key_that_cannot_be_used_is_not_repeated_in_the_log(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """A job that fails because of its key is told of by limit and job, not by the value."""
+def test_an_invalid_key_is_not_logged(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """The log line about a job that fails because of its key has the limit and the job, but not the value."""
     store = Recording()
     stub.broker.add_middleware(Throttle(Limiter(store)))
 
@@ -93,17 +95,18 @@ def test_a_key_that_cannot_be_used_is_not_repeated_in_the_log(stub: Site, caplog
         job.send({"number": SECRET})
         with stub.working():
             wait_until(
-                lambda: [r for r in caplog.records if r.name == "throttlekit.dramatiq"], description="it is told"
+                lambda: [r for r in caplog.records if r.name == "throttlekit.dramatiq"],
+                description="the failure is logged",
             )
     ours = [r.getMessage() for r in caplog.records if r.name.startswith("throttlekit")]
     assert [line for line in ours if SECRET in line] == []
     assert "secret" in ours[0]
 
 
-def test_a_store_that_is_down_is_told_once(
+def test_an_outage_of_the_store_is_logged_once(
     stub: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outage is one WARNING, not one a job, and no stack trace."""
+    """An outage logs one WARNING, not one for each job, and no stack trace."""
     monkeypatch.setattr("throttlekit.stores.breaker._PAUSE_AFTER_FAILURE", 0.02)
 
     class Down(Recording):

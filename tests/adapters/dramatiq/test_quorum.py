@@ -1,4 +1,6 @@
-"""RabbitMQ's windows: how many messages a worker fetches while it holds others, of classic and of quorum queues."""
+"""
+RabbitMQ's prefetch window: how many messages a worker fetches while it holds others, from classic and quorum queues.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ THREADS = 2
 
 
 class Quorum(RabbitmqBroker):
-    """As a policy or the default queue type of a virtual host would declare its queues."""
+    """Declares its queues as a policy or the default queue type of a virtual host would."""
 
     def _build_queue_arguments(self, queue_name: str) -> Any:
         return {**super()._build_queue_arguments(queue_name), "x-queue-type": "quorum"}  # type: ignore[no-untyped-call]
@@ -60,16 +62,18 @@ def queue(request: pytest.FixtureRequest, rabbit: Site, rabbitmq_url: str) -> It
         broker.close()
 
 
-def consumers(worker: Any, site: Site) -> int:
+def count_consumers(worker: Any, site: Site) -> int:
     return len(worker.consumers[site.queue].consumer.channel.consumer_tags)
 
 
-def held(worker: Any, site: Site) -> int:
+def count_held(worker: Any, site: Site) -> int:
     return int(worker.consumers[site.queue].delay_queue.unfinished_tasks)
 
 
-def test_messages_behind_those_that_are_held_are_fetched(queue: Site) -> None:
-    """A worker holds 300 messages of a paused limit; those of another limit run, and the others when it resumes."""
+def test_messages_behind_held_messages_are_fetched(queue: Site) -> None:
+    """
+    A worker holds 300 messages of a paused limit. Those of another limit run, and the held ones run after the pause.
+    """
     site, limiter, redelivered = queue, Limiter(), Redelivered()
     site.broker.add_middleware(redelivered)
     site.broker.add_middleware(Throttle(limiter))
@@ -82,12 +86,12 @@ def test_messages_behind_those_that_are_held_are_fetched(queue: Site) -> None:
         other.send(n)
     with site.working(threads=THREADS) as worker:
         site.until_ran(20)
-        wait_until(lambda: held(worker, site) == MANY, description="the others are held")
+        wait_until(lambda: count_held(worker, site) == MANY, description="the messages of the paused limit are held")
         assert sorted(site.ran) == [*range(MANY, MANY + 20)]
-        assert 2 < consumers(worker, site) < 40
+        assert 2 < count_consumers(worker, site) < 40
         limiter.resume(PAUSED)
         site.until_ran(MANY + 20)
-        wait_until(lambda: consumers(worker, site) <= 3, description="the further consumers are cancelled")
+        wait_until(lambda: count_consumers(worker, site) <= 3, description="the additional consumers are cancelled")
         assert sorted(site.ran) == [*range(MANY + 20)]
         other.send(-1)
         site.until_ran(MANY + 21)
@@ -95,7 +99,10 @@ def test_messages_behind_those_that_are_held_are_fetched(queue: Site) -> None:
 
 
 def test_a_worker_that_held_many_messages_leaves_new_ones_to_others(queue: Site) -> None:
-    """With every thread at work, it fetches less than three times as many as Dramatiq does, which is 2 a thread."""
+    """
+    While every thread is busy, it fetches less than three times as many messages as Dramatiq, which fetches 2 for each
+    thread.
+    """
     site, limiter, go = queue, Limiter(), threading.Event()
     site.broker.add_middleware(Throttle(limiter))
     job = site.actor(lambda n: site.ran.append(n), actor_name="job", throttle=PAUSED, max_retries=0)
@@ -104,28 +111,28 @@ def test_a_worker_that_held_many_messages_leaves_new_ones_to_others(queue: Site)
     for n in range(MANY):
         job.send(n)
     with site.working(threads=THREADS) as worker:
-        wait_until(lambda: held(worker, site) == MANY, description="all are held")
+        wait_until(lambda: count_held(worker, site) == MANY, description="all messages are held")
         limiter.resume(PAUSED)
         site.until_ran(MANY)
-        wait_until(lambda: consumers(worker, site) <= 3, description="the further consumers are cancelled")
+        wait_until(lambda: count_consumers(worker, site) <= 3, description="the additional consumers are cancelled")
         for _ in range(50):
             plain.send()
         fetched = 0
 
-        def settles() -> bool:
+        def is_unchanged() -> bool:
             nonlocal fetched
             before, fetched = fetched, 50 - left_over(site.broker, site.queue)
             return before == fetched > 0
 
-        wait_until(settles, description="it fetches no more", every=0.5)
+        wait_until(is_unchanged, description="the worker fetches no more messages", every=0.5)
         go.set()
         site.until_ran(MANY + 50)
     assert THREADS * 2 <= fetched < 3 * THREADS * 2
     assert Counter(site.ran) == Counter([*range(MANY), *[True] * 50])
 
 
-def test_what_a_killed_connection_had_is_delivered_to_another_worker(queue: Site) -> None:
-    """Messages that came through a consumer that was cancelled since are no exception: each runs once."""
+def test_messages_of_a_killed_connection_are_delivered_to_another_worker(queue: Site) -> None:
+    """This includes messages of a consumer that was cancelled since. Each message runs once."""
     site, limiter = queue, Limiter()
     site.broker.add_middleware(Throttle(limiter))
     job = site.actor(lambda n: site.ran.append(n), actor_name="job", throttle=PAUSED, max_retries=0)
@@ -133,7 +140,7 @@ def test_what_a_killed_connection_had_is_delivered_to_another_worker(queue: Site
     for n in range(MANY):
         job.send(n)
     with working(site.broker, THREADS) as worker:
-        wait_until(lambda: held(worker, site) == MANY, description="all are held")
+        wait_until(lambda: count_held(worker, site) == MANY, description="all messages are held")
     assert site.ran == []
     limiter.resume(PAUSED)
     with site.working(threads=THREADS):

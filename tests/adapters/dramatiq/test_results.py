@@ -1,4 +1,4 @@
-"""A denial is invisible to whoever reads results, and to everything that follows a job."""
+"""A denial is invisible to readers of results, and to everything that follows a job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def throttled(site: Site, store: DenyBefore) -> Site:
 
 
 def test_a_blocking_reader_gets_the_value_and_never_an_early_none(throttled: Site, store: DenyBefore) -> None:
-    """`get_result(block=True)` waits through every denial and returns what the body returned."""
+    """`get_result(block=True)` waits through all denials, and returns what the body returned."""
     backend = throttled.broker.get_results_backend()
 
     @throttled.actor(throttle=EACH, store_results=True)
@@ -46,7 +46,7 @@ def test_a_blocking_reader_gets_the_value_and_never_an_early_none(throttled: Sit
 
 
 def test_a_failure_reaches_the_reader_as_that_failure(throttled: Site, store: DenyBefore) -> None:
-    """A body that fails after denials is stored as its own exception, not as one of ours."""
+    """A body that fails after denials is stored with its own exception, not with one of throttlekit."""
     backend = throttled.broker.get_results_backend()
 
     @throttled.actor(throttle=EACH, store_results=True, max_retries=0)
@@ -60,8 +60,10 @@ def test_a_failure_reaches_the_reader_as_that_failure(throttled: Site, store: De
     assert store.denials == 2
 
 
-def test_a_group_completes_once_when_its_last_job_has_run(throttled: Site, store: DenyBefore) -> None:
-    """The completion callback of a group fires once, after every member has run, and its results are the real ones."""
+def test_a_group_completes_once_after_its_last_job(throttled: Site, store: DenyBefore) -> None:
+    """
+    The completion callback of a group is called once, after every member has run, and its results are the real ones.
+    """
     site = throttled
 
     @site.actor(throttle=EACH, store_results=True)
@@ -84,8 +86,8 @@ def test_a_group_completes_once_when_its_last_job_has_run(throttled: Site, store
     assert store.denials == 6
 
 
-def test_a_pipeline_hands_on_the_real_value(throttled: Site, store: DenyBefore) -> None:
-    """Each stage of a pipeline waits its turn and feeds what it returned to the next, once."""
+def test_a_pipeline_passes_on_the_real_value(throttled: Site, store: DenyBefore) -> None:
+    """Each stage of a pipeline waits for its turn, and passes its result to the next one, once."""
     site = throttled
 
     @site.actor(throttle=EACH, store_results=True)
@@ -106,8 +108,8 @@ def test_a_pipeline_hands_on_the_real_value(throttled: Site, store: DenyBefore) 
     assert store.denials == 6
 
 
-def test_on_success_fires_once_after_the_body(throttled: Site, store: DenyBefore) -> None:
-    """`on_success` is sent once with the real result; no denial sends it, nor `on_failure`."""
+def test_on_success_is_called_once_after_the_body(throttled: Site, store: DenyBefore) -> None:
+    """`on_success` is sent once, with the real result. No denial sends it, or `on_failure`."""
     site = throttled
 
     @site.actor
@@ -129,8 +131,11 @@ def test_on_success_fires_once_after_the_body(throttled: Site, store: DenyBefore
     assert store.denials == 2
 
 
-def test_failure_callbacks_fire_for_failures_only(throttled: Site, store: DenyBefore) -> None:
-    """`on_failure` fires once per failure of the body and `on_retry_exhausted` once, whatever the denials between."""
+def test_failure_callbacks_are_called_for_failures_only(throttled: Site, store: DenyBefore) -> None:
+    """
+    `on_failure` is called once for each failure of the body, and `on_retry_exhausted` once, whatever the denials in
+    between.
+    """
     site = throttled
 
     @site.actor

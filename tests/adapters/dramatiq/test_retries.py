@@ -1,4 +1,4 @@
-"""A denial is not a failure: it uses no retry; each run of the body is charged."""
+"""A denial is not a failure and uses no retry. Each run of the body is charged."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def throttle(site: Site, store: Recording, **options: Any) -> None:
     site.broker.add_middleware(Throttle(Limiter(store), **options))
 
 
-def test_a_denial_never_touches_the_retry_counter(site: Site) -> None:
-    """`retries` grows by one for each failure of the body, and is absent until the first."""
+def test_a_denial_never_changes_the_retry_counter(site: Site) -> None:
+    """`retries` increases by one for each failure of the body, and is absent until the first."""
     store = DenyBefore(2)
     throttle(site, store)
     site.broker.add_middleware(CurrentMessage())
@@ -39,7 +39,7 @@ def test_a_denial_never_touches_the_retry_counter(site: Site) -> None:
 
 
 def test_an_explicit_retry_keeps_its_own_delay_and_its_count(site: Site) -> None:
-    """`raise Retry(delay=…)` in the body works as without throttling, and its return is decided anew."""
+    """`raise Retry(delay=…)` in the body works as without throttling, and the redelivered message is decided again."""
     store = DenyBefore(1)
     throttle(site, store)
 

@@ -1,4 +1,4 @@
-"""Real `dramatiq` worker processes whose jobs hold slots, or hear 429: by the jobs' own records."""
+"""Real `dramatiq` worker processes whose jobs hold slots, or get a 429: checked by the jobs' own records."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ pytestmark = pytest.mark.workers
     ids=["steady", "jumping", "costs"],
 )
 def test_never_more_at_once_than_the_limit_says_in_two_processes(
-    where: Servers, bodies: tuple[float, ...], costs: tuple[str, ...]
+    flood_servers: Servers, bodies: tuple[float, ...], costs: tuple[str, ...]
 ) -> None:
-    """200 jobs, ten slots, sixteen threads in two processes: ten at once, each job once, none fails, few deliveries."""
-    with DramatiqSlotting(Slots(amount=10), where) as slotting:
+    """
+    Of 200 jobs with ten slots and sixteen threads in two processes, at most ten run at once. Each job runs once, none
+    fails, and most are delivered once.
+    """
+    with DramatiqSlotting(Slots(amount=10), flood_servers) as slotting:
         jobs = [f"{n}{costs[n % len(costs)]}" for n in range(200)]
         for n, job in enumerate(jobs):
             slotting.work(job, bodies[n * len(bodies) // 200])
@@ -40,44 +43,48 @@ def test_never_more_at_once_than_the_limit_says_in_two_processes(
     assert held.counts["deliveries"] <= 5 * 200
 
 
-def test_the_slots_of_a_killed_process_come_free_on_a_busy_key(on_redis: Servers) -> None:
+def test_the_slots_of_a_killed_process_are_free_after_its_lease_on_a_busy_key(on_redis: Servers) -> None:
     """
-    A process that holds four of eight slots is killed while others wait in hundreds: after the lease the others have
-    all eight, never more; what the killed one ran runs again, and nothing is lost.
+    A process that holds four of eight slots is killed while hundreds of jobs wait. After the lease, the other jobs have
+    all eight slots, and never more. The jobs of the killed process run again, and none is lost.
 
-    Dramatiq puts a due message back on its queue before it acknowledges the delayed one: what a kill finds between the
-    two runs twice, throttled or not.
+    Dramatiq puts a due message back on its queue before it acknowledges the delayed one. A message for which a kill
+    happens between the two runs twice, throttled or not.
     """
     with DramatiqSlotting(Slots(amount=8, lease=5.0), on_redis) as slotting:
         for n in range(4):
             slotting.work(f"long{n}", "600 2")
         doomed = slotting.start(processes=1, threads=4)
-        wait_until(lambda: len(slotting.events()) == 4, description="it holds four slots")
-        process, hearts = slotting.events()[0].more, slotting.hearts()
+        wait_until(lambda: len(slotting.events()) == 4, description="the process holds four slots")
+        process, heartbeats = slotting.events()[0].more, slotting.hearts()
         for n in range(300):
             slotting.work(n, 0.1)
         slotting.start(processes=1, threads=8)
-        wait_until(lambda: len(slotting.events()) > 40, description="the others run too")
+        wait_until(lambda: len(slotting.events()) > 40, description="the other jobs run too")
         killed_us = slotting.now_us()
         doomed.kill()
-        slotting.bury(hearts)
-        for n in range(12):  # long enough to be at work together, however busy the machine
+        slotting.bury(heartbeats)
+        for n in range(12):  # long enough for all slots to be in use together, on a busy machine too
             slotting.work(f"wide{n}", 2)
         slotting.until_ended(316)
         held = slotting.stop()
     assert held.most_at_once({process: killed_us}) <= 8
-    instants, at_once = held.at_once({process: killed_us})
-    assert max(count for at, count in zip(instants, at_once, strict=True) if at > killed_us) == 8, "lost for ever"
+    times, at_once = held.at_once({process: killed_us})
+    assert max(count for at, count in zip(times, at_once, strict=True) if at > killed_us) == 8, (
+        "slots of the killed process stay lost"
+    )
     names = [*map(str, range(300)), *(f"long{n}" for n in range(4)), *(f"wide{n}" for n in range(12))]
     assert set(held.ends) == set(held.starts) == set(names)
     twice = held.starts - Counter(names)
-    assert {f"long{n}" for n in range(4)} <= set(twice), "what the killed process ran runs again"
-    # Each has ended: what is left would run a second time.
+    assert {f"long{n}" for n in range(4)} <= set(twice), "the jobs of the killed process run again"
+    # Each job has ended. A message that is left would run a second time.
     assert twice.total() + held.left <= 5
 
 
-def test_a_store_that_is_away_for_longer_than_the_lease_loses_slots_and_no_job(on_redis: Servers) -> None:
-    """Bodies run on and are told that their slots are lost; when the store is back all goes on, each job once."""
+def test_an_outage_longer_than_the_lease_loses_slots_and_no_job(on_redis: Servers) -> None:
+    """
+    Bodies continue and can detect that their slots are lost. When the store is available again, each job runs once.
+    """
     with (
         redis_server() as store,
         DramatiqSlotting(Slots(amount=2, lease=2.0, store_url=f"{store}/1"), on_redis) as slotting,
@@ -93,9 +100,9 @@ def test_a_store_that_is_away_for_longer_than_the_lease_loses_slots_and_no_job(o
             for n in range(20):
                 slotting.work(n, 0.02)
             lost_at = slotting.now_us() + 3_500_000
-            wait_until(lambda: slotting.now_us() > lost_at, description="the leases are over by far")
+            wait_until(lambda: slotting.now_us() > lost_at, description="the leases are over")
             begun = [event.job for event in slotting.events() if event.what == "start"]
-            assert len(begun) == 2, "nobody is let in while the store is away"
+            assert len(begun) == 2, "no job is admitted while the store is unavailable"
         finally:
             os.kill(pid, signal.SIGCONT)
         slotting.until_ended(22)
@@ -107,13 +114,14 @@ def test_a_store_that_is_away_for_longer_than_the_lease_loses_slots_and_no_job(o
     assert (held.failures, held.left) == ([], 0)
 
 
-def test_one_429_in_a_flood_stops_the_fleet_for_that_key(where: Servers) -> None:
+def test_one_429_in_a_flood_pauses_its_key_in_the_fleet(flood_servers: Servers) -> None:
     """
-    The partner says 429 with Retry-After 3 at full flood. At most one call of each thread follows until the pause is
-    over, and none of a job that has heard it; the rate resumes without a burst; no job fails; another key runs on.
+    The partner answers 429 with Retry-After 3 during the flood. At most one call of each thread follows until the pause
+    is over, and none of a job that already got a 429. The rate resumes without a burst, no job fails, and another key
+    continues.
     """
     rate, pause_us = 50, 3_000_000
-    with DramatiqSlotting(Slots(rate=f"{rate}/s", burst=20), where) as slotting:
+    with DramatiqSlotting(Slots(rate=f"{rate}/s", burst=20), flood_servers) as slotting:
         slotting.partner.be_angry("one", pause_us / 1e6, from_call=60)
         for n in range(200):
             slotting.call(f"a{n}", "one")
@@ -126,19 +134,22 @@ def test_one_429_in_a_flood_stops_the_fleet_for_that_key(where: Servers) -> None
     over_us = first_us + pause_us
     during = [call.job for call in one.refused]
     assert len(during) <= 16
-    assert len(set(during)) == len(during), "a job that had heard it called during the pause"
+    assert len(set(during)) == len(during), "a job that had got a 429 called during the pause"
     after = one.begun_after(over_us)
     early = [n for n, call in enumerate(after) if n > 1 + rate * (call.at_us - over_us) / 1e6]
-    assert early == [], "a burst after the pause"
+    assert early == [], "there was a burst after the pause"
     assert sorted(one.answered) == sorted(f"a{n}" for n in range(200))
     assert sorted(two.answered) == sorted(f"b{n}" for n in range(200))
     assert two.refused == []
-    assert two.between(first_us, over_us), "the other key stood still"
+    assert two.between(first_us, over_us), "the other key was stopped"
     assert (held.failures, held.left) == ([], 0)
 
 
 def test_an_endless_429_is_bounded_by_max_wait(on_redis: Servers) -> None:
-    """A partner that never answers: five jobs end as WaitedTooLong, dead-lettered; the other key's are served."""
+    """
+    If a partner always answers 429, five jobs end as WaitedTooLong and are dead-lettered. The jobs of the other key
+    run.
+    """
     with DramatiqSlotting(Slots(max_wait=2.0), on_redis) as slotting:
         slotting.partner.be_angry("one", retry_after=0.3)
         for n in range(5):
@@ -146,7 +157,7 @@ def test_an_endless_429_is_bounded_by_max_wait(on_redis: Servers) -> None:
             slotting.call(f"b{n}", "two")
         slotting.start()
         slotting.until_ended(5)
-        wait_until(lambda: slotting.record.llen("failures") == 5, description="five have been given up")
+        wait_until(lambda: slotting.record.llen("failures") == 5, description="five jobs have failed")
         calls = len(slotting.partner.told("one").calls)
         held = slotting.stop()
     assert sorted(held.failures) == [f"a{n} WaitedTooLong" for n in range(5)]

@@ -1,4 +1,4 @@
-"""The strict partner of the tests does what it says: the tests of three frameworks believe it."""
+"""The strict partner of the tests works as described, since the tests of three frameworks depend on it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def partner(redis_url: str) -> Iterator[AngryPartner]:
     partner.close()
 
 
-def test_it_is_angry_from_the_call_on_that_it_was_told_and_says_for_how_long(partner: AngryPartner) -> None:
-    """The third call is refused with the whole seconds that are left; another key is answered."""
+def test_the_partner_answers_429_from_the_given_call_on_with_the_remaining_time(partner: AngryPartner) -> None:
+    """The third call is refused with the remaining whole seconds. A call of another key is answered."""
     partner.be_angry("one", 30, from_call=3)
     answers = [partner.call("one", str(number)) for number in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
@@ -27,11 +27,11 @@ def test_it_is_angry_from_the_call_on_that_it_was_told_and_says_for_how_long(par
     assert partner.told("one").answered == ["0", "1"]
 
 
-def test_its_anger_ends(partner: AngryPartner) -> None:
-    """After the seconds that it was told it answers again; told to calm down, at once."""
+def test_the_partner_answers_again_after_the_given_time(partner: AngryPartner) -> None:
+    """After the given seconds it answers again. After `calm_down` it answers at once."""
     partner.be_angry("one", 0.5, retry_after=7)
     assert partner.call("one", "a").headers == {"Retry-After": "7"}
-    wait_until(lambda: partner.call("one", "b").status_code == 200, description="it answers again")
+    wait_until(lambda: partner.call("one", "b").status_code == 200, description="the partner answers again")
     refused = partner.told("one").refused
     assert refused[-1].at_us - refused[0].at_us < 500_000
     partner.be_angry("one")
@@ -40,14 +40,14 @@ def test_its_anger_ends(partner: AngryPartner) -> None:
     assert partner.call("one", "d").status_code == 200
 
 
-def test_it_knows_which_bodies_were_running(partner: AngryPartner) -> None:
-    """Begun and not called yet, at a given instant."""
+def test_the_partner_records_which_bodies_were_running(partner: AngryPartner) -> None:
+    """A body runs at a given time if it has begun and has not called yet."""
     partner.begin("one", "a")
     partner.begin("one", "b")
     partner.call("one", "a")
-    told = partner.told("one")
-    assert told.running_at(told.calls[0].at_us) == 1
-    assert told.running_at(told.begun[0].at_us) == 1
-    assert told.between(told.begun[1].at_us, told.calls[0].at_us) == told.calls
-    assert told.begun_after(told.begun[0].at_us - 1) == told.calls
-    assert told.begun_after(told.begun[0].at_us) == []
+    log = partner.told("one")
+    assert log.running_at(log.calls[0].at_us) == 1
+    assert log.running_at(log.begun[0].at_us) == 1
+    assert log.between(log.begun[1].at_us, log.calls[0].at_us) == log.calls
+    assert log.begun_after(log.begun[0].at_us - 1) == log.calls
+    assert log.begun_after(log.begun[0].at_us) == []

@@ -1,4 +1,4 @@
-"""Jobs that wait follow a limit that is changed: real workers of two frameworks at once, under one limit."""
+"""Waiting jobs follow a changed limit, on real workers of two frameworks with one limit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from throttlekit_rq import ThrottledQueue
 
 pytestmark = pytest.mark.workers
 
-LIMIT = TokenBucket("partner", "40/s", burst=8)  # as support.jobs.control has it
-FOLLOW = 2.0
-SLACK = 10.0  # what a loaded machine may take
+LIMIT = TokenBucket("partner", "40/s", burst=8)  # as in support.jobs.control
+APPLIED_AFTER = 2.0
+SLACK = 10.0  # additional time for a loaded machine
 
 
 class Site:
-    """Two workers, one of each framework, that share one limit; and who sends to both."""
+    """Two workers, one of each framework, that share one limit, and the queues to send jobs to both."""
 
     def __init__(self, base: str) -> None:
         self.control = Control(f"{base}/1", by="test")
@@ -49,10 +49,10 @@ class Site:
         self._sent += each
 
     def starts(self) -> list[float]:
-        return sorted(json.loads(told)[0] for told in self._starts.lrange("starts", 0, -1))
+        return sorted(json.loads(entry)[0] for entry in self._starts.lrange("starts", 0, -1))
 
     def waiting(self) -> int:
-        """About how many have been denied, and stand in line."""
+        """Return about how many jobs have been denied, and wait."""
         from throttlekit.fleet.snapshot import look
 
         keys = look(self.control._store).keys  # pyright: ignore[reportPrivateUsage]
@@ -82,22 +82,25 @@ def site() -> Iterator[Site]:
             yield site
 
 
-def test_jobs_that_wait_follow_a_raised_limit_and_a_lowered_one(site: Site) -> None:
+def test_waiting_jobs_follow_a_raised_and_a_lowered_limit(site: Site) -> None:
     """
-    A line of 16 jobs at one in ten seconds, 150 s of it: once the limit is 100/s, all have run soon after the two
-    seconds in which the fleet follows. Scaled down to 2/s under a backlog, no more pass than that allows.
+    16 jobs wait at one in ten seconds, for 150 s. After the limit is raised to 100/s, all of them run soon after the
+    two seconds in which the fleet applies a change. After it is scaled to 2/s during a backlog, no more jobs are
+    admitted than that rate allows.
     """
-    wait_until(lambda: site.waiting() >= 10, description="the jobs wait in line", timeout=30)
+    wait_until(lambda: site.waiting() >= 10, description="the jobs wait", timeout=30)
     site.control.set("partner", "100/s", burst=1)
-    wait_until(lambda: len(site.starts()) == 16, description="all have run", timeout=FOLLOW + SLACK)
+    wait_until(lambda: len(site.starts()) == 16, description="all jobs have run", timeout=APPLIED_AFTER + SLACK)
 
     site.control.set("partner", "20/s", burst=1)
-    time.sleep(FOLLOW)
+    time.sleep(APPLIED_AFTER)
     site.send(80)
     wait_until(lambda: len(site.starts()) >= 26, description="the backlog runs", timeout=30)
     site.control.scale("part*", 0.1)
-    followed = time.time() + FOLLOW + 2  # a loaded machine may read late, and start late what was let pass
-    wait_until(lambda: time.time() > followed + 2, description="the fleet follows, and goes on")
-    late = [at for at in site.starts() if at > followed]
-    assert len(late) <= 1 + 2 * (time.time() - followed) + 4
-    wait_until(lambda: any(at > followed for at in site.starts()), description="jobs run at the new rate")
+    applied_at = (
+        time.time() + APPLIED_AFTER + 2
+    )  # a loaded machine can apply the change late, and start granted jobs late
+    wait_until(lambda: time.time() > applied_at + 2, description="the fleet has applied the change, and continues")
+    late = [at for at in site.starts() if at > applied_at]
+    assert len(late) <= 1 + 2 * (time.time() - applied_at) + 4
+    wait_until(lambda: any(at > applied_at for at in site.starts()), description="jobs run at the new rate")

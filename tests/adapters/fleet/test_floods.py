@@ -1,7 +1,7 @@
 """
 A backlog under one limit or two, on real workers of each framework, with each broker, kind of worker and command.
 
-What is special to one framework, such as signals and kills, is in its own test_processes.py.
+Tests of a single framework, such as those with signals and kills, are in its own test_processes.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -43,7 +43,7 @@ _BACKLOG: dict[str, Any] = {
 
 
 class _Dramatiq(Flooding):
-    """One of the scripts that Dramatiq installs, and its options."""
+    """One of the scripts that Dramatiq installs, with its options."""
 
     script: tuple[str, ...]
 
@@ -150,17 +150,18 @@ def test_a_backlog_keeps_its_bound_and_runs_once(
     request: pytest.FixtureRequest, broker: Literal["redis", "rabbitmq"], flooding: type[Flooding] | None, flood: Flood
 ) -> None:
     """
-    Never one grant over burst + elapsed / interval, nothing charged that was not granted, each job once, nothing left,
-    no traceback in a log. How often a job is denied depends on the machine's load; the benchmarks hold it to 1.1.
+    No grant exceeds burst + elapsed / interval, and nothing is charged that was not granted. Each job runs once, no
+    message is left, and no log has a traceback. How often a job is denied depends on the machine's load; the benchmarks
+    limit it to 1.1.
     """
-    where: Servers = request.getfixturevalue(f"on_{broker}")
-    told = in_order(run(flood, where, flooding))
-    assert starts_of(told) == {str(n): 1 for n in range(_JOBS)}, told.log[-4000:]
-    assert assert_bound(told, "one", 50_000, 10) == _JOBS
-    assert told.left == 0
-    assert sum(told.counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line")) <= 5 * _JOBS
-    assert figures(told).unexplained_charges == 0
-    assert_calm(told.log)
+    flood_servers: Servers = request.getfixturevalue(f"on_{broker}")
+    record = in_order(run(flood, flood_servers, flooding))
+    assert starts_of(record) == {str(n): 1 for n in range(_JOBS)}, record.log[-4000:]
+    assert assert_bound(record, "one", 50_000, 10) == _JOBS
+    assert record.left == 0
+    assert sum(record.counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line")) <= 5 * _JOBS
+    assert figures(record).unexplained_charges == 0
+    assert_calm(record.log)
 
 
 @pytest.mark.parametrize(
@@ -174,21 +175,27 @@ def test_a_backlog_keeps_its_bound_and_runs_once(
     ],
 )
 def test_two_limits_at_once_both_hold(request: pytest.FixtureRequest, broker: str, flood: Flood) -> None:
-    """10/s for each of four accounts and 25/s for all: both hold, and a denial by one charges nothing to the other."""
-    told = in_order(run(flood, request.getfixturevalue(f"on_{broker}")))
-    assert assert_bound(told, "all", 40_000, 10) == 100
-    assert assert_bound(told, "account", 100_000, 5) == 100
-    assert starts_of(told) == {str(n): 1 for n in range(100)}
+    """
+    With 10/s for each of four accounts and 25/s for all, both limits hold, and a denial by one does not charge the
+    other.
+    """
+    record = in_order(run(flood, request.getfixturevalue(f"on_{broker}")))
+    assert assert_bound(record, "all", 40_000, 10) == 100
+    assert assert_bound(record, "account", 100_000, 5) == 100
+    assert starts_of(record) == {str(n): 1 for n in range(100)}
 
 
 @pytest.mark.parametrize("kind", [CeleryFlood, HueyFlood])
-def test_a_job_without_limits_passes_a_backlog(on_redis: Servers, kind: type[Flood]) -> None:
-    """Sent behind 2 000 jobs of a limit of 5/s, it runs while most of them still wait."""
+def test_a_job_without_limits_runs_before_a_backlog(on_redis: Servers, kind: type[Flood]) -> None:
+    """A job that is sent behind 2 000 jobs of a limit of 5/s runs while most of them still wait."""
     flood = kind(limits=(FloodLimit("one", "5/s", 5),), jobs=2000, processes=1, others={"free": ()})
     with flood.flooding(flood, on_redis) as flooding:
         for n in range(2000):
             flooding.send("job", str(n))
         flooding.send("free", "free")
         flooding.start()
-        wait_until(lambda: any(start.job == "free" for start in flooding.starts()), description="the free job has run")
+        wait_until(
+            lambda: any(start.job == "free" for start in flooding.starts()),
+            description="the job without limits has run",
+        )
         assert len(flooding.starts()) < 1000

@@ -1,4 +1,4 @@
-"""What the workers of each framework log about limits, as their commands log by default: nothing is configured here."""
+"""What the workers of each framework log about limits with the default logging of their commands."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from throttlekit import Limiter, RateLimited, TokenBucket
 limiter = Limiter({store!r})
 partner = TokenBucket("partner-api", "1/s", burst=1, key="{{account}}")
 def body():
-    if not os.path.exists("heard"):
-        open("heard", "w").close()
+    if not os.path.exists("refused_once"):
+        open("refused_once", "w").close()
         raise RateLimited(3)
 """
 APPS = {
@@ -83,10 +83,11 @@ def store() -> Iterator[RedisProcess]:
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_worker_logs_why_jobs_wait(worker: str, redis_url: str, store: RedisProcess, tmp_path: Path) -> None:
+def test_workers_log_why_jobs_wait(worker: str, redis_url: str, store: RedisProcess, tmp_path: Path) -> None:
     """
-    One line when a limit begins to hold jobs back, one for a 429 that pauses, one when the store is away; each names
-    the limit and a job, or the server. No key, argument or password is in a line of ours.
+    There is one line when a limit begins to delay jobs, one for a 429 that pauses, and one when the store is
+    unavailable. Each names the limit and a job, or the server. No line of throttlekit has a key, an argument or a
+    password.
     """
     framework = worker.partition("-")[0]
     text = (BODY + APPS[framework]).format(store=f"{store.url}/1", broker=redis_url)
@@ -109,14 +110,14 @@ def test_worker_logs_why_jobs_wait(worker: str, redis_url: str, store: RedisProc
             return found[0]
 
         _send(framework, tmp_path, 3)
-        told = [
+        lines = [
             logged(rf"{LIMIT}: downstream said 429: paused for 3 s in the whole fleet \({JOB}\)"),
             logged(rf"{LIMIT} is holding jobs back: {JOB} waits for [\d.]+ s, until \d\d:\d\d:\d\d UTC: \w+"),
         ]
         store.stop()
         _send(framework, tmp_path, 1)
-        told.append(logged(rf"the store gave no usable answer: \w+ \(server 127\.0\.0\.1:{store.port}/1\)"))
-        assert not [line for line in told if "jane" in line]
+        lines.append(logged(rf"the store gave no usable answer: \w+ \(server 127\.0\.0\.1:{store.port}/1\)"))
+        assert not [line for line in lines if "jane" in line]
         assert "sesame" not in running.log()
 
 

@@ -1,4 +1,4 @@
-"""One limit for the workers of every framework at once, all running."""
+"""One limit for running workers of every framework."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
@@ -28,16 +28,16 @@ _LIMITS = (FloodLimit("one", "60/s", 10),)
 _JOBS, _AHEAD = 60, 20
 
 FRAMEWORKS: dict[str, Callable[[Servers], Flooding]] = {
-    "celery": lambda where: CeleryFlooding(CeleryFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
-    "dramatiq": lambda where: Flooding(Flood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
-    "huey": lambda where: HueyFlooding(HueyFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
-    "rq": lambda where: RqFlooding(RqFlood(limits=_LIMITS, jobs=_JOBS, kinds=(OURS,)), where),
-    "taskiq": lambda where: TaskiqFlooding(TaskiqFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
+    "celery": lambda flood_servers: CeleryFlooding(CeleryFlood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
+    "dramatiq": lambda flood_servers: Flooding(Flood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
+    "huey": lambda flood_servers: HueyFlooding(HueyFlood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
+    "rq": lambda flood_servers: RqFlooding(RqFlood(limits=_LIMITS, jobs=_JOBS, kinds=(OURS,)), flood_servers),
+    "taskiq": lambda flood_servers: TaskiqFlooding(TaskiqFlood(limits=_LIMITS, jobs=_JOBS, processes=1), flood_servers),
 }
 
 
-def test_one_limit_for_every_framework() -> None:
-    """The sum of all grants holds the bound, each framework gets its work done, and each job runs once."""
+def test_workers_of_every_framework_share_one_limit() -> None:
+    """The sum of all grants stays within the bound, each framework runs its jobs, and each job runs once."""
     with ExitStack() as stack:
         shared = stack.enter_context(servers("redis"))
         fleets: dict[str, Flooding] = {}
@@ -49,17 +49,17 @@ def test_one_limit_for_every_framework() -> None:
             fleet.send("job", f"{name}-first")
         record = next(iter(fleets.values()))
 
-        def ran(so_far: int) -> bool:
+        def have_started(so_far: int) -> bool:
             return len(record.starts()) >= so_far
 
-        wait_until(lambda: ran(len(fleets)), description="each framework takes jobs")
+        wait_until(lambda: have_started(len(fleets)), description="each framework runs jobs")
         for n in range(_JOBS):
-            # So many of each wait at most: with one that is starved it would not move on.
+            # At most this many jobs of each framework wait. If one framework were starved, the loop would stop here.
             due = len(fleets) * (n + 1 - _AHEAD)
-            wait_until(partial(ran, due), description="the line moves")
+            wait_until(partial(have_started, due), description="the jobs before are running")
             for name, fleet in fleets.items():
                 fleet.send("job", f"{name}{n}")
-        wait_until(lambda: ran(len(fleets) * (_JOBS + 1)), description="all have run")
-        told = in_order([fleet.stop() for fleet in fleets.values()][-1])
-    assert assert_bound(told, "one", 16_667, 10) == len(fleets) * (_JOBS + 1)
-    assert starts_of(told) == {f"{name}{n}": 1 for name in fleets for n in ("-first", *range(_JOBS))}
+        wait_until(lambda: have_started(len(fleets) * (_JOBS + 1)), description="all jobs have run")
+        outcome = in_order([fleet.stop() for fleet in fleets.values()][-1])
+    assert assert_bound(outcome, "one", 16_667, 10) == len(fleets) * (_JOBS + 1)
+    assert starts_of(outcome) == {f"{name}{n}": 1 for name in fleets for n in ("-first", *range(_JOBS))}

@@ -1,8 +1,8 @@
 """
 Jobs with a fault do not stop the other jobs of their limit: each framework on each broker, each fault.
 
-Two kinds of jobs share a limit: those in front have the fault, and the few behind them do not
-(`support.others`). While the fault lasts, each of the jobs behind runs once, long before those in front could have run.
+Two kinds of jobs share a limit (`support.others`): those in front have the fault, and the few behind them do not. While
+the fault lasts, each of the jobs behind runs once, long before those in front could run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from support.others.stacks import STACKS
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 
-_STORE = "a job whose store is unavailable returns every few seconds, and is the first of its line"
+_STORE = "a job whose store is unavailable is redelivered every few seconds, and is the first on its waitlist"
 _IN_TURN = "each job uses its turn on the waitlist only to be denied by its other limit"
-_FAILS_IN_TURN = "a job whose function is gone takes a unit of its limit before it fails"
+_FAILS_IN_TURN = "a job whose function no longer exists uses a unit of its limit before it fails"
 _DEAD_IN_FRONT = "jobs that no worker takes keep their turns for seconds"
 
 NOT_JUDGED: dict[tuple[str, str], str] = {
@@ -39,20 +39,20 @@ NOT_JUDGED: dict[tuple[str, str], str] = {
     ("RQ, ours", "undecodable"): _DEAD_IN_FRONT,
 }
 """
-Where the jobs behind go on later than the deadline, always or now and then, by stack and fault, and why. For stock
-workers of RQ, `tests/adapters/rq/test_first_of_line.py` shows that they do go on.
+The stacks and faults for which the jobs behind sometimes or always run later than the deadline, with the reason. For
+stock workers of RQ, `tests/adapters/rq/test_first_of_line.py` shows that these jobs do run.
 """
 
 
 class Fleets:
-    """The results of each stack, whose faults happen all at once: workers take seconds to start."""
+    """The results of each stack. All faults of a stack happen at the same time, since workers need seconds to start."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[str, str], Result] = {}
         self._seen: set[str] = set()
 
     def result(self, stack: str, fault: str, rabbitmq_url: str | None) -> Result:
-        """What happened. Each result is given once: a test that runs again has a fleet, and the fault, for itself."""
+        """Return the result of a fault. Each result is returned once: a test that runs again has its own fleet."""
         if (stack, fault) not in self._results:
             judged = [each for each in FAULTS if (stack, each) not in NOT_JUDGED]
             faults = [fault] if stack in self._seen else judged
@@ -76,8 +76,8 @@ def _cells() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("stack", "fault"), list(_cells()))
-def test_jobs_behind_a_fault_go_on(stack: str, fault: str, fleets: Fleets, request: pytest.FixtureRequest) -> None:
-    """Each of the jobs behind runs, once, while the fault lasts."""
+def test_jobs_behind_a_fault_run(stack: str, fault: str, fleets: Fleets, request: pytest.FixtureRequest) -> None:
+    """Each of the jobs behind runs once, while the fault lasts."""
     rabbitmq_url = request.getfixturevalue("rabbitmq_url") if STACKS[stack].kind == "rabbitmq" else None
     result = fleets.result(stack, fault, rabbitmq_url)
     assert result.all_ran_once, str(result)

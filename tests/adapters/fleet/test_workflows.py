@@ -27,12 +27,12 @@ from throttlekit_rq import ThrottledQueue
 
 pytestmark = [
     pytest.mark.workers,
-    # Celery's client leaves sockets for the collector to find.
+    # Celery's client leaves sockets for the garbage collector to close.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 
-STEPS = 3  # as support.jobs.workflows has it
+STEPS = 3  # as in support.jobs.workflows
 SLOTS = 2
 _JOBS = "support.jobs.workflows"
 _SPAWN = "throttlekit_rq.ThrottledSpawnWorker"
@@ -47,7 +47,7 @@ SITES = [
 
 
 class Event(NamedTuple):
-    """A step begins, or ends, or is the last one and its workflow is done. *more*: its process, or how it ended."""
+    """A step that begins or ends, or the end of a workflow. *more* is the step's process, or how the step ended."""
 
     at_us: int
     what: str
@@ -57,7 +57,7 @@ class Event(NamedTuple):
 
 
 class Site:
-    """Workers of one framework, and who sends workflows to them."""
+    """Workers of one framework, and the queue to send workflows to them."""
 
     def __init__(self, kind: str, base: str, lease: float) -> None:
         self.kind, self.lease = kind, lease
@@ -66,15 +66,20 @@ class Site:
         self._record: Any = redis.Redis.from_url(f"{base}/2", decode_responses=True)
         self._record.flushall()
         self.limiter = Limiter(patient(f"{base}/1"))
-        told = {"store": patient(f"{base}/1"), "record": f"{base}/2", "broker": self._broker_url, "lease": lease}
-        self._environment = {"TK_WORKFLOWS": json.dumps({**told, "seconds": 0.1}), "C_FORCE_ROOT": "1"}
+        jobs_settings = {
+            "store": patient(f"{base}/1"),
+            "record": f"{base}/2",
+            "broker": self._broker_url,
+            "lease": lease,
+        }
+        self._environment = {"TK_WORKFLOWS": json.dumps({**jobs_settings, "seconds": 0.1}), "C_FORCE_ROOT": "1"}
         self._commands: list[Command] = []
         connection: Any = redis.Redis.from_url(self._broker_url)
         self._queue = ThrottledQueue("default", connection=connection, limiter=self.limiter)
         self._clients: list[Any] = [self._record, self.limiter, connection]
 
     def start(self, count: int) -> None:
-        """So many commands, ready for work."""
+        """Start *count* commands, and wait until they are ready."""
         begun = [Command(self._command(number), self._environment) for number in range(count)]
         self._commands += begun
         ready = {"dramatiq": "ready for action", "celery": " ready."}.get(self.kind, "Listening on")
@@ -111,7 +116,7 @@ class Site:
 
     def events(self) -> list[Event]:
         ready: Any = getattr(self._queue, "ready_job_registry", None)
-        if ready is not None:  # RQ 3 leaves dependents there when two workers end at once, for minutes
+        if ready is not None:  # RQ 3 can leave dependents there for minutes if two workers end at the same time
             ready.cleanup()
         found: list[Event] = []
         for line in self._record.lrange("events", 0, -1):
@@ -127,7 +132,7 @@ class Site:
         return wait_until(done, description=f"{count} workflows are done") or []
 
     def until_free(self, within: float) -> None:
-        """All slots are free, long before a lease would end by itself if that is longer than *within*."""
+        """Wait until all slots are free. *within* can be much shorter than the lease."""
         wait_until(
             lambda: self.limiter.peek(self.limit, cost=0).remaining == SLOTS,
             description="all slots are free",
@@ -144,10 +149,11 @@ class Site:
             client.close()
 
 
-def most_inside(events: list[Event], lease: float) -> int:
+def most_at_once(events: list[Event], lease: float) -> int:
     """
-    How many workflows were inside at the busiest instant: from the begin of their first step until they were done; of
-    one that broke off, until a lease after the last step that ended.
+    Return the maximum number of workflows that held a slot at the same time. A workflow holds its slot from the begin
+    of its first step until it is done. A workflow that was interrupted holds it until a lease after its last completed
+    step.
     """
     changes: list[tuple[int, int]] = []
     for workflow in {each.workflow for each in events}:
@@ -166,10 +172,10 @@ def base() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", SITES)
-def test_as_many_workflows_are_inside_as_there_are_slots(base: str, kind: str) -> None:
+def test_as_many_workflows_run_at_once_as_there_are_slots(base: str, kind: str) -> None:
     """
-    Eight workflows of three steps, two slots: two are inside at the busiest instant, from their first step until they
-    are done. Each step runs once, in order; the last gives the slot back, also one that fails.
+    Of eight workflows of three steps with two slots, at most two hold a slot at once, from their first step until they
+    are done. Each step runs once, in order. The last step returns the slot, even if it fails.
     """
     site = Site(kind, base, lease=300)
     try:
@@ -181,17 +187,17 @@ def test_as_many_workflows_are_inside_as_there_are_slots(base: str, kind: str) -
         site.until_free(within=60)
     finally:
         site.close()
-    assert most_inside(events, site.lease) == SLOTS
+    assert most_at_once(events, site.lease) == SLOTS
     steps = {name: [each.number for each in events if (each.what, each.workflow) == ("begin", name)] for name in names}
     assert steps == {name: [1, 2, 3] for name in names}
     assert {each.more for each in events if each.what != "begin"} == {"held"}
 
 
 @pytest.mark.parametrize("kind", ["dramatiq", "celery", OURS])
-def test_slot_of_a_workflow_that_is_killed_is_free_after_its_lease(base: str, kind: str) -> None:
+def test_the_slot_of_a_killed_workflow_is_free_after_its_lease(base: str, kind: str) -> None:
     """
-    Its second step is killed with SIGKILL. Its slot stays for a lease after that, and no longer: the others are done,
-    and there are never more inside.
+    The second step is killed with SIGKILL. The slot stays taken for one lease. Then the other workflows are done, and
+    the maximum is never exceeded.
     """
     site = Site(kind, base, lease=4)
     try:
@@ -202,10 +208,10 @@ def test_slot_of_a_workflow_that_is_killed_is_free_after_its_lease(base: str, ki
         def stuck() -> list[Event]:
             return [each for each in site.events() if (each.what, each.number) == ("begin", 2)]
 
-        wait_until(lambda: len(stuck()) == SLOTS, description="both are in their second steps")
+        wait_until(lambda: len(stuck()) == SLOTS, description="both workflows are in their second steps")
         for process in {int(each.more) for each in stuck()}:
             os.kill(process, signal.SIGKILL)
-        for n in range(4):  # only now: Dramatiq gives what a killed worker had fetched to another after 60 s
+        for n in range(4):  # only now: Dramatiq gives the messages of a killed worker to another one after 60 s
             site.send(f"w{n}")
         if kind == "dramatiq":  # its command ends with its process
             site.start(1)
@@ -213,4 +219,4 @@ def test_slot_of_a_workflow_that_is_killed_is_free_after_its_lease(base: str, ki
         site.until_free(within=60)
     finally:
         site.close()
-    assert most_inside(events, site.lease) <= SLOTS
+    assert most_at_once(events, site.lease) <= SLOTS

@@ -1,4 +1,4 @@
-"""A huey on a Redis of the tests', and workers that the test itself moves, one job at a time."""
+"""A huey on a Redis of the tests, with workers that the test itself runs, one job at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def hand(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Hand]:
 
 @pytest.fixture
 def plain(redis_url: str) -> Iterator[Hand]:
-    """For what does not depend on the kind of queue."""
+    """A huey with a list, for behaviour that does not depend on the kind of queue."""
     yield from _hand(RedisHuey, redis_url)
 
 

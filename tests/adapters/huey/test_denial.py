@@ -1,4 +1,4 @@
-"""What a denial leaves as it was in huey's own data, and where a job is at each moment."""
+"""What a denial does not change in huey's own data, and where a job is at each moment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIDE = TokenBucket("wide", "1000/s", burst=100)
 
 
 def test_a_denied_job_waits_in_hueys_schedule(hand: Hand) -> None:
-    """It is one of `huey.scheduled()`, with its id and arguments; no signal is emitted but that it was enqueued."""
+    """The job is one of `huey.scheduled()`, with its id and arguments. The only signal is that it was enqueued."""
     result = hand.task(retries=3)("x")
     hand.deny()
     assert hand.step()
@@ -38,8 +38,8 @@ def test_a_denied_job_waits_in_hueys_schedule(hand: Hand) -> None:
     assert result.get() is None
 
 
-def test_jobs_come_back_in_order_and_once(hand: Hand) -> None:
-    """Each denied job runs once, in the order of sending; no key of a waiting job is left."""
+def test_denied_jobs_run_in_order_and_once(hand: Hand) -> None:
+    """Each denied job runs once, in the order of sending. No key of a waiting job is left."""
     task = hand.task()
     for n in range(5):
         task(n)
@@ -48,19 +48,19 @@ def test_jobs_come_back_in_order_and_once(hand: Hand) -> None:
     assert hand.redis.keys(hand.key("*")) == []
 
 
-def test_a_woken_job_goes_before_newer_ones(hand: Hand) -> None:
-    """A job whose turn has come is taken before one that came after it."""
+def test_a_woken_job_runs_before_newer_ones(hand: Hand) -> None:
+    """A job whose turn has come is taken before one that was sent after it."""
     task, free = hand.task(), hand.task(throttle=None)
     hand.deny(0.1)
     task("first")
     hand.step()
-    wait_until(lambda: hand.in_hand, description="it is woken")
+    wait_until(lambda: hand.in_hand, description="the job is woken")
     free("second")
     assert hand.until(2) == ["first", "second"]
 
 
-def test_a_prolonged_pause_costs_few_questions(hand: Hand) -> None:
-    """Jobs that wait through it are woken when it is over, and not when it was to be over."""
+def test_a_prolonged_pause_causes_few_requests(hand: Hand) -> None:
+    """Waiting jobs are woken when the pause really ends, and not at its original end."""
     task = hand.task()
     hand.deny(0.5)
     for n in range(10):
@@ -74,13 +74,15 @@ def test_a_prolonged_pause_costs_few_questions(hand: Hand) -> None:
         taken += hand.step()
         return len(hand.ran) == 10
 
-    wait_until(done, description="all have run")
+    wait_until(done, description="all jobs have run")
     assert hand.ran == list(range(10))
     assert taken < 10 + 6
 
 
-def test_a_woken_job_stands_among_the_priorities(hand: Hand) -> None:
-    """It goes behind a higher priority, before others of its own, and in the order in which jobs were woken."""
+def test_a_woken_job_is_ordered_by_its_priority(hand: Hand) -> None:
+    """
+    It runs after jobs with a higher priority, before others with its own, and in the order in which jobs were woken.
+    """
     if not hand.huey.storage.priority:
         pytest.skip("the queue has no priorities")
     task, free = hand.task(throttle=WIDE), hand.task(throttle=None)
@@ -92,14 +94,14 @@ def test_a_woken_job_stands_among_the_priorities(hand: Hand) -> None:
     free("low", priority=1)
     free("high", priority=9)
     hand.admission.waiting._free = lambda: 2
-    wait_until(lambda: hand.in_hand == 2, description="both are woken")
+    wait_until(lambda: hand.in_hand == 2, description="both jobs are woken")
     assert hand.until(5) == ["high", "first", "second", "same", "low"]
 
 
-def test_a_job_in_the_hands_of_a_dead_worker_is_anothers(hand: Hand) -> None:
-    """A worker that was killed before it asked has lost nothing: after ten seconds another one takes the job."""
+def test_a_job_of_a_killed_worker_is_taken_by_another_worker(hand: Hand) -> None:
+    """A worker that is killed before its request loses no job: after ten seconds another worker takes the job."""
     hand.task()("x")
-    assert hand.huey.dequeue() is not None  # and dies
+    assert hand.huey.dequeue() is not None  # and the worker dies
     assert (hand.huey.pending_count(), hand.in_hand) == (0, 1)
     assert not hand.step()
     _age(hand)
@@ -108,7 +110,7 @@ def test_a_job_in_the_hands_of_a_dead_worker_is_anothers(hand: Hand) -> None:
 
 
 def test_a_task_object_that_is_enqueued_twice_runs_twice(hand: Hand) -> None:
-    """Its two messages are the same byte for byte. Two workers have one each in hand, and both run."""
+    """Its two messages have the same bytes. Two workers take one each, and both run."""
     task = hand.task().s("x")
     for _ in range(2):
         hand.huey.enqueue(task)
@@ -120,7 +122,7 @@ def test_a_task_object_that_is_enqueued_twice_runs_twice(hand: Hand) -> None:
 
 
 class _Store(MemoryStore):
-    """A store that can be away."""
+    """A store that can be unavailable."""
 
     away = False
 
@@ -131,8 +133,8 @@ class _Store(MemoryStore):
         return super().decide(request.claims, request.requester, now_us, attempt=request.attempt)
 
 
-def test_a_task_object_that_is_enqueued_twice_waits_twice_for_a_store(redis_url: str) -> None:
-    """Huey's schedule is a set of messages, and without a position from the store the two are equal."""
+def test_both_messages_of_a_task_object_wait_for_the_store(redis_url: str) -> None:
+    """Huey's schedule is a set of messages. Without a position from the store, the two messages are equal."""
     huey: Any = RedisHuey("twice", url=redis_url, read_timeout=0.2)
     store = _Store()
     limiter = Limiter(store)
@@ -142,26 +144,26 @@ def test_a_task_object_that_is_enqueued_twice_waits_twice_for_a_store(redis_url:
     for _ in range(2):
         huey.enqueue(task)
     store.away = True
-    hand.work_until(lambda: not huey.pending_count(), "both have been denied")
+    hand.work_until(lambda: not huey.pending_count(), "both messages have been denied")
     assert huey.scheduled_count() == 2
     store.away = False
     assert hand.until(1) == ["x"]
-    huey.read_schedule(huey._get_timestamp() + datetime.timedelta(minutes=1))  # of two, one waits until it is due
+    huey.read_schedule(huey._get_timestamp() + datetime.timedelta(minutes=1))  # one of the two waits until it is due
     assert hand.until(2) == ["x", "x"]
     hand.admission.waiting.close()
     limiter.close()
     huey.storage.pool.disconnect()
 
 
-def test_a_worker_that_stood_still_leaves_the_job_to_the_other(hand: Hand) -> None:
-    """It neither runs it nor puts it back, and gives back what it was charged."""
+def test_a_worker_that_was_suspended_leaves_its_job_to_another_worker(hand: Hand) -> None:
+    """It neither runs the job nor puts it back, and returns the units that it was charged."""
     hand.task()("x")
     slow = hand.huey.dequeue()
     _age(hand)
     other = hand.huey.dequeue()
     assert other.id == slow.id
     hand.huey.execute(other)
-    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="there is room")
+    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="the limit has room")
     hand.huey.execute(slow)
     assert hand.ran == ["x"]
     assert hand.limiter.peek(RATE).allowed
@@ -174,7 +176,7 @@ def test_a_worker_that_stood_still_leaves_the_job_to_the_other(hand: Hand) -> No
 
 
 class _Breaking:
-    """A connection to Redis that is lost once, after Redis has *done* what *command* says, or before."""
+    """A connection to Redis that is lost once, after Redis has run *command* (if *done*) or before."""
 
     def __init__(self, broken: Any, command: str, *, done: bool = True) -> None:
         self._broken, self._command, self._done, self.lost = broken, command, done, 0
@@ -184,15 +186,15 @@ class _Breaking:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.lost += 1
-        ask = self._broken if self._command == "" else getattr(self._broken, self._command)
-        answer = ask(*args, **kwargs) if self.lost != 1 or self._done else None
+        call = self._broken if self._command == "" else getattr(self._broken, self._command)
+        reply = call(*args, **kwargs) if self.lost != 1 or self._done else None
         if self.lost == 1:
             raise RedisConnectionError("lost")
-        return answer
+        return reply
 
 
-def test_a_lost_answer_loses_no_granted_job(hand: Hand) -> None:
-    """The worker finds that the job is in no worker's hand, as it has let it go itself a moment ago: it runs it."""
+def test_a_lost_reply_loses_no_granted_job(hand: Hand) -> None:
+    """The worker finds that no worker has the job, since it has released the job itself. It runs the job."""
     hand.task()("x")
     task = hand.huey.dequeue()
     hand.admission.schedule._conn = _Breaking(hand.redis, "zrem")
@@ -201,8 +203,8 @@ def test_a_lost_answer_loses_no_granted_job(hand: Hand) -> None:
     assert (hand.admission.schedule._conn.lost, hand.in_hand) == (2, 0)
 
 
-def test_a_lost_answer_loses_no_job_that_heard_a_429(hand: Hand) -> None:
-    """It is in no list of Redis while its body runs: it is put back when the connection is there again."""
+def test_a_lost_reply_loses_no_job_that_got_a_429(hand: Hand) -> None:
+    """The job is in no list of Redis while its body runs. It is put back when the connection is available again."""
 
     @hand.huey.task(throttle=RATE, name="angry")  # type: ignore[misc]
     def angry() -> None:
@@ -218,8 +220,8 @@ def test_a_lost_answer_loses_no_job_that_heard_a_429(hand: Hand) -> None:
     assert hand.until(2) == ["ran", "ran"]
 
 
-def test_a_lost_connection_loses_no_job_that_came_while_a_worker_listened(hand: Hand) -> None:
-    """It is in no list of Redis as the worker asks to have it in hand: the worker keeps it, and asks again."""
+def test_a_lost_connection_loses_no_job_that_arrived_while_a_worker_listened(hand: Hand) -> None:
+    """The job is in no list of Redis until the worker registers it. The worker keeps it, and repeats the command."""
     task, sender = hand.task(), threading.Timer(0.05, lambda: task("x"))
     hand.admission.schedule._take = take = _Breaking(hand.admission.schedule._take, "", done=False)
     take.lost = -1  # the first call finds nothing, and the worker listens
@@ -230,19 +232,19 @@ def test_a_lost_connection_loses_no_job_that_came_while_a_worker_listened(hand: 
     sender.join()
 
 
-def test_jobs_without_limits_are_hueys_own(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that names no limit is in no list of ours, and no command more is sent for it."""
+def test_jobs_without_limits_are_processed_by_huey_alone(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that names no limit is in no list of throttlekit, and costs no additional command."""
     assert not hand.step()  # the server knows the script
     hand.task(throttle=None)("x")
-    hand.task()  # there are others
+    hand.task()  # another task has limits
     sent: list[tuple[int, str]] = []
     execute: Any = Redis.execute_command
 
-    def noted(client: Any, *args: Any, **options: Any) -> Any:
+    def record_command(client: Any, *args: Any, **options: Any) -> Any:
         sent.append((threading.get_ident(), args[0]))
         return execute(client, *args, **options)
 
-    monkeypatch.setattr(Redis, "execute_command", noted)
+    monkeypatch.setattr(Redis, "execute_command", record_command)
     task = hand.huey.dequeue()
     assert [command for thread, command in sent if thread == threading.get_ident()] == ["EVALSHA"]
     assert hand.in_hand == 0
@@ -251,24 +253,24 @@ def test_jobs_without_limits_are_hueys_own(hand: Hand, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_a_job_that_comes_to_an_idle_worker(hand: Hand, limited: bool) -> None:
-    """A worker that listens takes it at once; one that may be limited is in its hand, and any other is not."""
+def test_an_idle_worker_takes_a_job_at_once(hand: Hand, limited: bool) -> None:
+    """A worker that listens takes the job at once. The job is registered with the worker only if it can have limits."""
     task = hand.task(throttle=RATE if limited else None)
     listening = threading.Event()
     listen = hand.admission.schedule._listen
 
-    def listened(seconds: float) -> bytes:
+    def record_listening(seconds: float) -> bytes:
         listening.set()
         return listen(seconds)
 
-    hand.admission.schedule._listen = listened
+    hand.admission.schedule._listen = record_listening
     taken: list[Any] = []
     worker = threading.Thread(target=lambda: taken.append(hand.huey.dequeue()))
     worker.start()
     assert listening.wait(10)
     sent = task("x")
     worker.join()
-    while taken[-1] is None:  # it came between two calls
+    while taken[-1] is None:  # the job was sent between two calls
         taken.append(hand.huey.dequeue())
     assert taken[-1].id == sent.id
     assert hand.in_hand == limited
@@ -276,8 +278,10 @@ def test_a_job_that_comes_to_an_idle_worker(hand: Hand, limited: bool) -> None:
     assert (hand.ran, hand.in_hand) == (["x"], 0)
 
 
-def test_compressed_messages_are_safe_as_well(redis_url: str) -> None:
-    """Where no task's name can be seen in a message, each job is kept until it is known to have no limit."""
+def test_compressed_messages_are_not_lost(redis_url: str) -> None:
+    """
+    If the name of a task cannot be read from a message, the job stays registered until it is known to have no limit.
+    """
     huey: Any = RedisHuey("compressed", url=redis_url, compression=True, read_timeout=0.2)
     hand = Hand(huey, Limiter("memory://"))
     install(huey, hand.limiter)
@@ -294,13 +298,16 @@ def test_compressed_messages_are_safe_as_well(redis_url: str) -> None:
     huey.storage.pool.disconnect()
 
 
-def test_a_job_that_nobody_wakes_comes_back(hand: Hand) -> None:
-    """Its process was killed: ten seconds after its turn the scheduler of any consumer hands it to a worker."""
+def test_a_job_of_a_killed_process_runs_again(hand: Hand) -> None:
+    """
+    The process of the job was killed. Ten seconds after the job's turn, the scheduler of any consumer passes it to a
+    worker.
+    """
     task = hand.task()
     hand.deny(0.5)
     task("waiting")
     hand.step()
-    hand.admission.waiting.waker.close()  # as if it was killed
+    hand.admission.waiting.waker.close()  # as if the process was killed
     task.schedule(("scheduled",), delay=60)
     hand.step()
     now = hand.huey._get_timestamp()
@@ -314,8 +321,8 @@ def test_a_job_that_nobody_wakes_comes_back(hand: Hand) -> None:
     assert hand.until(1) == ["waiting"]
 
 
-def test_hundreds_of_jobs_that_nobody_wakes_come_back(plain: Hand) -> None:
-    """More than one call of the script moves, between as many jobs that the user scheduled."""
+def test_hundreds_of_jobs_of_a_killed_process_run_again(plain: Hand) -> None:
+    """There are more jobs than one call of the script moves, among as many jobs that the user scheduled."""
     task = plain.task()
     plain.deny(600)
     for n in range(120):
@@ -328,8 +335,8 @@ def test_hundreds_of_jobs_that_nobody_wakes_come_back(plain: Hand) -> None:
     assert (plain.in_hand, plain.huey.scheduled_count()) == (120, 0)
 
 
-def test_without_workers_of_ours_huey_brings_a_job_back(plain: Hand) -> None:
-    """Ten seconds after its turn huey's own scheduler takes a waiting job, if this adapter was removed meanwhile."""
+def test_hueys_own_scheduler_takes_a_waiting_job(plain: Hand) -> None:
+    """If this adapter was removed, huey's own scheduler takes a waiting job ten seconds after its turn."""
     task = plain.task()
     plain.deny(0.5)
     task("waiting")
@@ -337,12 +344,12 @@ def test_without_workers_of_ours_huey_brings_a_job_back(plain: Hand) -> None:
     stock: Any = RedisHuey(plain.huey.name, connection_pool=plain.huey.storage.pool)
     later = stock._get_timestamp() + datetime.timedelta(seconds=11)
     assert len(stock.storage.read_schedule(later)) == 1
-    wait_until(lambda: not len(plain.admission.waiting.waker), description="it is woken, and found to be gone")
+    wait_until(lambda: not len(plain.admission.waiting.waker), description="the job is woken, and found to be removed")
     assert plain.ran == []
 
 
-def test_a_process_that_stops_gives_its_jobs_to_others(hand: Hand) -> None:
-    """Workers take them at once, in their order; so it is with one that is denied later."""
+def test_a_process_that_stops_passes_its_jobs_to_others(hand: Hand) -> None:
+    """Workers take the jobs at once, in their order. This includes a job that is denied later."""
     task = hand.task()
     hand.deny(600)
     for n in range(250):
@@ -358,8 +365,11 @@ def test_a_process_that_stops_gives_its_jobs_to_others(hand: Hand) -> None:
     assert (hand.huey.dequeue().args, hand.huey.scheduled_count()) == ((249,), 0)
 
 
-def test_revoke_restore_and_expiry(hand: Hand) -> None:
-    """A waiting job that is revoked ends with huey's signal, and one that is restored runs; expiry does not move."""
+def test_revoke_restore_and_expiry_apply_to_waiting_jobs(hand: Hand) -> None:
+    """
+    A waiting job that is revoked ends with huey's signal, and one that is restored runs. The expiry of a job is not
+    changed.
+    """
     task = hand.task()
     hand.deny(1.0)
     revoked, restored, expired = task("a"), task("b"), task("c", expires=0.5)
@@ -369,14 +379,14 @@ def test_revoke_restore_and_expiry(hand: Hand) -> None:
     restored.revoke()
     restored.restore()
     assert hand.until(1) == ["b"]
-    wait_until(lambda: not hand.step(), description="all have ended")
+    wait_until(lambda: not hand.step(), description="all jobs have ended")
     ended = {task_id: signal for signal, task_id in hand.signals}
     assert (ended[revoked.id], ended[expired.id]) == ("revoked", "expired")
     assert hand.ran == ["b"]
 
 
-def test_retries_pipelines_chords_and_errors(hand: Hand) -> None:
-    """A body that fails is retried as huey does; pipelines, chords and `error` tasks follow jobs that waited."""
+def test_retries_pipelines_chords_and_error_tasks_follow_waiting_jobs(hand: Hand) -> None:
+    """A body that fails is retried by huey. Pipelines, chords and `error` tasks run after jobs that waited."""
     seen: list[Any] = []
 
     @hand.huey.task(throttle=RATE, retries=1, name="flaky")  # type: ignore[misc]
@@ -406,8 +416,8 @@ def test_retries_pipelines_chords_and_errors(hand: Hand) -> None:
     assert isinstance(seen[6], ValueError)
 
 
-def test_locks_hooks_and_context(hand: Hand) -> None:
-    """A task in a lock, with hooks and its own context: each run has its hooks, also one that a 429 ends."""
+def test_locks_hooks_and_context_work_as_usual(hand: Hand) -> None:
+    """For a task with a lock, hooks and its own context, the hooks run with each run, including one that a 429 ends."""
     hooks: list[str] = []
     hand.huey.pre_execute("before")(lambda task: hooks.append("pre"))
     hand.huey.post_execute("after")(lambda task, value, error: hooks.append(f"post {type(error).__name__}"))
@@ -429,12 +439,12 @@ def test_locks_hooks_and_context(hand: Hand) -> None:
     assert [signal for signal, _ in hand.signals] == ["enqueued", "executing", "executing", "complete"]
 
 
-def test_a_job_that_a_hook_cancels_keeps_nothing(hand: Hand) -> None:
-    """Its body does not run: its slot is free at once, and no rate is charged."""
+def test_a_job_that_a_hook_cancels_returns_its_slot_and_units(hand: Hand) -> None:
+    """Its body does not run. Its slot is free at once, and no rate is charged."""
     slot = Concurrency("cancelled", 1, lease=60)
 
     @hand.huey.pre_execute("no")  # type: ignore[misc]
-    def no(task: Any) -> None:
+    def cancel_x(task: Any) -> None:
         if task.args == ("x",):
             raise CancelExecution
 
@@ -448,20 +458,22 @@ def test_a_job_that_a_hook_cancels_keeps_nothing(hand: Hand) -> None:
     assert hand.ran == ["y"]
 
 
-def test_options_with_one_call(hand: Hand) -> None:
-    """Limits that one call brings hold that call, by `task(…)`, `s(…)` and `schedule(…)`; the body never sees them."""
+def test_limits_of_one_call_apply_to_that_call(hand: Hand) -> None:
+    """Limits can be passed to `task(…)`, `s(…)` and `schedule(…)`. The body never gets them."""
     own = TokenBucket("own", "1/hour", burst=1, key="{what}")
     task = hand.task(throttle=None)
     task("a", throttle=own)
     hand.huey.enqueue(task.s("a", throttle=[own], throttle_max_wait=0.01))
     task.schedule(("b",), delay=0.01, throttle=own)
-    hand.work_until(lambda: len(hand.ran) == 2, "two have run")
-    hand.work_until(lambda: any(signal == "error" for signal, _ in hand.signals), "the third has failed")
+    hand.work_until(lambda: len(hand.ran) == 2, "two jobs have run")
+    hand.work_until(lambda: any(signal == "error" for signal, _ in hand.signals), "the third job has failed")
     assert sorted(hand.ran) == ["a", "b"]
 
 
-def test_misspelt_option_is_refused(hand: Hand) -> None:
-    """huey accepts any option of a task, and passes those of a call to the function: it is an error at once."""
+def test_a_misspelt_option_is_refused(hand: Hand) -> None:
+    """
+    huey accepts any option of a task, and passes those of a call to the function. A misspelt one is an error at once.
+    """
     with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
         hand.huey.task(throtle=RATE)(_add)
     task = hand.huey.task()(_add)
@@ -476,8 +488,8 @@ def _add(one: int, other: int) -> int:
     return one + other
 
 
-def test_a_slot_that_comes_free_is_taken_at_once(hand: Hand) -> None:
-    """A job that waits for a slot of a concurrency limit runs when the one before it ends, whatever was estimated."""
+def test_a_free_slot_is_taken_at_once(hand: Hand) -> None:
+    """A job that waits for a slot runs when the previous job ends, whatever was estimated."""
     slot = Concurrency("slot", 1, lease=60)
     held = hand.limiter.acquire(slot)
     hand.huey.task(throttle=slot, name="slotted")(hand._body)("x")
@@ -487,8 +499,8 @@ def test_a_slot_that_comes_free_is_taken_at_once(hand: Hand) -> None:
     assert hand.until(2)
 
 
-def test_install_is_checked(redis_url: str) -> None:
-    """A huey of another kind, a second call, another object, a task declared before with a mistake: each an error."""
+def test_install_refuses_wrong_arguments_and_declarations(redis_url: str) -> None:
+    """A huey of another kind, a second call, another object, and a task that was declared with a mistake are errors."""
     limiter = Limiter("memory://")
     with pytest.raises(ConfigurationError, match="needs a huey on Redis"):
         install(MemoryHuey(), limiter)
@@ -507,7 +519,7 @@ def test_install_is_checked(redis_url: str) -> None:
 
 
 def test_immediate_mode_ignores_limits(redis_url: str) -> None:
-    """With `immediate` a task runs where it is called, options of its own or not."""
+    """With `immediate` a task runs where it is called, with or without its own options."""
     huey: Any = RedisHuey("now", url=redis_url, immediate=True)
     limiter = Limiter("memory://")
     install(huey, limiter)
@@ -521,13 +533,13 @@ def _nothing() -> str:
 
 
 def _age(hand: Hand) -> None:
-    """As if ten seconds had passed since each job in a worker's hand was taken."""
+    """Change the data as if ten seconds had passed since each job was taken by a worker."""
     for message, at in hand.redis.zrange(hand.key("in-hand"), 0, -1, withscores=True):
         hand.redis.zadd(hand.key("in-hand"), {message: at - 11_000_000})
 
 
 def test_a_task_of_another_huey_becomes_a_task_of_this_one(redis_url: str) -> None:
-    """Its function does, as with huey alone, whichever of the two has limits."""
+    """As with huey alone, the new task has the function of the other one, whichever huey has limits."""
     one, two = RedisHuey("one", url=redis_url), RedisHuey("two", url=redis_url)
     install(two, Limiter("memory://"))
     first = one.task()(_nothing)
@@ -537,8 +549,8 @@ def test_a_task_of_another_huey_becomes_a_task_of_this_one(redis_url: str) -> No
     assert second.call_local() == "nothing"
 
 
-def test_immediate_mode_may_be_set_and_ended_after_install(hand: Hand) -> None:
-    """While it is on, huey's memory is used and nothing of Redis; what waits there waits on."""
+def test_immediate_mode_can_be_set_and_ended_after_install(hand: Hand) -> None:
+    """In immediate mode, huey's memory is used and not Redis. Jobs that wait in Redis keep waiting."""
     task = hand.task()
     hand.deny(0.5)
     task("redis")
@@ -555,8 +567,8 @@ def test_immediate_mode_may_be_set_and_ended_after_install(hand: Hand) -> None:
     assert hand.until(1) == ["redis"]
 
 
-def test_flush_leaves_no_job(hand: Hand) -> None:
-    """Neither one that waits, nor one that a worker had taken and not begun: that worker does not run it."""
+def test_flush_removes_every_job(hand: Hand) -> None:
+    """This includes waiting jobs, and a job that a worker has taken and not begun: that worker does not run it."""
     task = hand.task()
     hand.deny(0.1)
     task("waits")
@@ -573,8 +585,8 @@ def test_flush_leaves_no_job(hand: Hand) -> None:
     assert hand.until(1) == ["new"]
 
 
-def test_jobs_that_were_flushed_hold_up_no_other(hand: Hand) -> None:
-    """However many there are whose schedule was emptied by other means than `huey.flush()`."""
+def test_flushed_jobs_delay_no_other_job(hand: Hand) -> None:
+    """This holds for any number of jobs whose schedule was emptied by other means than `huey.flush()`."""
     task, held = hand.task(throttle=SLOW), hand.limiter.acquire(SLOW)
     for n in range(300):
         task(n)
@@ -586,8 +598,8 @@ def test_jobs_that_were_flushed_hold_up_no_other(hand: Hand) -> None:
     assert hand.until(1) == ["new"]
 
 
-def test_a_worker_steps_over_hundreds_of_woken_jobs_that_were_flushed(hand: Hand) -> None:
-    """A worker drops those that it finds, and takes the job behind them."""
+def test_a_worker_skips_hundreds_of_woken_jobs_that_were_flushed(hand: Hand) -> None:
+    """A worker removes the flushed jobs, and takes the job behind them."""
     task = hand.task()
     hand.deny(600)
     for n in range(250):
@@ -602,7 +614,7 @@ def test_a_worker_steps_over_hundreds_of_woken_jobs_that_were_flushed(hand: Hand
 
 @pytest.mark.parametrize("once", [False, True], ids=["until", "once"])
 def test_a_revocation_that_has_ended_is_deleted(hand: Hand, once: bool) -> None:
-    """As huey does itself: nothing of it is left once it has had its effect."""
+    """As in huey itself, a revocation is deleted after it has taken effect."""
     task = hand.task()
     task.revoke(revoke_until=None if once else datetime.datetime.now(), revoke_once=once)
     task("x")
@@ -611,8 +623,8 @@ def test_a_revocation_that_has_ended_is_deleted(hand: Hand, once: bool) -> None:
     assert not [key for key in hand.huey.all_results() if key.startswith("rt:")]
 
 
-def test_revoked_jobs_hold_up_no_other(hand: Hand) -> None:
-    """They are woken one after the other, and none of them takes a unit."""
+def test_revoked_jobs_delay_no_other_job(hand: Hand) -> None:
+    """Revoked jobs are woken one after the other, and none of them uses a unit."""
     task = hand.task(throttle=SLOW)
     held = hand.limiter.acquire(SLOW)
     for n in range(30):
@@ -627,8 +639,8 @@ def test_revoked_jobs_hold_up_no_other(hand: Hand) -> None:
     assert [name for name, _ in hand.signals].count("revoked") == 30
 
 
-def test_a_huey_may_get_priorities_while_jobs_wait(redis_url: str) -> None:
-    """What the list's huey has woken is in a list: no job is lost."""
+def test_a_huey_can_get_priorities_while_jobs_wait(redis_url: str) -> None:
+    """Jobs that the huey without priorities has woken are in a list. No job is lost."""
     limiter = Limiter("memory://")
     before, after = (Hand(kind("grows", url=redis_url, read_timeout=0.2), limiter) for kind in KINDS)
     for each in (before, after):
@@ -639,7 +651,7 @@ def test_a_huey_may_get_priorities_while_jobs_wait(redis_url: str) -> None:
     for n in range(3):
         first(n)
         before.step()
-    wait_until(lambda: before.in_hand, description="one is woken")
+    wait_until(lambda: before.in_hand, description="one job is woken")
     assert before.redis.type(before.key("woken")) == b"list"
     before.admission.waiting.close()
     for n in range(3, 6):
@@ -653,7 +665,7 @@ def test_a_huey_may_get_priorities_while_jobs_wait(redis_url: str) -> None:
 
 
 def test_a_key_of_another_type_loses_no_job(hand: Hand) -> None:
-    """What fails, fails before the job is removed."""
+    """The command fails before it removes the job."""
     task, free = hand.task(), hand.task(throttle=None)
     hand.deny(0.2)
     task("waits")
@@ -669,14 +681,14 @@ def test_a_key_of_another_type_loses_no_job(hand: Hand) -> None:
     assert sorted(hand.until(2)) == ["waits", "x"]
 
 
-def test_a_unit_that_a_body_gives_back_is_used_at_once(hand: Hand) -> None:
-    """The next waiting job asks as the body ends, and not when it was due."""
+def test_a_unit_that_a_body_returns_is_used_at_once(hand: Hand) -> None:
+    """The next waiting job requests when the body ends, and not at its estimated time."""
 
-    def give_back(what: int) -> None:
+    def return_unit(what: int) -> None:
         hand.ran.append(what)
         current().settle(0)
 
-    held, task = hand.limiter.acquire(SLOW), hand.huey.task(throttle=SLOW, name="gives back")(give_back)
+    held, task = hand.limiter.acquire(SLOW), hand.huey.task(throttle=SLOW, name="returns unit")(return_unit)
     for n in range(3):
         task(n)
         hand.step()
@@ -684,21 +696,23 @@ def test_a_unit_that_a_body_gives_back_is_used_at_once(hand: Hand) -> None:
     assert hand.until(3) == [0, 1, 2]
 
 
-def test_a_lost_answer_at_a_wake_loses_no_position(hand: Hand) -> None:
-    """The job was woken all the same. It is woken again, and found in hand: it asks in its turn."""
+def test_a_lost_reply_to_a_wake_loses_no_position(hand: Hand) -> None:
+    """
+    The job was woken despite the lost reply. It is woken again, and found with its worker. It requests in its turn.
+    """
     held, task = hand.limiter.acquire(SLOW), hand.task(throttle=SLOW)
     for n in range(2):
         task(n)
         hand.step()
     hand.admission.schedule._wake = wake = _Breaking(hand.admission.schedule._wake, "")
     hand.limiter.settle(held, actual=0)
-    wait_until(lambda: wake.lost == 2, description="it was woken twice")
+    wait_until(lambda: wake.lost == 2, description="the job was woken twice")
     assert hand.in_hand == 1
     assert hand.until(1) == [0]
 
 
 def test_jobs_that_end_in_another_process_leave_the_waitlist(redis_url: str) -> None:
-    """They waited in one process, and another one found that they were revoked: the next job is woken at once."""
+    """The jobs waited in one process, and another one finds that they were revoked. The next job is woken at once."""
     limiter = Limiter(redis_url)
     one, two = (Hand(RedisHuey("shared", url=redis_url, read_timeout=0.2), limiter) for _ in range(2))
     for each in (one, two):

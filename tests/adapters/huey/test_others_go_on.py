@@ -1,7 +1,7 @@
 """
-Jobs of two kinds share a limit. Whatever stops those of one kind, the others use it.
+Jobs of two kinds share a limit. If the jobs of one kind are stopped, the others use the limit.
 
-That they go on, for each framework and fault: `tests/adapters/fleet/test_others_go_on.py`.
+For each framework and fault, `tests/adapters/fleet/test_others_go_on.py` shows that the others run.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.workers
 _NUMBERS = itertools.count(1)
 RATE = 20
 SHARED = TokenBucket("shared", (RATE, 1), burst=1)
-ACCOUNT = TokenBucket("account", "1000/s", burst=1000, key="{who}")
+ACCOUNT = TokenBucket("account", "1000/s", burst=1000, key="{kind}")
 SECOND = TokenBucket("x-second", "1000/s", burst=1000)
 JOBS = 150
 
 
 class Fleet:
     """
-    Two workers, and jobs of "a", which a test stops, and of "b"; all of them need units of `SHARED`.
+    Two workers, with jobs of "a", which a test stops, and jobs of "b". All of them need units of `SHARED`.
 
     Attributes:
         ran: The kind of each job that has run, in order.
@@ -48,20 +48,20 @@ class Fleet:
         self.one = self.huey.task(name="one", throttle=SHARED)(self._body)
         self.consumer = self.huey.create_consumer(workers=2, check_worker_health=False)
 
-    def _body(self, who: str) -> None:
-        self.ran.append(who)
-        if who == self.refused:
+    def _body(self, kind: str) -> None:
+        self.ran.append(kind)
+        if kind == self.refused:
             raise RateLimited(600)
 
     def start(self, a: Any, b: Any) -> None:
-        """Send the jobs, of "a" and of "b" in turn, and wait until they wait and some have run."""
-        for task, who in [(a, "a"), (b, "b")] * JOBS:
-            task(who)
+        """Send the jobs of "a" and "b" in turn, and wait until every job has made its first request."""
+        for task, kind in [(a, "a"), (b, "b")] * JOBS:
+            task(kind)
         self.consumer.start()
-        wait_until(lambda: len(self.huey) == 0, description="every job has asked once")
+        wait_until(lambda: len(self.huey) == 0, description="every job has made one request")
 
-    def count(self, who: str) -> int:
-        return self.ran.count(who)
+    def count(self, kind: str) -> int:
+        return self.ran.count(kind)
 
     def close(self) -> None:
         self.consumer.stop(graceful=True)
@@ -103,25 +103,28 @@ FAULTS: dict[str, tuple[str, str, Callable[[Fleet], None]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_others_use_the_whole_limit(fleet: Fleet, fault: str) -> None:
-    """The units that stopped jobs do not take go to the others."""
+def test_other_jobs_use_the_whole_limit(fleet: Fleet, fault: str) -> None:
+    """The units that stopped jobs do not use are used by the others."""
     a, b, strike = FAULTS[fault]
     fleet.start(getattr(fleet, a), getattr(fleet, b))
     strike(fleet)
     started = [(fleet.count("b"), time.monotonic())]
 
     def is_limit_used() -> bool:
-        """Two seconds' units took no longer than 2.8 s, at some point: the machine may be busy for a while."""
+        """At some point, the units of two seconds were used within 2.8 s. The machine can be busy for a while."""
         count, now = fleet.count("b"), time.monotonic()
         if count > started[-1][0]:
             started.append((count, now))
         return any(count >= then + 2 * RATE and now - began < 2.8 for then, began in started)
 
-    wait_until(is_limit_used, description="the others use the limit")
+    wait_until(is_limit_used, description="the other jobs use the limit")
 
 
-def test_jobs_of_a_key_go_on_when_it_is_resumed(fleet: Fleet) -> None:
-    """Those that waited as the pause began, and those that came in it: long before the pause was to end."""
+def test_jobs_of_a_key_run_when_it_is_resumed(fleet: Fleet) -> None:
+    """
+    Jobs that waited when the pause began, and jobs that were sent during it, run long before the original end of the
+    pause.
+    """
     fleet.control.pause("account", key="a", duration=600)
     fleet.start(fleet.by_key, fleet.by_key)
     wait_until(lambda: fleet.count("b") >= RATE // 2, description="jobs of the other key ran")
@@ -130,8 +133,8 @@ def test_jobs_of_a_key_go_on_when_it_is_resumed(fleet: Fleet) -> None:
     wait_until(lambda: fleet.count("a") == JOBS, description="all jobs of the key ran", timeout=60)
 
 
-def test_a_consumer_that_stops_hands_all_that_waits_to_others(fleet: Fleet) -> None:
-    """Its own workers, which listen until it has stopped, take none of it to their end."""
+def test_a_consumer_that_stops_passes_waiting_jobs_to_others(fleet: Fleet) -> None:
+    """The consumer's own workers, which listen until it has stopped, take none of the jobs."""
     fleet.limiter.pause(SHARED, 600)
     for _ in range(20):
         fleet.one("b")

@@ -17,30 +17,31 @@ pytestmark = pytest.mark.workers
 
 
 @pytest.fixture(scope="module")
-def where() -> Iterator[Servers]:
+def flood_servers() -> Iterator[Servers]:
     with servers("redis") as found:
         yield found
 
 
 @pytest.mark.parametrize("how", [{}, {"worker_type": "process", "queue_sorted": True}], ids=["threads", "processes"])
-def test_kills_lose_no_waiting_job(where: Servers, how: dict[str, Any]) -> None:
+def test_kills_lose_no_waiting_job(flood_servers: Servers, how: dict[str, Any]) -> None:
     """
-    Every worker is killed with SIGKILL, amid the first denials and later: each job that had not begun runs once.
+    Every worker is killed with SIGKILL, amid the first denials and later. Each job that had not begun runs once.
 
-    What was granted and had not noted its begin counts as begun: huey itself loses a job that a killed worker runs.
+    A job that was granted and had not recorded its begin counts as begun: huey itself loses a job that a killed worker
+    runs.
     """
     flood = HueyFlood(limits=(FloodLimit("one", "50/s", 10),), jobs=200, settle=12.0, **how)
-    with HueyFlooding(flood, where) as flooding:
+    with HueyFlooding(flood, flood_servers) as flooding:
         for n in range(200):
             flooding.send("job", str(n))
         for begun in (1, 12, 60):
             flooding.start()
-            wait_until(lambda least=begun: len(flooding.starts()) >= least, description=f"{begun} have begun")
+            wait_until(lambda least=begun: len(flooding.starts()) >= least, description=f"{begun} jobs have begun")
             flooding.kill()
         flooding.start()
-        wait_until(lambda: flooding.left() == 0, description="nothing waits any more", timeout=90)
-        told = in_order(flooding.stop())
-    starts = starts_of(told)
+        wait_until(lambda: flooding.left() == 0, description="no job waits any more", timeout=90)
+        record = in_order(flooding.stop())
+    starts = starts_of(record)
     assert set(starts.values()) == {1}
-    assert 200 - len(starts) <= len(told.grants) - len(starts)
-    assert_bound(told, "one", 20_000, 10, unheard=3 * 8)
+    assert 200 - len(starts) <= len(record.grants) - len(starts)
+    assert_bound(record, "one", 20_000, 10, unheard=3 * 8)

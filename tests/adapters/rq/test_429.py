@@ -1,4 +1,4 @@
-"""A body that hears a 429: the key is paused, and the job waits behind the pause, as one that was denied."""
+"""Bodies that get a 429: the key is paused, and the job waits until the end of the pause, like a denied job."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ def is_paused(site: Site, limit: Any = jobs.DAILY) -> bool:
     return site.limiter.peek(limit).reason == "paused"
 
 
-def go_on(site: Site, limit: Any = jobs.DAILY) -> None:
-    """The partner answers again: the pause is over, the bucket full, and every waiting job due."""
+def end_pause(site: Site, limit: Any = jobs.DAILY) -> None:
+    """End the pause, fill the bucket, and make every waiting job due."""
     site.open(limit)
 
 
 @pytest.mark.parametrize("function", [jobs.hears_429, jobs.hears_429_async], ids=["plain", "async"])
 def test_a_429_is_no_failure(rq_site: Site, function: Any) -> None:
-    """Scheduled again, with no result, no callback, no retry used; its dependents wait; then it runs to its end."""
+    """
+    The job is scheduled again, with no result, no callback and no retry used. Its dependents wait. Then it runs to its
+    end.
+    """
     site = rq_site
     job = site.queue.enqueue(function, throttle=HELD, retry=Retry(max=1), **CALLBACKS)
     after = site.queue.enqueue(jobs.plain, "after", depends_on=job)
@@ -51,28 +54,28 @@ def test_a_429_is_no_failure(rq_site: Site, function: Any) -> None:
     assert site.noted == ["called"]
     worker.refresh()
     assert (worker.failed_job_count, worker.successful_job_count) == (0, 0)
-    go_on(site)
+    end_pause(site)
     site.work()
     assert site.noted == ["called", "called", f"success of {job.id}: result of called", "after"]
     assert site.deferrals_left() == []
 
 
 @pytest.mark.workers
-def test_a_429_in_a_spawned_process(spawn_site: Site) -> None:
-    """As in any other."""
+def test_a_429_in_a_spawned_process_is_no_failure(spawn_site: Site) -> None:
+    """The process behaves like any other."""
     job = spawn_site.queue.enqueue(jobs.hears_429, throttle=HELD)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THROTTLEKIT_URL", spawn_site.url)
         spawn_site.work()
         assert is_paused(spawn_site)
         assert spawn_site.fetch(job).get_status() == JobStatus.SCHEDULED
-        go_on(spawn_site)
+        end_pause(spawn_site)
         spawn_site.work()
     assert spawn_site.fetch(job).get_status() == JobStatus.FINISHED
 
 
 def test_no_job_runs_during_the_pause(rq_site: Site) -> None:
-    """The job behind it is denied; one of another limit is not."""
+    """The next job of the limit is denied, and a job of another limit is not."""
     site = rq_site
     site.queue.enqueue(jobs.hears_429, "first", throttle=HELD)
     site.queue.enqueue(jobs.plain, "second", throttle=HELD)
@@ -82,8 +85,11 @@ def test_no_job_runs_during_the_pause(rq_site: Site) -> None:
     assert site.queue.scheduled_job_registry.count == 2
 
 
-def test_the_option_says_what_is_paused(simple_site: Site) -> None:
-    """Of several limits that of the enqueue call, else that of the function or the queue, else all but slots."""
+def test_the_option_names_the_limit_that_is_paused(simple_site: Site) -> None:
+    """
+    The option of the enqueue call takes precedence, then that of the function or the queue. By default, all limits but
+    slots are paused.
+    """
     site = simple_site
     both = [jobs.DAILY, jobs.SLOT]
     of_queue = ThrottledQueue("work", connection=site.connection, throttle=both, on_429=jobs.SLOT)
@@ -104,7 +110,7 @@ def test_the_option_says_what_is_paused(simple_site: Site) -> None:
 
 
 def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) -> None:
-    """Where it is said."""
+    """The error is raised where the option is given."""
     with pytest.raises(ConfigurationError, match="on a 429 is 'other', which is not a limit of the job"):
         throttled(jobs.DAILY, on_429="other")(jobs.plain)
     with pytest.raises(ConfigurationError, match="pause on a 429"):
@@ -114,15 +120,15 @@ def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) 
             simple_site.queue.enqueue(jobs.plain, throttle_on_429=jobs.LIVELY, **options)
 
 
-def test_a_queues_limits_hold_functions_that_know_of_none(throttled_site: Site) -> None:
-    """A 429 in them pauses the queue's limit."""
+def test_a_429_in_a_function_without_limits_pauses_the_limit_of_its_queue(throttled_site: Site) -> None:
+    """The function itself has no limit."""
     site = throttled_site
     configure(site.limiter, queues={"work": jobs.DAILY})
     job = site.queue.enqueue(jobs.hears_429)
     site.work()
     assert is_paused(site)
     assert site.fetch(job).get_status() == JobStatus.SCHEDULED
-    go_on(site)
+    end_pause(site)
     site.work()
     assert site.fetch(job).get_status() == JobStatus.FINISHED
 
@@ -135,10 +141,10 @@ def test_a_queues_limits_hold_functions_that_know_of_none(throttled_site: Site) 
         ("run", JobStatus.FAILED, RateLimited),
     ],
 )
-def test_a_429_past_the_longest_wait(
+def test_a_429_after_max_wait_ends_the_job(
     rq_site: Site, on_waited_too_long: Any, status: JobStatus, error: type | None
 ) -> None:
-    """It ends as a job that waited for too long; but one that was to run in the end has just run: it fails."""
+    """The job ends like one that waited for too long. With "run", it has just run, so it fails."""
     configure(rq_site.limiter, on_waited_too_long=on_waited_too_long)
     job = rq_site.queue.enqueue(jobs.hears_429, throttle=HELD, throttle_max_wait=0)
     rq_site.work()
@@ -149,8 +155,8 @@ def test_a_429_past_the_longest_wait(
     assert rq_site.deferrals_left() == []
 
 
-def test_a_ttl_is_not_prolonged(throttled_site: Site) -> None:
-    """It is counted from when the job was enqueued, however often it hears a 429."""
+def test_a_429_does_not_prolong_the_ttl(throttled_site: Site) -> None:
+    """The ttl is counted from the enqueueing of the job, however often it gets a 429."""
     job = throttled_site.queue.enqueue(jobs.hears_429, "called", 2, throttle=HELD, ttl=100)
     throttled_site.connection.pexpire(job.key, 50_000)
     throttled_site.shut(jobs.DAILY)
@@ -163,13 +169,13 @@ def test_a_ttl_is_not_prolonged(throttled_site: Site) -> None:
 
 
 @pytest.mark.workers
-def test_an_angry_partner_at_full_flood() -> None:
+def test_one_429_in_a_flood_pauses_its_key_in_the_fleet() -> None:
     """
-    After the first 429 only those call that were in the workers' hands, until it is over; then the rate goes on
-    without a burst. No job is lost, none fails, and another key runs on.
+    After the first 429, only jobs that the workers already have call the partner until the pause is over. Then the rate
+    resumes without a burst. No job is lost or fails, and another key continues.
     """
-    told = Slots(rate="40/s", burst=10, kinds=(OURS_SIMPLE, OURS_SIMPLE, OURS))
-    with redis_server() as base, RqSlotting(told, base) as slotting:
+    slots = Slots(rate="40/s", burst=10, kinds=(OURS_SIMPLE, OURS_SIMPLE, OURS))
+    with redis_server() as base, RqSlotting(slots, base) as slotting:
         slotting.partner.be_angry("one", 2.0, from_call=25)
         slotting.start()
         for n in range(100):
@@ -184,16 +190,16 @@ def test_an_angry_partner_at_full_flood() -> None:
     assert (sorted(one.answered), len(one.answered)) == (sorted(str(n) for n in range(100)), 100)
     assert len(other.answered) == 25
     first = one.refused[0].at_us
-    assert len({call.job for call in one.refused}) == len(one.refused) <= 1 + 2 * len(told.kinds)
+    assert len({call.job for call in one.refused}) == len(one.refused) <= 1 + 2 * len(slots.kinds)
     resumed = next(call.at_us for call in one.calls if call.status == 200 and call.at_us > first)
     assert resumed - first >= 2_000_000
-    assert len(one.between(resumed, resumed + 500_000)) <= 20 + 1 + len(told.kinds)
-    assert other.between(first, resumed), "the other key ran on"
+    assert len(one.between(resumed, resumed + 500_000)) <= 20 + 1 + len(slots.kinds)
+    assert other.between(first, resumed), "the other key continued"
 
 
 @pytest.mark.workers
 def test_an_endless_loop_of_429s_ends() -> None:
-    """The job fails with the longest wait, and not before."""
+    """The job fails after the longest wait, and not before."""
     with redis_server() as base, RqSlotting(Slots(max_wait=2.5, kinds=(OURS_SIMPLE,)), base) as slotting:
         slotting.partner.be_angry("one", retry_after=1.0)
         slotting.start()

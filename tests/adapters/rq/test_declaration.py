@@ -1,4 +1,4 @@
-"""`@throttled`: whose jobs it holds, what it leaves alone, and what it refuses at once."""
+"""`@throttled`: which jobs it limits, what it does not change, and what it refuses at once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = QUIET
 CAREFUL = TokenBucket("careful", "1/hour", burst=1)
 
 
-def loudly(function: Any) -> Any:
-    """A decorator of the user's own."""
+def user_decorator(function: Any) -> Any:
+    """A decorator of a user."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -30,20 +30,20 @@ def loudly(function: Any) -> Any:
     return wrapper
 
 
-@loudly
+@user_decorator
 @throttled(CAREFUL)
 def under_another(what: str = "ran") -> str:
     return jobs.plain(what)
 
 
 @throttled(CAREFUL)
-@loudly
+@user_decorator
 def over_another(what: str = "ran") -> str:
     return jobs.plain(what)
 
 
-def test_a_direct_call_just_runs() -> None:
-    """Outside of a job no store is asked: no limiter is needed."""
+def test_a_direct_call_makes_no_request() -> None:
+    """Outside a job no decision is made, so no limiter is needed."""
     ran: list[int] = []
 
     @throttled(TokenBucket("unused", "1/hour"))
@@ -59,14 +59,14 @@ def test_a_direct_call_just_runs() -> None:
 
 
 @pytest.mark.parametrize("name", ["start", "function", "args", "kwargs"])
-def test_an_argument_may_have_any_name(name: str) -> None:
-    """The wrapper has no argument that could be meant in place of the function's."""
+def test_an_argument_can_have_any_name(name: str) -> None:
+    """No argument of the wrapper can be confused with one of the function."""
     spelled: dict[str, Any] = {}
     exec(f"def function({name}): return {name}", spelled)
     assert throttled(TokenBucket("unused", "1/hour"))(spelled["function"])(**{name: 3}) == 3
 
 
-def test_an_async_function_stays_one() -> None:
+def test_an_async_function_stays_async() -> None:
     @throttled(TokenBucket("unused", "1/hour"))
     async def function() -> str:
         return "awaited"
@@ -75,8 +75,8 @@ def test_an_async_function_stays_one() -> None:
     assert asyncio.run(function()) == "awaited"
 
 
-def test_a_throttled_function_in_the_body_of_another_job_just_runs(rq_site: Site) -> None:
-    """A limit holds jobs of the function, not calls of it."""
+def test_a_throttled_function_called_in_another_job_makes_no_request(rq_site: Site) -> None:
+    """A limit applies to jobs of the function, not to calls of it."""
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.calls_hourly, "inner")
@@ -85,8 +85,11 @@ def test_a_throttled_function_in_the_body_of_another_job_just_runs(rq_site: Site
     assert site.fetch(job).return_value() == "result of inner"
 
 
-def test_a_decorator_above_it_is_refused_before_it_loses_a_job(simple_site: Site) -> None:
-    """It would return the denial as a result: a stock worker fails the job with advice; ours asks before the call."""
+def test_a_decorator_above_throttled_is_refused(simple_site: Site) -> None:
+    """
+    It would return the denial as a result. A stock worker fails the job and names the remedy. Throttlekit's worker
+    decides before the call.
+    """
     site = simple_site
     job = site.queue.enqueue(under_another)
     site.work()
@@ -98,7 +101,7 @@ def test_a_decorator_above_it_is_refused_before_it_loses_a_job(simple_site: Site
         assert "write @throttled above it" in str(result and result.exc_string)
 
 
-def test_a_decorator_below_it_is_part_of_the_function(simple_site: Site) -> None:
+def test_a_decorator_below_throttled_is_part_of_the_function(simple_site: Site) -> None:
     site = simple_site
     site.shut(CAREFUL)
     job = site.queue.enqueue(over_another)
@@ -109,7 +112,7 @@ def test_a_decorator_below_it_is_part_of_the_function(simple_site: Site) -> None
     assert site.fetch(job).return_value() == "LOUD result of ran"
 
 
-def test_its_limiter_goes_before_all_others(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limiter_of_the_decorator_overrides_all_others(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limiter of the decorator decides, whatever the worker was configured with."""
     own = Limiter()
 
@@ -128,7 +131,7 @@ def test_its_limiter_goes_before_all_others(stock_site: Site, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: throttled(), "@throttled\\(partner\\)"),
         (lambda: throttled(jobs.plain), "@throttled\\(partner\\)"),
@@ -139,12 +142,12 @@ def test_its_limiter_goes_before_all_others(stock_site: Site, monkeypatch: pytes
     ],
     ids=["none", "bare", "text", "twice", "limiter", "key"],
 )
-def test_what_can_never_work_is_refused_where_it_is_written(make: Any, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+def test_an_argument_that_can_never_work_is_refused_at_the_declaration(make: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         make()
 
 
-def test_a_name_with_two_definitions_shows_where_it_is_written() -> None:
+def test_a_name_with_two_definitions_is_refused_at_the_declaration() -> None:
     limiter = Limiter()
     throttled(CAREFUL, limiter=limiter)
     with pytest.raises(ConfigurationError, match="two limits"):

@@ -1,4 +1,4 @@
-"""What a denial does to a job of RQ, in workers of each kind: nothing but make it wait."""
+"""A denial only makes a job of RQ wait, in workers of each kind."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LIFE = {b"status", b"last_heartbeat", b"started_at", b"ended_at", b"worker_name"
 OURS = {b"throttlekit", b"throttlekit_expires"}
 
 
-def denied(site: Site, function: Any = jobs.plain, *args: Any, **options: Any) -> Any:
-    """Enqueue a job under a limit with no room, and have it denied once."""
+def enqueue_denied(site: Site, function: Any = jobs.plain, *args: Any, **options: Any) -> Any:
+    """Enqueue a job under a limit without room, and have it denied once."""
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(function, *args, throttle=HELD, **options)
     site.work()
@@ -42,7 +42,7 @@ def denied(site: Site, function: Any = jobs.plain, *args: Any, **options: Any) -
 
 
 def retry_after_of_next(site: Site) -> float:
-    """What another job is told, which waits as those of the site's workers do."""
+    """Return the estimate for another job, which waits like those of the site's workers."""
     if not site.ours:
         return site.limiter.acquire(jobs.HOURLY, job=Job(id="next")).retry_after
     waker: Waker[None] = site.limiter.make_waker(lambda: 1, lambda *_: None)
@@ -52,13 +52,13 @@ def retry_after_of_next(site: Site) -> float:
     return decision.retry_after
 
 
-def let_run(site: Site) -> None:
+def run_all(site: Site) -> None:
     site.open(jobs.HOURLY)
     site.work()
 
 
 def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
-    """Its hash stays as it was, except for where the job is and what it waits for; then it runs, once."""
+    """Its hash only changes in the registry and the data of the wait. Then the job runs, once."""
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(
@@ -74,7 +74,7 @@ def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
     assert {k: v for k, v in site.fetch(job).meta.items() if k != "throttlekit"} == {"a": 1}
     assert (after[b"status"], after.get(b"started_at"), after.get(b"worker_name")) == (b"scheduled", b"", b"")
     assert site.noted == []
-    let_run(site)
+    run_all(site)
     assert site.noted == ["x", "success of mine: result of x"]
     done = site.fetch(job)
     assert (done.func_name, done.meta, done.return_value(), done.retries_left) == (
@@ -85,27 +85,30 @@ def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
 
 
 @pytest.mark.parametrize("function", [jobs.hourly, jobs.hourly_async])
-def test_a_decorated_function_is_held_like_a_job_that_carries_limits(rq_site: Site, function: Any) -> None:
-    """@throttled alone, enqueued on a plain queue: denied, brought back, run once, plain or async."""
+def test_a_decorated_function_is_limited_like_a_job_with_limits(rq_site: Site, function: Any) -> None:
+    """
+    A job with @throttled alone, on a plain queue, is denied, enqueued again and run once. The function is plain or
+    async.
+    """
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(function, "y")
     site.work()
     assert site.fetch(job).get_status() == JobStatus.SCHEDULED
-    let_run(site)
+    run_all(site)
     assert site.noted == ["y"]
     assert site.fetch(job).return_value() == "result of y"
     assert site.deferrals_left() == []
 
 
-def test_a_spawned_process_knows_who_was_admitted(spawn_site: Site) -> None:
-    """The same in workers that spawn: a denied job comes back, an admitted one is not charged twice."""
+def test_a_spawned_process_does_not_charge_an_admitted_job_again(spawn_site: Site) -> None:
+    """In workers that spawn, a denied job is enqueued again, and an admitted one is charged only once."""
     site = spawn_site
     site.shut(jobs.HOURLY)
     carrying = site.queue.enqueue(jobs.plain, "carried", throttle=HELD)
     site.work()
     assert site.fetch(carrying).get_status() == JobStatus.SCHEDULED
-    let_run(site)
+    run_all(site)
     assert site.noted == ["carried"]
     site.limiter.reset(jobs.HOURLY)
     decorated = site.queue.enqueue(jobs.hourly, "decorated")
@@ -115,7 +118,7 @@ def test_a_spawned_process_knows_who_was_admitted(spawn_site: Site) -> None:
 
 
 def test_each_run_is_charged_once(rq_site: Site) -> None:
-    """A grant charges the limits once, wherever it was asked for; a denial charges nothing."""
+    """A grant charges the limits once, wherever the request is made. A denial charges nothing."""
     site = rq_site
     site.queue.enqueue(jobs.lively)
     site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
@@ -124,49 +127,49 @@ def test_each_run_is_charged_once(rq_site: Site) -> None:
     assert site.limiter.peek(jobs.LIVELY).reset_after == pytest.approx(0.1, abs=0.1)
 
 
-def test_whoever_waits_for_the_result_waits_on(rq_site: Site) -> None:
+def test_a_client_that_waits_for_the_result_keeps_waiting(rq_site: Site) -> None:
     """A client that waits for the latest result gets that of the real run, and nothing before it."""
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, "z", throttle=HELD)
     waiting = site.fetch(job)
-    told: list[Any] = []
-    client = threading.Thread(target=lambda: told.append(waiting.latest_result(timeout=120)))
+    results: list[Any] = []
+    client = threading.Thread(target=lambda: results.append(waiting.latest_result(timeout=120)))
     client.start()
     site.work()
     assert site.fetch(job).results() == []
-    let_run(site)
+    run_all(site)
     client.join(timeout=120)
-    assert [result.return_value for result in told] == ["result of z"]
+    assert [result.return_value for result in results] == ["result of z"]
     assert len(site.fetch(job).results()) == 1
 
 
 def test_dependents_run_after_the_real_run(rq_site: Site) -> None:
-    """A job that depends on a denied one stays deferred until that has run; also one that forgives failures."""
+    """A job that depends on a denied one stays deferred until that one has run, even if it allows failures."""
     site = rq_site
-    job = denied(site, jobs.plain, "first")
+    job = enqueue_denied(site, jobs.plain, "first")
     after = site.queue.enqueue(jobs.plain, "second", depends_on=job)
     forgiving = site.queue.enqueue(jobs.plain, "second", depends_on=Dependency(jobs=[job], allow_failure=True))
     site.work()
     assert {after.get_status(), forgiving.get_status()} == {JobStatus.DEFERRED}
-    let_run(site)
+    run_all(site)
     assert site.noted == ["first", "second", "second"]
 
 
 def test_a_denied_dependent_waits_for_its_limit(simple_site: Site) -> None:
-    """A job whose dependency is done is denied like any other, and runs with its dependencies still met."""
+    """A job whose dependency is done is denied like any other, and runs later with its dependencies still met."""
     site = simple_site
     first = site.queue.enqueue(jobs.plain, "first")
     site.shut(jobs.HOURLY)
     second = site.queue.enqueue(jobs.plain, "second", throttle=HELD, depends_on=first)
     site.work()
     assert site.fetch(second).get_status() == JobStatus.SCHEDULED
-    let_run(site)
+    run_all(site)
     assert site.noted == ["first", "second"]
 
 
 def test_a_group_keeps_its_denied_jobs(simple_site: Site) -> None:
-    """Jobs of a group are in it while they wait, and done in it when they have run."""
+    """Jobs of a group stay in it while they wait, and after they have run."""
     site = simple_site
     site.shut(jobs.HOURLY)
     group = Group.create(connection=site.connection)
@@ -174,51 +177,51 @@ def test_a_group_keeps_its_denied_jobs(simple_site: Site) -> None:
     members = group.enqueue_many(site.queue, data)
     site.work()
     assert [job.id for job in group.get_jobs()] == [job.id for job in members]
-    let_run(site)
+    run_all(site)
     assert [job.get_status() for job in group.get_jobs()] == [JobStatus.FINISHED]
 
 
-def test_unique_still_holds_while_a_job_waits(rq_site: Site) -> None:
-    """unique=True refuses a second job of the id of a denied one."""
+def test_unique_applies_while_a_job_waits(rq_site: Site) -> None:
+    """unique=True refuses a second job with the id of a denied one."""
     duplicate: Any = getattr(rq.exceptions, "DuplicateJobError", None)
     if duplicate is None:
         pytest.skip(f"RQ {rq.VERSION} has no unique=")
     site = rq_site
-    denied(site, jobs.plain, "u", job_id="only", unique=True)
+    enqueue_denied(site, jobs.plain, "u", job_id="only", unique=True)
     with pytest.raises(duplicate):
         site.queue.enqueue(jobs.plain, "u", throttle=HELD, job_id="only", unique=True)
-    let_run(site)
+    run_all(site)
     assert site.noted == ["u"]
 
 
 def test_a_repeating_job_repeats_after_each_real_run(simple_site: Site) -> None:
-    """A denial is no repetition: the job runs as often as it was asked to."""
+    """A denial is not a repetition: the job runs as often as requested."""
     repeat = getattr(rq, "Repeat", None)
     if repeat is None:
         pytest.skip(f"RQ {rq.VERSION} has no Repeat")
     site = simple_site
-    job = denied(site, jobs.plain, "again", repeat=repeat(times=2))
+    job = enqueue_denied(site, jobs.plain, "again", repeat=repeat(times=2))
     assert site.fetch(job).repeats_left == 2
     for runs in (1, 2, 3):
-        let_run(site)
+        run_all(site)
         assert site.noted == ["again"] * runs
     assert site.deferrals_left() == []
 
 
-def test_a_returned_retry_has_its_whole_budget(rq_site: Site) -> None:
-    """Denials are not counted among the runs that a job asked for by returning Retry."""
+def test_denials_use_none_of_the_retries_of_a_returned_retry(rq_site: Site) -> None:
+    """A denial does not count as one of the runs that a job requests by returning Retry."""
     site = rq_site
-    job = denied(site, jobs.comes_again, "r", 1)
+    job = enqueue_denied(site, jobs.comes_again, "r", 1)
     site.make_due()
     site.work()
-    let_run(site)
+    run_all(site)
     assert site.fetch(job).number_of_retries == 1
-    let_run(site)
+    run_all(site)
     assert site.noted == ["r", "r"]
     assert site.fetch(job).return_value() == "done"
 
 
-def test_counters_of_the_worker_tell_of_real_runs(rq_site: Site) -> None:
+def test_counters_of_the_worker_count_real_runs(rq_site: Site) -> None:
     """Denials are neither successes nor failures of a worker."""
     site = rq_site
     site.shut(jobs.HOURLY)
@@ -231,11 +234,11 @@ def test_counters_of_the_worker_tell_of_real_runs(rq_site: Site) -> None:
 
 
 def test_a_denied_job_can_be_cancelled(rq_site: Site) -> None:
-    """cancel() while it waits: it never runs, and is where cancelled jobs are."""
+    """A job that is cancelled while it waits never runs, and is in the registry of cancelled jobs."""
     site = rq_site
-    job = denied(site)
+    job = enqueue_denied(site)
     site.fetch(job).cancel()
-    let_run(site)
+    run_all(site)
     assert site.noted == []
     assert site.fetch(job).get_status() == JobStatus.CANCELED
     assert site.queue.canceled_job_registry.get_job_ids() == [job.id]
@@ -243,28 +246,28 @@ def test_a_denied_job_can_be_cancelled(rq_site: Site) -> None:
 
 
 def test_a_denied_job_can_be_deleted(rq_site: Site) -> None:
-    """delete() while it waits: nothing of it is left, and no worker fails over it."""
+    """A job that is deleted while it waits leaves no data, and no worker fails because of it."""
     site = rq_site
-    job = denied(site)
+    job = enqueue_denied(site)
     site.fetch(job).delete()
-    let_run(site)
+    run_all(site)
     assert site.noted == []
     assert not site.connection.exists(job.key)
     assert site.queue.scheduled_job_registry.get_job_ids() == []
 
 
-def test_a_denied_job_tells_when_it_comes(rq_site: Site) -> None:
-    """The registry of scheduled jobs knows when it comes back at the latest: ten minutes, and ten seconds, from now."""
+def test_a_denied_job_is_in_the_registry_of_scheduled_jobs(rq_site: Site) -> None:
+    """The registry has the latest time at which the job is enqueued again: in ten minutes and ten seconds."""
     site = rq_site
-    job = denied(site)
+    job = enqueue_denied(site)
     at = site.queue.scheduled_job_registry.get_scheduled_time(job)
     assert 0 < at.timestamp() - time.time() <= 611
 
 
-def test_ttl_is_counted_from_the_enqueuing(simple_site: Site) -> None:
-    """A denial does not prolong a job's ttl, however often it happens, by either way to come back."""
+def test_the_ttl_is_counted_from_the_enqueueing(simple_site: Site) -> None:
+    """Denials do not prolong a job's ttl, however often they happen, and however the job is enqueued again."""
     site = simple_site
-    job = denied(site, ttl=60)
+    job = enqueue_denied(site, ttl=60)
     left = site.connection.pttl(job.key)
     for _ in range(3):
         site.make_due()
@@ -272,15 +275,15 @@ def test_ttl_is_counted_from_the_enqueuing(simple_site: Site) -> None:
     assert 0 < site.connection.pttl(job.key) <= left
     site.connection.pexpire(job.key, 1)
     wait_until(lambda: not site.connection.exists(job.key), description="the job expires")
-    let_run(site)
+    run_all(site)
     assert site.noted == []
     assert site.queue.scheduled_job_registry.get_job_ids() == []
 
 
-def test_job_whose_ttl_ends_before_its_turn_books_no_place(rq_site: Site) -> None:
-    """It comes back as its ttl ends, to be gone; the place goes to the next job."""
+def test_a_job_whose_ttl_ends_before_its_turn_gets_no_position(rq_site: Site) -> None:
+    """The job is enqueued again when its ttl ends, and then expires. Its position is free for the next job."""
     site = rq_site
-    job = denied(site, ttl=6)
+    job = enqueue_denied(site, ttl=6)
     at = site.queue.scheduled_job_registry.get_scheduled_time(job)
     assert 0 < at.timestamp() - time.time() <= 8
     wait_until(lambda: not site.connection.exists(job.key), description="the job expires")
@@ -288,25 +291,25 @@ def test_job_whose_ttl_ends_before_its_turn_books_no_place(rq_site: Site) -> Non
     def is_first() -> bool:
         return site.limiter.acquire(jobs.HOURLY, job=Job(id="next")).retry_after <= 3600
 
-    wait_until(is_first, description="nobody waits before the next job")
+    wait_until(is_first, description="no job waits before the next job")
 
 
-def test_job_whose_ttl_ends_after_its_turn_keeps_its_place(rq_site: Site) -> None:
-    """A ttl beyond the wait changes nothing; of a job that was denied before, what is left counts."""
+def test_a_job_whose_ttl_ends_after_its_turn_keeps_its_position(rq_site: Site) -> None:
+    """A ttl beyond the wait changes nothing. For a job that was denied before, the remaining ttl counts."""
     site = rq_site
-    job = denied(site, ttl=4000)
+    job = enqueue_denied(site, ttl=4000)
     site.make_due()
     site.work()
     at = site.queue.scheduled_job_registry.get_scheduled_time(job)
-    assert 590 < at.timestamp() - time.time() < 615, "not as its ttl ends"
+    assert 590 < at.timestamp() - time.time() < 615, "not at the end of its ttl"
     if site.ours:
         assert retry_after_of_next(site) > 3700
-    let_run(site)
+    run_all(site)
     assert (site.noted, site.fetch(job).get_status()) == (["ran"], JobStatus.FINISHED)
 
 
-def test_job_is_not_waited_for_past_its_ttl(stock_site: Site) -> None:
-    """Where no process brings it back, a stock worker does not sleep until the job is dead, and then run it."""
+def test_a_worker_does_not_wait_for_a_job_past_its_ttl(stock_site: Site) -> None:
+    """If no process enqueues scheduled jobs, a stock worker does not wait until the job is expired, and then run it."""
     site = stock_site
     site.shut(TENTHS)
     job = site.queue.enqueue(jobs.plain, throttle=[TENTHS], ttl=3)
@@ -317,10 +320,10 @@ def test_job_is_not_waited_for_past_its_ttl(stock_site: Site) -> None:
     assert site.limiter.acquire(TENTHS, job=Job(id="next")).delay <= 6
 
 
-def test_a_job_that_its_scheduler_brings_back_too_late_does_not_run(simple_site: Site) -> None:
-    """RQ's scheduler gives a job a new ttl when it enqueues it; what was noted at its denial holds."""
+def test_a_job_that_the_scheduler_enqueues_too_late_does_not_run(simple_site: Site) -> None:
+    """RQ's scheduler gives a job a new ttl when it enqueues it. The expiry that was stored at the denial applies."""
     site = simple_site
-    job = denied(site, ttl=60)
+    job = enqueue_denied(site, ttl=60)
     site.connection.pexpire(job.key, 1)
     wait_until(lambda: not site.connection.exists(job.key), description="the job expires")
     site.connection.zadd("rq:scheduled:work", {job.id: 1})
@@ -328,19 +331,22 @@ def test_a_job_that_its_scheduler_brings_back_too_late_does_not_run(simple_site:
     assert site.noted == []
 
 
-def test_an_id_used_again_starts_afresh(simple_site: Site) -> None:
-    """What a denied job carried means nothing to another job of the same id: neither its place nor its expiry."""
+def test_a_new_job_with_a_used_id_has_no_data_of_the_old_one(simple_site: Site) -> None:
+    """The position and the expiry of a denied job do not apply to another job with the same id."""
     site = simple_site
-    denied(site, ttl=20, job_id="same")
+    enqueue_denied(site, ttl=20, job_id="same")
     again = site.queue.enqueue(jobs.plain, "again", throttle=HELD, job_id="same", ttl=60)
     site.work()
     assert site.connection.ttl(again.key) > 50
-    let_run(site)
+    run_all(site)
     assert site.noted == ["again"]
 
 
-def test_at_front_is_the_jobs_own_again_when_it_runs(simple_site: Site) -> None:
-    """A waiting job stands as at_front, so that RQ's scheduler puts it before the backlog; its own wish comes back."""
+def test_at_front_is_restored_when_a_job_runs(simple_site: Site) -> None:
+    """
+    A waiting job has at_front, so that RQ's scheduler puts it before the backlog. Its own value is restored when it
+    runs.
+    """
     site = simple_site
     for own in (None, True, False):
         site.shut(jobs.HOURLY)
@@ -350,14 +356,14 @@ def test_at_front_is_the_jobs_own_again_when_it_runs(simple_site: Site) -> None:
         site.work()
         assert site.fetch(job).enqueue_at_front is True
         site.queue.enqueue(jobs.plain, "backlog")
-        let_run(site)
+        run_all(site)
         assert site.noted[-2:] == ["ran", "backlog"]
         assert site.fetch(job).enqueue_at_front is own
         site.limiter.reset(jobs.HOURLY)
 
 
-def test_a_short_timeout_is_not_used_up_by_waiting(stock_site: Site) -> None:
-    """A job that RQ's scheduler brings back early waits in place for a quarter of its job_timeout at most."""
+def test_waiting_uses_at_most_a_quarter_of_a_short_timeout(stock_site: Site) -> None:
+    """A job that RQ's scheduler enqueues early waits in its worker for at most a quarter of its job_timeout."""
     site = stock_site
     slow = TokenBucket("slow", "1/4s", burst=1)
     site.limiter.acquire(slow)
@@ -367,15 +373,15 @@ def test_a_short_timeout_is_not_used_up_by_waiting(stock_site: Site) -> None:
         if site.noted:
             break
         due = site.queue.scheduled_job_registry.get_scheduled_time(quick).timestamp()
-        wait_until(lambda: time.time() >= math.ceil(due), description="RQ's scheduler may take it", every=0.01)  # noqa: B023
+        wait_until(lambda: time.time() >= math.ceil(due), description="RQ's scheduler can take the job", every=0.01)  # noqa: B023
     assert site.fetch(quick).get_status() == JobStatus.FINISHED
     assert len(site.fetch(quick).results()) == 1
 
 
-def test_limits_in_memory_are_warned_of(
+def test_limits_in_memory_log_a_warning(
     throttled_site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A work-horse would forget them: a warning names the store to give."""
+    """A work-horse would lose them. The warning names the store to configure."""
     monkeypatch.setattr("throttlekit_rq._admission._memory_warning", Every(float("inf")))
     configure(Limiter())
     for _ in range(2):
@@ -394,15 +400,15 @@ def _settle_twice(site: Site) -> list[int]:
     return left
 
 
-def test_a_body_settles_what_it_took(rq_site: Site) -> None:
-    """`throttlekit.current().settle()` gives back at once what the job did not need, plain or async."""
+def test_a_body_settles_what_it_used(rq_site: Site) -> None:
+    """`throttlekit.current().settle()` returns unused units at once, in a plain or an async body."""
     assert _settle_twice(rq_site) == [90, 80]
 
 
 @pytest.mark.workers
 @pytest.mark.parametrize(("actual", "runs"), [(10, True), (80, False)])
-def test_units_that_a_body_gives_back_wake_the_next_job(actual: int, runs: bool, rq_site: Site) -> None:
-    """The first job that waits for them, in another worker, runs at once; if it gives none back, it stays scheduled."""
+def test_units_that_a_body_returns_wake_the_next_job(actual: int, runs: bool, rq_site: Site) -> None:
+    """The first job that waits for units, in another worker, runs at once. If none are returned, it stays scheduled."""
     site, options = rq_site, {"most": 80, "actual": actual}
     other = ThrottledQueue("other", connection=site.connection)
     other.enqueue(jobs.settles_before_another, kwargs=options, throttle=[jobs.TOKENS])
@@ -410,11 +416,11 @@ def test_units_that_a_body_gives_back_wake_the_next_job(actual: int, runs: bool,
         site.work("other")
         another = site.queue.fetch_job("another")
         if runs:
-            wait_until(lambda: another.get_status() == JobStatus.FINISHED, description="it runs", timeout=20)
+            wait_until(lambda: another.get_status() == JobStatus.FINISHED, description="the job runs", timeout=20)
         else:
             assert another.get_status() == JobStatus.SCHEDULED
 
 
 def test_a_body_settles_in_a_spawned_process(spawn_site: Site) -> None:
-    """The receipt of a job that was admitted before goes with it into the process that is spawned for it."""
+    """The receipt of a job that was admitted before is passed to the process that is spawned for it."""
     assert _settle_twice(spawn_site) == [90, 80]

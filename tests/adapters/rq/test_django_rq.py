@@ -26,11 +26,11 @@ _SEND = "import django; django.setup(); from support.rq.django_site.tasks import
 
 def test_limits_hold_with_django_rq(on_redis: Servers) -> None:
     """
-    Limits of an enqueue call, of a function and of a queue: one of two jobs runs, and the other one waits. What is
-    enqueued in a transaction reaches the queue when it commits.
+    With limits of an enqueue call, a function or a queue, one of two jobs runs, and the other one waits. A job that is
+    enqueued in a transaction reaches the queue after the commit.
     """
-    told = {"broker": on_redis.broker_url, "store": on_redis.store_url}
-    environment = {"TK_DJANGO": json.dumps(told), "DJANGO_SETTINGS_MODULE": "support.rq.django_site.settings"}
+    settings = {"broker": on_redis.broker_url, "store": on_redis.store_url}
+    environment = {"TK_DJANGO": json.dumps(settings), "DJANGO_SETTINGS_MODULE": "support.rq.django_site.settings"}
     path = os.pathsep.join(each for each in sys.path if each)
     sent = json.loads(
         subprocess.run(

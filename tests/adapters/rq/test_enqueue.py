@@ -1,4 +1,4 @@
-"""Limits given with an enqueue call: every call takes them, they travel by value, and nothing runs without them."""
+"""Limits of an enqueue call: every call accepts them, they are sent by value, and no job runs without them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CALLS: dict[str, Callable[[ThrottledQueue], Any]] = {
 
 
 class _Mixed(Queue):
-    """A queue class with an option of its own, such as that of django-rq."""
+    """A queue class with its own option, such as that of django-rq."""
 
     def __init__(self, *args: Any, commit_mode: str | None = None, **options: Any) -> None:
         self.commit_mode = commit_mode
@@ -62,22 +62,25 @@ class _ThrottledMixed(_Mixed, ThrottledQueue): ...
     ("option", "meant"),
     [("throtle", "throttle"), ("throttle_on_429", "on_429"), ("is_asynch", "is_async"), ("color", "")],
 )
-def test_unknown_option_of_a_queue_is_refused(made: Any, option: str, meant: str, stock_site: Site) -> None:
-    """RQ's own class accepts any option, and ignores those that it does not know."""
+def test_an_unknown_option_of_a_queue_is_refused(made: Any, option: str, meant: str, stock_site: Site) -> None:
+    """RQ's own class accepts any option, and ignores unknown ones."""
     hint = f": did you mean '{meant}'" if meant else "$"
     with pytest.raises(ConfigurationError, match=f"no option '{option}'{hint}"):
         made("work", connection=stock_site.connection, **{option: []})
 
 
 @pytest.mark.parametrize("option", ["autocommit", "commit_mode"])
-def test_option_of_another_queue_class_is_refused(option: str, stock_site: Site) -> None:
-    """django-rq gives every queue its commit mode, and a ThrottledQueue has none: the error names the class to make."""
+def test_an_option_of_another_queue_class_is_refused(option: str, stock_site: Site) -> None:
+    """
+    django-rq gives every queue its commit mode, which a ThrottledQueue does not have. The error names the class to
+    define.
+    """
     with pytest.raises(ConfigurationError, match=rf"'{option}'.*\(DjangoRQ, ThrottledQueue\)"):
         ThrottledQueue("work", connection=stock_site.connection, **{option: None})
 
 
-def test_class_of_two_queues_takes_the_options_of_both(simple_site: Site) -> None:
-    """Each class takes its own options, and jobs of the queue have its limits."""
+def test_a_class_of_two_queues_accepts_the_options_of_both(simple_site: Site) -> None:
+    """Each base class gets its own options, and jobs of the queue have its limits."""
     site = simple_site
     queue = _ThrottledMixed("work", connection=site.connection, commit_mode="auto", throttle=HELD, is_async=True)
     assert queue.commit_mode == "auto"
@@ -87,8 +90,8 @@ def test_class_of_two_queues_takes_the_options_of_both(simple_site: Site) -> Non
     assert (site.noted, site.fetch(job).get_status()) == ([], JobStatus.SCHEDULED)
 
 
-def test_misspelt_option_of_an_enqueue_call_is_refused(stock_site: Site) -> None:
-    """RQ gives what it does not know to the function, which does not take it."""
+def test_a_misspelt_option_of_an_enqueue_call_is_refused(stock_site: Site) -> None:
+    """RQ passes unknown options to the function, which does not accept them."""
     with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
         stock_site.queue.enqueue(tenant, "x", throtle=HELD)
 
@@ -97,23 +100,25 @@ def _any(**keywords: Any) -> None: ...
 
 
 @pytest.mark.parametrize("function", [_any, "support.rq.jobs.plain"])
-def test_limit_under_a_misspelt_name_is_refused_for_every_function(function: Any, stock_site: Site) -> None:
-    """Functions with `**kwargs`, and those that are only named, may take any argument: but a limit is an option."""
+def test_a_limit_with_a_misspelt_name_is_refused_for_every_function(function: Any, stock_site: Site) -> None:
+    """
+    Functions with `**kwargs`, and those that are only named, may accept any argument, but a limit must be an option.
+    """
     with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
         stock_site.queue.enqueue(function, throtle=HELD)
     stock_site.queue.enqueue(function, throtle=5)
 
 
-def test_argument_that_looks_like_an_option_is_the_functions(stock_site: Site) -> None:
-    """A function may have an argument of such a name."""
+def test_an_argument_with_the_name_of_an_option_is_passed_to_the_function(stock_site: Site) -> None:
+    """A function can have an argument with such a name."""
     job = stock_site.queue.enqueue(throttled_sum, throttled=2)
     stock_site.work()
     assert stock_site.fetch(job).return_value() == 4
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_every_enqueue_call_takes_limits(simple_site: Site, call: Callable[[ThrottledQueue], Any]) -> None:
-    """The job is the user's own by name and description, is denied by the limit, and runs when it opens."""
+def test_every_enqueue_call_accepts_limits(simple_site: Site, call: Callable[[ThrottledQueue], Any]) -> None:
+    """The job keeps its name and description, is denied by the limit, and runs when the limit has room."""
     site = simple_site
     site.shut(jobs.HOURLY)
     job = call(site.queue)
@@ -127,8 +132,8 @@ def test_every_enqueue_call_takes_limits(simple_site: Site, call: Callable[[Thro
     assert site.noted == ["x"]
 
 
-def test_a_pipeline_takes_limits_as_well(simple_site: Site) -> None:
-    """What is enqueued in the user's own transaction carries its limits."""
+def test_a_pipeline_accepts_limits(simple_site: Site) -> None:
+    """A job that is enqueued in the user's own transaction has its limits."""
     site = simple_site
     site.shut(jobs.HOURLY)
     with site.connection.pipeline() as pipeline:
@@ -138,8 +143,8 @@ def test_a_pipeline_takes_limits_as_well(simple_site: Site) -> None:
     assert site.fetch(job).get_status() == JobStatus.SCHEDULED
 
 
-def test_limits_travel_as_plain_values(stock_site: Site) -> None:
-    """Rate, burst, and the job's own key and cost, as JSON; neither code, nor an address, nor a password."""
+def test_limits_are_sent_as_plain_values(stock_site: Site) -> None:
+    """Rate, burst, and the job's own key and cost are sent as JSON, without code, addresses or passwords."""
     site = stock_site
     secret = type(site.limiter)("redis://:geheim@127.0.0.1:1/5")
     queue = ThrottledQueue("work", connection=site.connection, limiter=secret)
@@ -174,8 +179,8 @@ def test_limits_travel_as_plain_values(stock_site: Site) -> None:
     assert b"lambda" not in pickle.dumps(carried)
 
 
-def test_methods_are_jobs_too(rq_site: Site) -> None:
-    """A bound method carries its object and its limits; a decorated method asks for itself."""
+def test_methods_can_be_jobs(rq_site: Site) -> None:
+    """A bound method is stored with its object and its limits. A decorated method is decided where it runs."""
     site = rq_site
     account = jobs.Account("ann")
     carrying = site.queue.enqueue(account.pay, 5, throttle=[jobs.LIVELY])
@@ -191,8 +196,8 @@ def test_methods_are_jobs_too(rq_site: Site) -> None:
 
 
 @pytest.mark.parametrize("kind", ["simple", "throttled-simple"])
-def test_a_serializer_of_plain_data_is_served_by_name(redis_url: str, kind: str) -> None:
-    """With JSON no object can stand in the job: it names throttlekit's function, and describes itself as it is."""
+def test_a_json_serializer_refers_to_the_function_by_name(redis_url: str, kind: str) -> None:
+    """With JSON the job cannot contain an object: it names throttlekit's function, and describes itself as before."""
     site = Site(redis_url, kind)
     try:
         site.queue = ThrottledQueue("work", connection=site.connection, serializer=JSONSerializer)
@@ -214,8 +219,8 @@ def test_a_serializer_of_plain_data_is_served_by_name(redis_url: str, kind: str)
 
 
 @pytest.mark.parametrize("off", [[], None, ()], ids=repr)
-def test_nothing_frees_a_job_from_its_functions_limits(rq_site: Site, off: Any) -> None:
-    """throttle=[] or None goes before the decorator: the job runs, uncharged."""
+def test_an_empty_throttle_frees_a_job_from_its_functions_limits(rq_site: Site, off: Any) -> None:
+    """throttle=[] or None overrides the decorator: the job runs, uncharged."""
     site = rq_site
     site.shut(jobs.HOURLY)
     site.queue.enqueue(jobs.hourly, "free", throttle=off)
@@ -223,8 +228,8 @@ def test_nothing_frees_a_job_from_its_functions_limits(rq_site: Site, off: Any) 
     assert site.noted == ["free"]
 
 
-def test_a_jobs_limits_go_before_its_functions(simple_site: Site) -> None:
-    """Limits given with the job replace those of the decorator."""
+def test_limits_of_a_job_override_those_of_its_function(simple_site: Site) -> None:
+    """Limits of the job replace those of the decorator."""
     site = simple_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.hourly, throttle=[jobs.LIVELY])
@@ -232,8 +237,8 @@ def test_a_jobs_limits_go_before_its_functions(simple_site: Site) -> None:
     assert site.fetch(job).get_status() == JobStatus.FINISHED
 
 
-def test_a_queues_limits_hold_besides(simple_site: Site) -> None:
-    """ThrottledQueue(throttle=…) adds to whatever a job has: its own limits, its function's, or none."""
+def test_limits_of_a_queue_apply_in_addition(simple_site: Site) -> None:
+    """ThrottledQueue(throttle=…) adds its limits to those of a job or its function, or to none."""
     site = simple_site
     queue = ThrottledQueue("work", connection=site.connection, throttle=[jobs.HOURLY], limiter=site.limiter)
     site.shut(jobs.HOURLY)
@@ -249,7 +254,7 @@ def test_a_queues_limits_hold_besides(simple_site: Site) -> None:
 
 
 def test_a_limit_named_twice_is_charged_once(simple_site: Site) -> None:
-    """A limit that both the queue and the job name is one limit."""
+    """A limit that both the queue and the job name counts as one limit."""
     site = simple_site
     queue = ThrottledQueue("work", connection=site.connection, throttle=[jobs.LIVELY])
     job = queue.enqueue(jobs.lively, throttle=[jobs.LIVELY])
@@ -257,8 +262,8 @@ def test_a_limit_named_twice_is_charged_once(simple_site: Site) -> None:
     assert job.get_status() == JobStatus.FINISHED
 
 
-def test_each_account_has_a_count_of_its_own(simple_site: Site) -> None:
-    """A key is worked out from the job's arguments, positional or not, where it is enqueued or where it runs."""
+def test_each_account_is_counted_separately(simple_site: Site) -> None:
+    """A key is computed from the job's arguments, positional or named, where it is enqueued or where it runs."""
     site = simple_site
     site.shut(jobs.KEYED, key="a")
     held = [site.queue.enqueue(jobs.keyed, "a"), site.queue.enqueue(tenant, "a", throttle=_by_tenant("keyed"))]
@@ -272,18 +277,18 @@ def _by_tenant(name: str) -> TokenBucket:
     return TokenBucket(name, "1/hour", burst=1, key="{tenant}")
 
 
-def test_what_a_callable_key_is_told(stock_site: Site) -> None:
-    """id, name, queue, arguments: the job's own."""
-    told: list[Job] = []
-    limit = TokenBucket("told", "10/s", key=lambda job: told.append(job) or "k")
+def test_a_callable_key_gets_the_job(stock_site: Site) -> None:
+    """The key gets the job's own id, name, queue and arguments."""
+    keyed_jobs: list[Job] = []
+    limit = TokenBucket("keyed", "10/s", key=lambda job: keyed_jobs.append(job) or "k")
     stock_site.queue.enqueue(tenant, "a", units=3, job_id="j1", throttle=limit)
-    (job,) = told
+    (job,) = keyed_jobs
     assert (job.id, job.queue, job.arguments) == ("j1", "work", {"tenant": "a", "units": 3})
     assert job.name.endswith(".tenant")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ("10/s", "takes a limit"),
         (5, "takes a limit"),
@@ -294,21 +299,21 @@ def test_what_a_callable_key_is_told(stock_site: Site) -> None:
     ],
     ids=["text", "number", "mixed", "twice", "key", "cost"],
 )
-def test_a_value_of_no_use_is_refused_where_it_is_enqueued(stock_site: Site, wrong: Any, says: str) -> None:
+def test_an_invalid_value_is_refused_by_the_enqueue_call(stock_site: Site, wrong: Any, message: str) -> None:
     """The error names the job's function, and nothing is enqueued."""
-    with pytest.raises(ConfigurationError, match=f"job for 'support.rq.jobs.plain'.*{says}"):
+    with pytest.raises(ConfigurationError, match=f"job for 'support.rq.jobs.plain'.*{message}"):
         stock_site.queue.enqueue(jobs.plain, throttle=wrong)
     assert stock_site.queue.count == 0
 
 
 @pytest.mark.parametrize("wrong", [-1, "soon", float("nan"), True])
-def test_a_wait_of_no_use_is_refused_where_it_is_enqueued(stock_site: Site, wrong: Any) -> None:
+def test_an_invalid_max_wait_is_refused_by_the_enqueue_call(stock_site: Site, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="throttle_max_wait"):
         stock_site.queue.enqueue(jobs.plain, throttle=HELD, throttle_max_wait=wrong)
 
 
-def test_a_name_with_two_definitions_shows_where_it_is_enqueued(stock_site: Site) -> None:
-    """With a limiter the queue knows all limits that it was given."""
+def test_a_name_with_two_definitions_is_refused_by_the_enqueue_call(stock_site: Site) -> None:
+    """A queue with a limiter knows all limits that it was given."""
     queue = ThrottledQueue("work", connection=stock_site.connection, limiter=stock_site.limiter)
     queue.enqueue(jobs.plain, throttle=jobs.HOURLY)
     with pytest.raises(ConfigurationError, match="two limits"):
@@ -316,7 +321,7 @@ def test_a_name_with_two_definitions_shows_where_it_is_enqueued(stock_site: Site
 
 
 def test_a_queue_without_workers_runs_its_jobs_at_once(stock_site: Site) -> None:
-    """is_async=False: no worker could put a job back, so it runs, as in RQ; for tests."""
+    """With is_async=False no worker could put a job back, so it runs, as in RQ. This is for tests."""
     stock_site.shut(jobs.HOURLY)
     queue = ThrottledQueue("work", connection=stock_site.connection, is_async=False)
     for job in (queue.enqueue(jobs.plain, "a", throttle=HELD), queue.enqueue(jobs.hourly, "b")):
@@ -324,8 +329,8 @@ def test_a_queue_without_workers_runs_its_jobs_at_once(stock_site: Site) -> None
     assert stock_site.noted == ["a", "b"]
 
 
-def test_the_job_decorator_enqueues_what_is_throttled(rq_site: Site) -> None:
-    """RQ's @job on either side of @throttled, and its delay(), on a queue of ours or not."""
+def test_the_job_decorator_enqueues_throttled_functions(rq_site: Site) -> None:
+    """RQ's @job works above and below @throttled, and so does its delay(), on queues of throttlekit and of RQ."""
     site = rq_site
     site.shut(jobs.HOURLY)
     sent = [
@@ -336,8 +341,8 @@ def test_the_job_decorator_enqueues_what_is_throttled(rq_site: Site) -> None:
     assert {job.get_status() for job in sent} == {JobStatus.SCHEDULED}
 
 
-def test_dependents_of_many_carry_their_limits(simple_site: Site) -> None:
-    """enqueue_many with dependencies: what waits for another job is denied when its time has come."""
+def test_dependents_in_enqueue_many_have_their_limits(simple_site: Site) -> None:
+    """With enqueue_many and dependencies, a job that waits for another one is denied when its dependency is done."""
     site = simple_site
     site.shut(jobs.HOURLY)
     first = site.queue.enqueue(jobs.plain, "first")
@@ -348,8 +353,8 @@ def test_dependents_of_many_carry_their_limits(simple_site: Site) -> None:
     assert site.fetch(second).get_status() == JobStatus.SCHEDULED
 
 
-def test_a_worker_takes_our_queue_class(simple_site: Site) -> None:
-    """--queue-class throttlekit_rq.ThrottledQueue: a worker may use it as its own."""
+def test_a_worker_accepts_throttlekits_queue_class(simple_site: Site) -> None:
+    """With --queue-class throttlekit_rq.ThrottledQueue, a worker can use it as its own class."""
     site = simple_site
     site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
     site.work(worker=ThrottledSimpleWorker(["work"], connection=site.connection, queue_class=ThrottledQueue))
@@ -357,14 +362,14 @@ def test_a_worker_takes_our_queue_class(simple_site: Site) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"limiter": "redis://"}, {"throttle": "10/s"}])
-def test_a_queue_refuses_what_can_never_work(stock_site: Site, wrong: Any) -> None:
+def test_a_queue_refuses_limits_that_can_never_work(stock_site: Site, wrong: Any) -> None:
     with pytest.raises(ConfigurationError):
         ThrottledQueue("work", connection=stock_site.connection, **wrong)
 
 
 @pytest.mark.parametrize("options", [{"throttle": [jobs.LIVELY]}, {"throttle": []}, {"throttle_max_wait": 5}], ids=repr)
 def test_limits_give_a_job_no_id(stock_site: Site, options: Any) -> None:
-    """create_job leaves the id to RQ, which makes one when it is first read: unique=True without one is refused."""
+    """create_job leaves the id to RQ, which creates one when it is first read. unique=True without an id is refused."""
     queue = stock_site.queue
     job = queue.create_job(jobs.plain, ("x",), **options)
     assert job._id is None
@@ -375,8 +380,8 @@ def test_limits_give_a_job_no_id(stock_site: Site, options: Any) -> None:
     assert queue.enqueue_job(job).id
 
 
-def test_a_key_may_be_the_id_that_the_job_gets(stock_site: Site) -> None:
-    """A callable that reads job.id reads the id under which the job is enqueued."""
+def test_a_key_can_be_the_id_of_the_job(stock_site: Site) -> None:
+    """A callable that reads job.id gets the id with which the job is enqueued."""
     by_id = TokenBucket("by-id", "10/s", key=lambda job: job.id)
     job = stock_site.queue.create_job(jobs.plain, ("x",), throttle=by_id)
     text, _ = job._instance._throttlekit
@@ -384,7 +389,7 @@ def test_a_key_may_be_the_id_that_the_job_gets(stock_site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "bring",
+    "make_options",
     [
         lambda site: site.queue.enqueue(jobs.hourly, throttle=[]),
         lambda site: site.queue.enqueue(jobs.hourly, throttle=[jobs.LIVELY]),
@@ -394,12 +399,14 @@ def test_a_key_may_be_the_id_that_the_job_gets(stock_site: Site) -> None:
     ],
     ids=["no limits", "limits", "max_wait", "on_429", "queue"],
 )
-def test_own_limits_can_be_forbidden(rq_site: Site, bring: Callable[[Site], Any]) -> None:
-    """configure(own_limits=False): a job that brings any fails, whatever its worker; others are held as declared."""
+def test_own_limits_can_be_forbidden(rq_site: Site, make_options: Callable[[Site], Any]) -> None:
+    """
+    With configure(own_limits=False), a job with its own limits fails in any worker. Others are limited as declared.
+    """
     site = rq_site
     configure(site.limiter, own_limits=False)
     site.shut(jobs.HOURLY)
-    job, plain = bring(site), site.queue.enqueue(jobs.hourly)
+    job, plain = make_options(site), site.queue.enqueue(jobs.hourly)
     site.work()
     assert site.noted == []
     assert site.fetch(job).get_status() == JobStatus.FAILED
@@ -408,10 +415,10 @@ def test_own_limits_can_be_forbidden(rq_site: Site, bring: Callable[[Site], Any]
 
 
 def test_own_limits_are_forbidden_in_a_spawned_process_too(spawn_site: Site) -> None:
-    """A worker of ours refuses the job before the process is spawned, which does not know `configure`."""
+    """A worker of throttlekit refuses the job before the process is spawned, which has no `configure`."""
     site = spawn_site
     if not site.ours:
-        pytest.skip("the processes of a stock SpawnWorker do not know configure")
+        pytest.skip("the processes of a stock SpawnWorker have no configure")
     configure(site.limiter, own_limits=False)
     job = site.queue.enqueue(jobs.hourly, throttle=[])
     site.work()
@@ -419,11 +426,13 @@ def test_own_limits_are_forbidden_in_a_spawned_process_too(spawn_site: Site) -> 
     assert site.fetch(job).get_status() == JobStatus.FAILED
 
 
-def test_a_jobs_own_limit_takes_no_queue_limits_place(simple_site: Site) -> None:
-    """Of one name with a limit of configure(queues=…), by another rate or another key: the queue's holds."""
+def test_a_limit_of_a_job_does_not_replace_one_of_its_queue(simple_site: Site) -> None:
+    """
+    If it has the name of a limit of configure(queues=…), with another rate or another key, the queue's limit applies.
+    """
     site = simple_site
     if not site.ours:
-        pytest.skip("stock workers do not know configure(queues=…)")
+        pytest.skip("stock workers have no configure(queues=…)")
     configure(site.limiter, queues={"work": jobs.HOURLY})
     site.shut(jobs.HOURLY)
     held = [

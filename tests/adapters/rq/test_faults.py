@@ -1,4 +1,4 @@
-"""Jobs that cannot be read, that end unrun and are sent again, or whose timeout is short: none is stranded or lost."""
+"""Jobs that cannot be read, that end without a run and are sent again, or that have a short timeout: no job is lost."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = QUIET
 HELD = [jobs.HOURLY]
 
 
-def test_data_that_nobody_can_read_fails_its_job_and_no_worker(rq_site: Site) -> None:
-    """Of a job whose data is broken, or names a class that the worker does not have: the worker goes on."""
+def test_unreadable_data_fails_its_job_and_no_worker(rq_site: Site) -> None:
+    """The data of a job is broken, or names a class that the worker does not have. The worker continues."""
     site = rq_site
     job = site.queue.enqueue(jobs.plain, "broken")
     site.queue.enqueue(jobs.plain, "after")
@@ -31,13 +31,15 @@ def test_data_that_nobody_can_read_fails_its_job_and_no_worker(rq_site: Site) ->
     assert site.noted == ["after"]
 
 
-def test_a_job_that_waited_too_long_begins_anew_when_it_is_requeued(rq_site: Site) -> None:
-    """Neither its ttl nor its wait is still counted from its first life."""
+def test_a_requeued_job_that_waited_too_long_starts_a_new_wait(rq_site: Site) -> None:
+    """Its ttl and its wait are counted from the requeueing."""
     site = rq_site
     configure(site.limiter, max_wait=0.2)
     site.shut(jobs.HOURLY)
     over = time.monotonic() + 10
-    job = site.queue.enqueue(jobs.plain, "x", throttle=HELD, ttl=10)  # on a busy machine it must outlive what follows
+    job = site.queue.enqueue(
+        jobs.plain, "x", throttle=HELD, ttl=10
+    )  # on a busy machine the job must outlive the following steps
     site.work()
     time.sleep(0.3)
     site.make_due()
@@ -55,8 +57,13 @@ def test_a_job_that_waited_too_long_begins_anew_when_it_is_requeued(rq_site: Sit
     ("on_waited_too_long", "end"),
     [("fail", JobStatus.FAILED), ("drop", JobStatus.CANCELED), ("run", JobStatus.FINISHED)],
 )
-def test_a_job_that_finds_the_queue_full_ends_as_chosen(rq_site: Site, on_waited_too_long: Any, end: JobStatus) -> None:
-    """Of four under a leaky bucket for one waiter: one runs, one waits, the others meet the outcome chosen."""
+def test_a_job_that_finds_the_queue_full_gets_the_chosen_outcome(
+    rq_site: Site, on_waited_too_long: Any, end: JobStatus
+) -> None:
+    """
+    Of four jobs under a leaky bucket with room for one waiting job, one runs, one waits, and the others get the chosen
+    outcome.
+    """
     site = rq_site
     leaky = LeakyBucket("leaky", "1/hour", queue=1)
     configure(site.limiter, on_waited_too_long=on_waited_too_long)
@@ -68,32 +75,42 @@ def test_a_job_that_finds_the_queue_full_ends_as_chosen(rq_site: Site, on_waited
     assert site.deferrals_left() == [f"rq:job:{sent[1].id}"]
 
 
-def test_waits_in_place_share_a_quarter_of_the_timeout(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a job is denied while no process can bring it back, it does not wait its own timeout away."""
+def test_waits_in_a_worker_use_at_most_a_quarter_of_the_timeout(
+    stock_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    However often a job is denied while no process can enqueue it again, it does not use up its own timeout by waiting.
+    """
     site = stock_site
     site.shut(jobs.HOURLY)
-    asked: list[Any] = []
+    requested: list[Any] = []
     real = Limiter.acquire
 
-    def unlucky(self: Any, *limits: Any, **options: Any) -> Any:
-        """Others are always faster: a denial with a short delay, which it waits out at once, or as nobody promotes."""
-        asked.append(limits)
+    def deny_briefly(self: Any, *limits: Any, **options: Any) -> Any:
+        """
+        Other jobs are always faster. The denial has a short delay, for which the worker waits, since no process
+        promotes jobs.
+        """
+        requested.append(limits)
         decision = real(self, *limits, **options)
-        object.__setattr__(decision, "delay", 0.04 if len(asked) % 2 else 0.06)
+        object.__setattr__(decision, "delay", 0.04 if len(requested) % 2 else 0.06)
         return decision
 
-    monkeypatch.setattr(Limiter, "acquire", unlucky)
+    monkeypatch.setattr(Limiter, "acquire", deny_briefly)
     job = site.queue.enqueue(jobs.plain, throttle=HELD, job_timeout=4)
     site.run(SimpleWorker(["work"], connection=site.connection), max_jobs=1)
-    assert len(asked) > 1
+    assert len(requested) > 1
     assert site.fetch(job).get_status() == JobStatus.QUEUED
 
 
 @pytest.mark.parametrize("spawn_site", ["throttled-spawn"], indirect=True)
-def test_a_function_that_only_a_spawned_process_finds_does_not_escape_its_queue(
+def test_a_function_that_only_a_spawned_process_finds_is_limited_by_its_queue(
     spawn_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker's copy of the code is older than the job: it cannot ask for it, and does not run it unasked."""
+    """
+    The worker's copy of the code is older than the job. The worker cannot compute its request, and does not run it
+    without a decision.
+    """
     site = spawn_site
     configure(site.limiter, queues={"work": HELD})
     site.shut(jobs.HOURLY)
@@ -104,8 +121,8 @@ def test_a_function_that_only_a_spawned_process_finds_does_not_escape_its_queue(
     assert site.fetch(job).get_status() == JobStatus.FAILED
 
 
-def test_jobs_that_were_sent_before_limits_named_their_algorithm_still_run(rq_site: Site) -> None:
-    """They wait in Redis across the update: what they carry is a token bucket, the only one that there was."""
+def test_jobs_that_were_sent_before_limits_named_their_algorithm_run(rq_site: Site) -> None:
+    """They wait in Redis during an update. Their limits are token buckets, the only algorithm that existed."""
     site = rq_site
     job = site.queue.enqueue(jobs.plain, "old", throttle=HELD)
     given = json.loads(job.instance._throttlekit[0])

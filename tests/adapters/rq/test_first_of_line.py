@@ -1,4 +1,4 @@
-"""On stock workers of RQ: if the first jobs on a waitlist cannot run, the jobs behind them do."""
+"""If the first jobs on a waitlist cannot run, the jobs behind them do, on stock workers of RQ."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FAULTS: dict[str, tuple[list[Limit], str, Break]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_others_go_on(fault: str, stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_behind_a_fault_run(fault: str, stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five jobs wait in front of five others of the same limit. After a fault of the first five, the others run."""
     site = stock_site
     limits, function, strike = FAULTS[fault]
@@ -69,6 +69,6 @@ def test_others_go_on(fault: str, stock_site: Site, monkeypatch: pytest.MonkeyPa
             site.work()
             return all(site.fetch(job).get_status() == JobStatus.FINISHED for job in others)
 
-        wait_until(others_ran, description="the others have run", every=0.1)
+        wait_until(others_ran, description="the other jobs have run", every=0.1)
     first_ran = [noted for noted in site.noted if noted.startswith("first")]
     assert len(first_ran) <= ("low rate" in fault)  # it leaves one unit

@@ -1,4 +1,6 @@
-"""Denied jobs that one of our workers holds: what wakes them, and what becomes of them if it is busy or gone."""
+"""
+Denied jobs that a worker of throttlekit holds: what wakes them, and what happens to them if the worker is busy or gone.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ Start = Callable[..., Command]
 
 @pytest.fixture
 def start(redis_url: str) -> Iterator[Start]:
-    """Starts a worker on this test's Redis; all are gone afterwards."""
+    """Return a function that starts a worker on this test's Redis. All workers are stopped afterwards."""
     started: list[Command] = []
 
     def start(kind: str = OURS_SIMPLE, *queues: str) -> Command:
@@ -43,25 +45,28 @@ def start(redis_url: str) -> Iterator[Start]:
         command.close()
 
 
-def until_denied(site: Site, count: int) -> None:
+def wait_until_denied(site: Site, count: int) -> None:
     registry = site.queue.scheduled_job_registry
     wait_until(lambda: registry.count == count, description=f"{count} jobs are denied")
 
 
-def never_by_itself(site: Site, *denied: Any) -> None:
-    """None of *denied* comes back unless it is woken."""
+def disable_schedule(site: Site, *denied: Any) -> None:
+    """Change the schedule so that none of *denied* is enqueued unless it is woken."""
     for job in denied:
         site.connection.zadd(site.queue.scheduled_job_registry.key, {job.id: time.time() + 3600}, xx=True)
 
 
-def until_noted(site: Site, *expected: str) -> None:
+def wait_until_noted(site: Site, *expected: str) -> None:
     wait_until(lambda: len(site.noted) >= len(expected), description=f"{len(expected)} jobs have run")
     assert site.noted == [*expected]
 
 
 @pytest.mark.workers
 def test_a_job_that_waits_for_a_slot_is_woken(stock_site: Site, start: Start) -> None:
-    """In its turn, and no other job: not one that the user has scheduled, that waits for a rate, or is cancelled."""
+    """
+    The job is woken in its turn, and no other job: not one that the user has scheduled, that waits for a rate, or that
+    is cancelled.
+    """
     site = stock_site
     held = site.limiter.acquire(jobs.SLOT)
     names = ("first", "cancelled", "second", "third")
@@ -69,72 +74,78 @@ def test_a_job_that_waits_for_a_slot_is_woken(stock_site: Site, start: Start) ->
     site.shut(jobs.HOURLY)
     rate = site.queue.enqueue(jobs.plain, "rate", throttle=HELD)
     start()
-    until_denied(site, 5)
-    never_by_itself(site, *waiting, rate)
+    wait_until_denied(site, 5)
+    disable_schedule(site, *waiting, rate)
     site.fetch(waiting[1]).cancel()
     site.limiter.release(held)
-    until_noted(site, "first", "second", "third")
+    wait_until_noted(site, "first", "second", "third")
     assert site.queue.scheduled_job_registry.get_job_ids() == [rate.id]
 
 
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", [OURS_SIMPLE, OURS])
-def test_jobs_that_were_deleted_cost_nothing(stock_site: Site, start: Start, kind: str) -> None:
-    """A hundred stand before one that lives. It runs as soon as there are units, wherever the hundred have gone."""
+def test_deleted_jobs_delay_no_other_job(stock_site: Site, start: Start, kind: str) -> None:
+    """
+    A hundred deleted jobs are before an existing one. It runs as soon as there are units, however the hundred were
+    removed.
+    """
     site = stock_site
     site.limiter.pause(FOUR, 3600)
     gone = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(100)]
     alive = site.queue.enqueue(jobs.plain, "alive", throttle=[FOUR])
     start(kind)
-    until_denied(site, 101)
-    never_by_itself(site, alive)
+    wait_until_denied(site, 101)
+    disable_schedule(site, alive)
     for job in gone:
         site.fetch(job).delete()
     began = time.monotonic()
     site.limiter.resume(FOUR)
-    until_noted(site, "alive")
+    wait_until_noted(site, "alive")
     assert time.monotonic() - began < 10
 
 
 @pytest.mark.workers
-def test_jobs_of_a_busy_worker_run_in_another(stock_site: Site, start: Start) -> None:
-    """The one that was asked first runs a long job: what it holds goes to a worker that is idle."""
+def test_jobs_held_by_a_busy_worker_run_in_another(stock_site: Site, start: Start) -> None:
+    """The worker that made the request runs a long job. The jobs that it holds run in an idle worker."""
     site = stock_site
     site.limiter.pause(FOUR, 3600)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(3)]
     start()
-    until_denied(site, 3)
-    never_by_itself(site, *waiting)
+    wait_until_denied(site, 3)
+    disable_schedule(site, *waiting)
     site.queue.enqueue(jobs.until_told)
     wait_until(lambda: site.noted == ["begun"], description="the first worker is busy")
     start(OURS_SIMPLE)
     wait_until(lambda: others_are_idle(site.connection, ["work"]), description="the other one is idle")
     site.limiter.resume(FOUR)
-    until_noted(site, "begun", "0", "1", "2")
+    wait_until_noted(site, "begun", "0", "1", "2")
     site.connection.set("told", 1)
 
 
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", [OURS_SIMPLE, OURS])
-def test_what_a_worker_holds_goes_to_the_others_when_it_stops(stock_site: Site, start: Start, kind: str) -> None:
-    """To the front of the queue, in order: they need not wait until it would come back by itself."""
+def test_a_worker_that_stops_passes_its_held_jobs_to_others(stock_site: Site, start: Start, kind: str) -> None:
+    """The jobs are put at the front of the queue, in order. They need not wait until their scheduled time."""
     site = stock_site
     site.limiter.pause(FOUR, 3600)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(250)]
     first = start(kind)
-    until_denied(site, 250)
+    wait_until_denied(site, 250)
     first.stop()
     site.queue.enqueue(jobs.plain, "new")
     assert site.queue.job_ids[:-1] == [job.id for job in waiting]
     assert {job.get_status() for job in waiting} == {JobStatus.QUEUED}
     start(kind)
-    until_denied(site, 250)
+    wait_until_denied(site, 250)
     site.limiter.resume(FOUR)
-    until_noted(site, "new", "0", "1", "2", "3")
+    wait_until_noted(site, "new", "0", "1", "2", "3")
 
 
-def test_what_a_burst_leaves_comes_back_at_its_turn(throttled_site: Site) -> None:
-    """No other worker may be there to take it; while a worker holds it, it comes back some seconds later."""
+def test_a_job_that_a_burst_worker_leaves_is_enqueued_at_its_turn(throttled_site: Site) -> None:
+    """
+    There may be no other worker to take it. While a worker holds a job, its schedule is some seconds later than its
+    turn.
+    """
     site, minute = throttled_site, TokenBucket("minutely", "1/minute", burst=1)
     site.shut(minute)
     job = site.queue.enqueue(jobs.plain, throttle=[minute])
@@ -143,28 +154,28 @@ def test_what_a_burst_leaves_comes_back_at_its_turn(throttled_site: Site) -> Non
     turn = registry.get_scheduled_time(job).timestamp() - time.time()
     assert 20 < turn <= 60
     site.run(ThrottledSimpleWorker(["work"], connection=site.connection), max_idle_time=1)
-    assert registry.count == 1, "nobody asks for it before that"
+    assert registry.count == 1, "the job is not enqueued before that"
 
 
 @pytest.mark.workers
-def test_what_a_killed_worker_held_comes_back_by_itself(stock_site: Site, start: Start) -> None:
-    """Some seconds after its turn, in whichever worker is there."""
+def test_jobs_of_a_killed_worker_are_enqueued_by_their_schedule(stock_site: Site, start: Start) -> None:
+    """Some seconds after their turn, any running worker takes the jobs."""
     site, second = stock_site, TokenBucket("secondly", "1/s", burst=1)
     first = start()
     wait_until(lambda: others_are_idle(site.connection, ["work"]), description="the worker is ready")
     site.limiter.pause(second, 5)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[second]) for n in range(3)]
-    until_denied(site, 3)
+    wait_until_denied(site, 3)
     registry = site.queue.scheduled_job_registry
-    comes_in = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
-    assert all(GRACE_S < seconds < GRACE_S + 8 for seconds in comes_in)
+    delays = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
+    assert all(GRACE_S < seconds < GRACE_S + 8 for seconds in delays)
     first.kill()
     start()
-    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all have run")
+    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run")
 
 
 def test_a_job_that_rqs_scheduler_is_about_to_take_is_left_to_it(throttled_site: Site) -> None:
-    """It does not look whether somebody else has enqueued the job. One that is due later is safe."""
+    """The scheduler does not check whether another process has enqueued the job. A job that is due later is safe."""
     site = throttled_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, throttle=HELD)
@@ -180,8 +191,8 @@ def test_a_job_that_rqs_scheduler_is_about_to_take_is_left_to_it(throttled_site:
 
 
 @pytest.mark.parametrize(("end", "gone"), [("delete", 1), ("cancel", 1), ("run", 1), ("queue", 0), ("nothing", 0)])
-def test_a_job_that_nobody_will_ask_for_is_gone(throttled_site: Site, end: str, gone: int) -> None:
-    """Its limit learns it, so that the next one is woken at once."""
+def test_a_job_that_will_not_run_is_removed_from_its_waitlist(throttled_site: Site, end: str, gone: int) -> None:
+    """The limit removes the job, so that the next one is woken at once."""
     site = throttled_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, throttle=HELD)
@@ -196,8 +207,8 @@ def test_a_job_that_nobody_will_ask_for_is_gone(throttled_site: Site, end: str, 
     assert wake(site.connection, "work", [job.id]) == gone
 
 
-def test_jobs_that_come_are_looked_at_while_others_are_due(site_of_many: Site) -> None:
-    """Where jobs are due all the time, because the workers are the bottleneck, every other turn is the queue's."""
+def test_new_jobs_are_processed_while_others_are_due(site_of_many: Site) -> None:
+    """If jobs are due all the time because the workers are the bottleneck, every second job is taken from the queue."""
     site = site_of_many
     for n in range(4):
         site.queue.enqueue(jobs.plain, f"new {n}")
@@ -205,7 +216,7 @@ def test_jobs_that_come_are_looked_at_while_others_are_due(site_of_many: Site) -
     assert site.noted == ["0", "new 0", "1", "new 1", "2", "new 2", "3", "new 3"]
 
 
-def test_due_jobs_go_first_as_a_rule(site_of_many: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_jobs_usually_run_first(site_of_many: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_worker, "_NEW_EVERY", 600.0)
     site_of_many.queue.enqueue(jobs.plain, "new")
     site_of_many.work()
@@ -214,7 +225,7 @@ def test_due_jobs_go_first_as_a_rule(site_of_many: Site, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def site_of_many(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Four jobs that were denied are due."""
+    """A site with four denied jobs that are due."""
     site = throttled_site
     site.shut(FOUR)
     for n in range(4):

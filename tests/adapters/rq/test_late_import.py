@@ -1,4 +1,4 @@
-"""Stock workers that import throttlekit for each job say so, and the doctor finds it."""
+"""Stock workers that import throttlekit for each job log it, and the doctor finds it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTNER = TokenBucket("partner", "100/s", burst=100)
 
 
 def notes(url: str) -> list[str]:
-    """What the doctor notes about RQ."""
+    """Return the doctor's notes about RQ."""
     command = [sys.executable, "-m", "throttlekit_cli", "doctor", "--json", "--rq", url]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False)
     return [each["what"] for each in json.loads(done.stdout) if (each["about"], each["grade"]) == ("rq", "note")]
@@ -42,7 +42,9 @@ def notes(url: str) -> list[str]:
     ids=["fork", "spawn", "preloaded", "simple", "throttled"],
 )
 def test_an_import_for_each_job_is_noted(redis_url: str, kind: str, options: list[str], is_late: bool) -> None:
-    """By a process that RQ has made for one job, and in which throttlekit is imported; not where a worker has it."""
+    """
+    A process that RQ creates for one job, and that imports throttlekit, is noted. A worker that has imported it is not.
+    """
     connection: Any = redis.Redis.from_url(redis_url)
     queue = ThrottledQueue("work", connection=connection)
     sent = [queue.enqueue(jobs.plain, str(number), throttle=[PARTNER]) for number in range(2)]
@@ -50,6 +52,6 @@ def test_an_import_for_each_job_is_noted(redis_url: str, kind: str, options: lis
         wait_until(lambda: all(job.is_finished for job in sent), description="the jobs have run")
         found = [note for note in notes(redis_url) if "imports throttlekit again in the process of each job" in note]
         assert len(found) == is_late, fleet.log()
-        if kind != "rq.SpawnWorker":  # its processes show no line at INFO
+        if kind != "rq.SpawnWorker":  # its processes log no line at INFO
             assert fleet.log().count("import throttlekit for each job") == is_late
     connection.close()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.workers
 
 
 @pytest.fixture(scope="module")
-def where() -> Iterator[Servers]:
+def flood_servers() -> Iterator[Servers]:
     with servers("redis") as found:
         yield found
 
@@ -26,21 +26,21 @@ def once(jobs: int) -> dict[str, int]:
     return {str(n): 1 for n in range(jobs)}
 
 
-def test_a_mixed_fleet_survives_schedulers_that_come_and_go(where: Servers) -> None:
+def test_a_mixed_fleet_survives_restarts_of_schedulers(flood_servers: Servers) -> None:
     """
-    400 jobs, workers of ours and stock ones side by side, and a stock worker with RQ's scheduler that is
-    stopped and started every 2 seconds: no job runs twice, and none is lost but those that RQ's own worker had in
-    its hands, and had not begun, as it was stopped (RQ's issue 2236): it leaves those in the intermediate queue.
+    400 jobs run on workers of throttlekit and of RQ, while a stock worker with RQ's scheduler is stopped and started
+    every 2 seconds. No job runs twice. The only lost jobs are those that RQ's own worker had taken, and had not begun,
+    when it was stopped (RQ's issue 2236): it leaves them in the intermediate queue.
     """
     limits = (FloodLimit("one", "40/s", 40),)
     fleet = RqFlood(limits=limits, jobs=400, kinds=(OURS, OURS_SIMPLE, "rq.Worker"))
     stops = 0
-    with RqFlooding(fleet, where) as flooding:
+    with RqFlooding(fleet, flood_servers) as flooding:
         for n in range(400):
             flooding.send("job", str(n))
         flooding.start()
         deadline = time.monotonic() + 240
-        orphans = set[str]()  # who was one all the while, and not only for the moment before it began
+        orphans = set[str]()  # jobs that were orphans all the time, and not only for a moment before they began
         while len(flooding.starts()) + len(orphans) < 400:
             assert time.monotonic() < deadline, f"{len(flooding.starts())} of 400 jobs have started"
             before = flooding.orphans()
@@ -54,34 +54,34 @@ def test_a_mixed_fleet_survives_schedulers_that_come_and_go(where: Servers) -> N
             stops += 1
             orphans = before & flooding.orphans()
             assert flooding.running
-        told = in_order(flooding.stop())
+        record = in_order(flooding.stop())
         lost = len(flooding.orphans())
-    assert lost <= stops + 1, "each stop of a stock worker orphans one job at most"
-    assert_bound(told, "one", 25_000, 40)
-    assert set(starts_of(told).values()) == {1}
-    assert len(starts_of(told)) == 400 - lost
+    assert lost <= stops + 1, "each stop of a stock worker orphans at most one job"
+    assert_bound(record, "one", 25_000, 40)
+    assert set(starts_of(record).values()) == {1}
+    assert len(starts_of(record)) == 400 - lost
 
 
-def test_sigkill_of_stock_workers_in_a_flood_loses_no_waiting_job(where: Servers) -> None:
+def test_sigkill_of_stock_workers_in_a_flood_loses_no_waiting_job(flood_servers: Servers) -> None:
     """
-    Every process killed at once, twice. Of the jobs that a worker had in its hands, RQ says what becomes;
-    there are at most as many as workers, and as many again at the end: SIGTERM may find them with a job that they have
-    not begun (RQ's issue 2236). All others run, and none runs twice. faults/test_rq.py has workers of ours.
+    Every process is killed at once, twice. RQ decides about jobs that a worker had taken. There are at most as many as
+    workers, and as many again at the end: SIGTERM can stop workers with a job that they have not begun (RQ's issue
+    2236). All other jobs run, and none runs twice. faults/test_rq.py has workers of throttlekit.
     """
     limits = (FloodLimit("one", "40/s", 10),)
     flood = RqFlood(limits=limits, jobs=120, kinds=(STOCK, STOCK), kills=(1.0, 2.2), give_up=8.0, settle=1.0)
-    with RqFlooding(flood, where) as flooding:
+    with RqFlooding(flood, flood_servers) as flooding:
         for n in range(120):
             flooding.send("job", str(n))
         flooding.start()
         for enough in (20, 60):
-            wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} have started")  # noqa: B023
+            wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} jobs have started")  # noqa: B023
             flooding.kill()
             flooding.unlock()
             flooding.start()
-        wait_until(lambda: flooding.idle(), description="nothing waits any more")
-        told = in_order(flooding.stop())
-    starts = starts_of(told)
+        wait_until(lambda: flooding.idle(), description="no job waits any more")
+        record = in_order(flooding.stop())
+    starts = starts_of(record)
     assert max(starts.values()) == 1
-    assert 120 - len(starts) <= told.left <= 2 * 2 + 2
-    assert assert_bound(told, "one", 25_000, 10, unheard=2 * 2) >= len(starts)
+    assert 120 - len(starts) <= record.left <= 2 * 2 + 2
+    assert assert_bound(record, "one", 25_000, 10, unheard=2 * 2) >= len(starts)

@@ -1,4 +1,7 @@
-"""RQ 3's own `rate_limit=` beside ours: how many jobs are queued or at work, which RQ decides as a job is enqueued."""
+"""
+RQ 3's own `rate_limit=` together with throttlekit's limits: RQ decides on enqueueing how many jobs are queued or
+running.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ ONE = rate_limit.RateLimit("partner", concurrency=1)
 
 
 def state(site: Site) -> tuple[list[str], list[str]]:
-    """Who has a slot of RQ's, and who waits for one."""
+    """Return the jobs that have a slot of RQ's, and those that wait for one."""
     registry = rate_limit.RateLimitRegistry("partner", site.connection)
     return registry.get_allowed_job_ids(), registry.get_rate_limited_job_ids()
 
 
-def denied(site: Site, what: str) -> Any:
+def enqueue_denied(site: Site, what: str) -> Any:
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, what, throttle=HELD, rate_limit=ONE, job_id=what)
     site.work()
@@ -34,8 +37,8 @@ def denied(site: Site, what: str) -> Any:
     return job
 
 
-def test_a_job_that_waits_gives_its_slot_to_the_next(rq_site: Site) -> None:
-    """Both limits hold, each in its own way; afterwards nothing is left of either."""
+def test_a_job_that_waits_passes_its_slot_to_the_next(rq_site: Site) -> None:
+    """Both limits hold. Afterwards no data of either is left."""
     site = rq_site
     site.shut(jobs.HOURLY)
     first = site.queue.enqueue(jobs.plain, "first", throttle=HELD, rate_limit=ONE, job_id="first")
@@ -53,10 +56,10 @@ def test_a_job_that_waits_gives_its_slot_to_the_next(rq_site: Site) -> None:
     assert site.deferrals_left() == []
 
 
-def test_a_job_that_comes_back_waits_for_a_slot(rq_site: Site) -> None:
-    """Where another job has it by then, RQ counts the first one as waiting, and lets it pass after the other."""
+def test_a_job_that_is_enqueued_again_waits_for_a_slot(rq_site: Site) -> None:
+    """If another job has the slot then, RQ counts the first one as waiting, and starts it after the other."""
     site = rq_site
-    job = denied(site, "back")
+    job = enqueue_denied(site, "back")
     other = ThrottledQueue("other", connection=site.connection)
     other.enqueue(jobs.plain, "other", rate_limit=ONE, job_id="other")
     site.open(jobs.HOURLY)
@@ -69,8 +72,8 @@ def test_a_job_that_comes_back_waits_for_a_slot(rq_site: Site) -> None:
     assert state(site) == ([], [])
 
 
-def test_a_job_that_is_dropped_gives_its_slot_back(rq_site: Site) -> None:
-    """It is cancelled, though RQ cancels no such job within a transaction."""
+def test_a_job_that_is_dropped_returns_its_slot(rq_site: Site) -> None:
+    """The job is cancelled, although RQ cancels no such job within a transaction."""
     site = rq_site
     configure(site.limiter, max_deferrals=0, on_waited_too_long="drop")
     site.shut(jobs.HOURLY)
@@ -81,7 +84,7 @@ def test_a_job_that_is_dropped_gives_its_slot_back(rq_site: Site) -> None:
 
 
 def test_a_job_at_the_end_of_its_queue_keeps_its_slot(stock_site: Site) -> None:
-    """Where no process takes out scheduled jobs, a 429 puts a job back into the queue at once."""
+    """If no process enqueues scheduled jobs, a 429 puts a job back into the queue at once."""
     site = stock_site
     job = site.queue.enqueue(jobs.hears_429, throttle=[jobs.DAILY], rate_limit=ONE, job_id="called")
     site.run(SimpleWorker(["work"], connection=site.connection), burst=True, max_jobs=1)
@@ -89,8 +92,8 @@ def test_a_job_at_the_end_of_its_queue_keeps_its_slot(stock_site: Site) -> None:
     assert (site.fetch(job).get_status(), state(site)) == (JobStatus.QUEUED, (["called"], []))
 
 
-def test_a_job_that_the_user_schedules_needs_a_slot_too(throttled_site: Site) -> None:
-    """Our workers bring it back as RQ's scheduler would."""
+def test_a_job_that_the_user_schedules_needs_a_slot(throttled_site: Site) -> None:
+    """Workers of throttlekit enqueue it as RQ's scheduler would."""
     from datetime import timedelta
 
     site = throttled_site

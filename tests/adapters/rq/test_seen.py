@@ -1,4 +1,4 @@
-"""What RQ's workers decide is seen by the fleet, though a work-horse ends without a word."""
+"""The decisions of RQ's workers are reported to the fleet, although a work-horse ends at once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def store(stock_site: Site) -> contextlib.closing[RedisStore]:
     return contextlib.closing(RedisStore(stock_site.url))
 
 
-def test_what_a_work_horse_decides_is_seen(stock_site: Site, store: contextlib.closing[RedisStore]) -> None:
-    """Its grant is counted, and of a job that it denied it is known why that waits."""
+def test_decisions_of_a_work_horse_are_reported(stock_site: Site, store: contextlib.closing[RedisStore]) -> None:
+    """Its grant is counted, and the reason why a denied job waits is known."""
     stock_site.queue.enqueue(jobs.plain, "x", throttle=[jobs.HOURLY])
     stock_site.work()
     held = stock_site.queue.enqueue(jobs.plain, "y", throttle=[jobs.HOURLY])
@@ -43,35 +43,35 @@ def test_what_a_work_horse_decides_is_seen(stock_site: Site, store: contextlib.c
         assert look(opened).processes == (), "a process that ends at once is not listed"
 
 
-def test_what_a_body_settles_and_hears_is_seen(rq_site: Site) -> None:
-    """Units that it gave back, and the 429 that it heard, in whatever process of whatever worker it ran."""
-    _check_settled_and_heard(rq_site)
+def test_settled_units_and_429s_of_a_body_are_reported(rq_site: Site) -> None:
+    """The returned units and the 429 are reported, in any process of any worker."""
+    _check_reports(rq_site)
 
 
-def test_what_a_body_in_a_spawned_process_settles_and_hears_is_seen(spawn_site: Site) -> None:
-    """A process that begins anew for each job reports it too."""
-    _check_settled_and_heard(spawn_site)
+def test_settled_units_and_429s_in_a_spawned_process_are_reported(spawn_site: Site) -> None:
+    """A new process for each job reports them too."""
+    _check_reports(spawn_site)
 
 
-def _check_settled_and_heard(site: Site) -> None:
+def _check_reports(site: Site) -> None:
     site.queue.enqueue(jobs.settles, kwargs={"most": 80, "actual": 10}, throttle=[jobs.TOKENS])
     site.work()
     site.queue.enqueue(jobs.hears_429, throttle=[jobs.DAILY])
     site.work()
     with contextlib.closing(RedisStore(patient(site.url))) as opened:
 
-        def seen() -> tuple[int, int]:
+        def reported() -> tuple[int, int]:
             fleet = look(opened)
             used = sum(each.minute.used for each in fleet.limits if each.limit.name == jobs.TOKENS.name)
             return used, sum(total(each) for each in fleet.partner_429s.values())
 
-        wait_until(lambda: seen() == (10, 1), description="what was settled and heard is reported")
+        wait_until(lambda: reported() == (10, 1), description="the settled units and the 429 are reported")
 
 
 def test_a_worker_that_runs_jobs_itself_reports_them_as_it_ends(
     stock_site: Site, store: contextlib.closing[RedisStore]
 ) -> None:
-    """And not after each of them, as a work-horse does: that would be one round trip more for a job."""
+    """It does not report after each of them, as a work-horse does: that would cost one more round trip for each job."""
     for number in range(5):
         stock_site.queue.enqueue(jobs.plain, number, throttle=[jobs.DAILY])
     before = _reports(stock_site)
@@ -87,7 +87,10 @@ def _reports(site: Site) -> int:
 
 @pytest.mark.parametrize("age", [0.0, 60.0])
 def test_a_process_that_ends_reports_its_first_job(redis_url: str, age: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long that took: a work-horse ends with it. Later ones of an old process wait for its next report."""
+    """
+    A work-horse ends with its job, so it reports that job, however long it took. Later jobs of an old process are
+    reported with its next report.
+    """
     with contextlib.closing(RedisStore(redis_url)) as store:
         activity = Activity(store)
         began = time.monotonic()
@@ -99,17 +102,20 @@ def test_a_process_that_ends_reports_its_first_job(redis_url: str, age: float, m
             assert sum(total(each) for each in look(store).partner_429s.values()) == counted
 
 
-def test_meta_says_what_a_job_waits_for(simple_site: Site) -> None:
-    """While it waits, its meta shows the limit, since when, when it is due and its deferrals, beside the user's own."""
+def test_meta_shows_what_a_job_waits_for(simple_site: Site) -> None:
+    """
+    While the job waits, its meta has the limit, since when it waits, its turn and its deferrals, beside the user's own
+    data.
+    """
     site = simple_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, "x", throttle=[jobs.HOURLY], meta={"user": 7})
     site.work()
     meta = site.fetch(job).meta
     assert meta["user"] == 7
-    told = meta["throttlekit"]
-    assert (told["limit"], told["deferrals"]) == (jobs.HOURLY.name, 1)
-    assert told["slot"] > told["since"] > 1_600_000_000
+    waiting = meta["throttlekit"]
+    assert (waiting["limit"], waiting["deferrals"]) == (jobs.HOURLY.name, 1)
+    assert waiting["slot"] > waiting["since"] > 1_600_000_000
     site.open(jobs.HOURLY)
     site.work()
     assert site.noted == ["x"]

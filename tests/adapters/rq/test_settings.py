@@ -18,8 +18,11 @@ from throttlekit_rq._wire import logged_key
 pytestmark = QUIET
 
 
-def test_the_jobs_own_connection_is_the_last_resort(simple_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With nothing configured the limits live where the jobs do; $THROTTLEKIT_URL goes before, configure() first."""
+def test_the_jobs_own_connection_is_the_default(simple_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    By default the limits are stored where the jobs are. $THROTTLEKIT_URL overrides this, and configure() overrides
+    both.
+    """
     site = simple_site
     server, _, own = site.url.rpartition("/")
     elsewhere, configured, *_ = (f"{server}/{n}" for n in range(1, 16) if n != int(own))
@@ -44,10 +47,13 @@ def test_the_jobs_own_connection_is_the_last_resort(simple_site: Site, monkeypat
 
 
 @pytest.mark.parametrize(("is_named", "lines"), [(False, 1), (True, 0)])
-def test_workers_say_that_no_store_is_named(
+def test_workers_log_that_no_store_is_configured(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_named: bool, lines: int
 ) -> None:
-    """Once for the fleet, although each work-horse is a new process; not if $THROTTLEKIT_URL names the same Redis."""
+    """
+    The line is logged once for the fleet, although each work-horse is a new process. It is not logged if
+    $THROTTLEKIT_URL names the same Redis.
+    """
     monkeypatch.setattr(_Process, "made", {})
     monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
     if is_named:
@@ -60,10 +66,10 @@ def test_workers_say_that_no_store_is_named(
     assert sum("Limits are counted in RQ's own Redis" in message for message in caplog.messages) == lines
 
 
-def test_a_line_that_no_log_takes_costs_no_request(
+def test_a_line_that_is_not_logged_costs_no_request(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each work-horse of a stock worker is a new process, and would send one."""
+    """Each work-horse of a stock worker is a new process, and would send one request."""
     monkeypatch.setattr(_Process, "made", {})
     monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
     configure()
@@ -83,22 +89,22 @@ def test_a_line_that_no_log_takes_costs_no_request(
         "unix://:pw@/run/redis.sock?db=2",
     ],
 )
-def test_a_connection_is_read_as_the_url_that_it_was_made_from(url: str) -> None:
-    """A client made from the URL that is worked out goes where the first one goes."""
+def test_a_connection_is_converted_to_its_url(url: str) -> None:
+    """A client with the derived URL connects to the same server as the original client."""
     first = redis.Redis.from_url(url)
     second = redis.Redis.from_url(_url_of(first))
     wanted = {"host", "port", "db", "username", "password", "path", "ssl_cert_reqs"}
 
-    def told(client: Any) -> dict[str, Any]:
+    def connection_options(client: Any) -> dict[str, Any]:
         options = client.connection_pool.connection_kwargs
         return {name: options.get(name) or None for name in wanted}
 
-    assert told(second) == told(first)
+    assert connection_options(second) == connection_options(first)
     assert second.connection_pool.connection_class is first.connection_pool.connection_class
 
 
-def test_a_connection_that_names_no_server_asks_for_a_limiter() -> None:
-    """Behind a Sentinel the limiter has to be named; the message says how, and shows no password."""
+def test_a_connection_without_a_server_needs_a_limiter() -> None:
+    """Behind a Sentinel the limiter has to be configured. The message shows how, and has no password."""
 
     class Pool:
         connection_kwargs = {"password": "geheim"}  # noqa: RUF012
@@ -113,10 +119,8 @@ def test_a_connection_that_names_no_server_asks_for_a_limiter() -> None:
     assert "geheim" not in str(caught.value)
 
 
-def test_a_url_that_cannot_be_read_fails_the_job_and_says_why(
-    simple_site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither run unthrottled nor asked for ever; the message does not repeat the URL."""
+def test_an_invalid_url_fails_the_job_with_the_reason(simple_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job neither runs unthrottled nor is decided repeatedly. The message does not contain the URL."""
     site = simple_site
     configure()
     monkeypatch.setenv("THROTTLEKIT_URL", "reddis://:geheim@localhost")
@@ -130,7 +134,7 @@ def test_a_url_that_cannot_be_read_fails_the_job_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"limiter": "redis://geheim"}, "takes a limiter"),
         ({"on_waited_too_long": "shrug"}, "on_waited_too_long"),
@@ -142,12 +146,12 @@ def test_a_url_that_cannot_be_read_fails_the_job_and_says_why(
         ({"queues": {"work": jobs.HOURLY}, "limiter": Limiter(), "max_wait": True}, "max_wait"),
     ],
 )
-def test_configure_refuses_what_can_never_work(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+def test_configure_refuses_arguments_that_can_never_work(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         configure(**options)
 
 
-def test_configure_knows_a_name_with_two_definitions() -> None:
+def test_configure_refuses_a_name_with_two_definitions() -> None:
     limiter = Limiter()
     limiter.declare(jobs.HOURLY)
     with pytest.raises(ConfigurationError, match="two limits"):

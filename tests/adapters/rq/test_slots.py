@@ -1,4 +1,7 @@
-"""Slots of concurrency limits: never one too many, given back however a job ends, and handed on at once."""
+"""
+Slots of concurrency limits: the amount is never exceeded, and a slot is returned however a job ends, and used again at
+once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from throttlekit_rq import configure
 
 pytestmark = QUIET
 
-# SpawnWorker of an older RQ does not get along with this redis-py.
+# SpawnWorker of an older RQ does not support this redis-py.
 SPAWNS = [int(part) for part in rq.VERSION.split(".")[:2]] >= [2, 6]
 OURS_SPAWN = "throttlekit_rq.ThrottledSpawnWorker"
 SPAWN = pytest.param(OURS_SPAWN, marks=pytest.mark.skipif(not SPAWNS, reason="RQ's SpawnWorker does not work here"))
@@ -40,15 +43,15 @@ def starts(slotting: RqSlotting, *names: str) -> bool:
 
 
 def process_of(slotting: RqSlotting, name: str) -> int:
-    """Where the job runs."""
+    """Return the process in which the job runs."""
     return next(int(event.more) for event in slotting.events() if (event.what, event.job) == ("start", name))
 
 
-# In one process after the other
+# One process after the other
 
 
-def test_a_slot_is_held_while_the_body_runs_and_no_longer(rq_site: Site) -> None:
-    """Of a plain function, an async one, one that fails, and one whose limit is its queue's."""
+def test_a_slot_is_held_only_while_the_body_runs(rq_site: Site) -> None:
+    """This applies to a plain function, an async one, one that fails, and one whose limit is its queue's."""
     site = rq_site
     for function in (jobs.plain, jobs.plain_async, jobs.fails):
         site.queue.enqueue(function, function.__name__, throttle=HELD)
@@ -57,8 +60,8 @@ def test_a_slot_is_held_while_the_body_runs_and_no_longer(rq_site: Site) -> None
     assert site.noted == ["plain", "plain_async", "fails"]
 
 
-def test_a_queues_slots(throttled_site: Site) -> None:
-    """Of a function that knows of none: held while it runs, and given back."""
+def test_a_slot_of_a_queue_is_held_while_the_body_runs(throttled_site: Site) -> None:
+    """The function itself has no limit."""
     configure(throttled_site.limiter, queues={"work": jobs.SLOT})
     throttled_site.queue.enqueue(jobs.notes_slots)
     throttled_site.work()
@@ -66,7 +69,7 @@ def test_a_queues_slots(throttled_site: Site) -> None:
     assert throttled_site.limiter.peek(jobs.SLOT).allowed
 
 
-def test_a_job_that_never_begins_gives_its_slot_back(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_never_begins_returns_its_slot(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """RQ fails between the grant and the body."""
     site = throttled_site
     site.queue.enqueue(jobs.plain, throttle=HELD)
@@ -95,10 +98,10 @@ def test_a_job_that_never_begins_gives_its_slot_back(throttled_site: Site, monke
     ],
     ids=["ours-simple", "ours-simple-costs", "ours", "stock-and-ours", "stock-and-ours-costs", "no-scheduler"],
 )
-def test_never_more_at_once(
+def test_never_more_at_once_than_there_are_slots(
     base: str, kinds: tuple[str, ...], amount: int, count: int, seconds: float, costs: tuple[str, ...]
 ) -> None:
-    """By the jobs' own records; each runs once, and nothing is left."""
+    """This is checked by the jobs' own records. Each job runs once, and no message is left."""
     jobs = [f"{n}{costs[n % len(costs)]}" for n in range(count)]
     with RqSlotting(Slots(amount=amount, kinds=kinds), base) as slotting:
         for job in jobs:
@@ -114,14 +117,14 @@ def test_never_more_at_once(
 
 
 @pytest.mark.workers
-def test_bodies_that_outlast_their_lease_are_never_one_too_many(base: str) -> None:
-    """Wherever they run, plain or async: twice as long as the lease, and it is renewed."""
-    told = Slots(amount=4, lease=4, kinds=(OURS, OURS_SIMPLE, OURS_SPAWN if SPAWNS else OURS, "rq.Worker"))
-    with RqSlotting(told, base) as slotting:
+def test_bodies_that_outlast_their_lease_never_exceed_the_amount(base: str) -> None:
+    """Plain and async bodies run for twice the lease in any process, and the lease is renewed."""
+    slots = Slots(amount=4, lease=4, kinds=(OURS, OURS_SIMPLE, OURS_SPAWN if SPAWNS else OURS, "rq.Worker"))
+    with RqSlotting(slots, base) as slotting:
         slotting.start()
         for n in range(4):
             slotting.work(n, 9.0, function="work_async" if n % 2 else "work")
-        wait_until(lambda: starts(slotting, *map(str, range(4))), description="each kind of worker has one")
+        wait_until(lambda: starts(slotting, *map(str, range(4))), description="each kind of worker has a job")
         slotting.start(OURS_SIMPLE)
         slotting.work("next", 0)
         slotting.until_ended(5)
@@ -132,38 +135,38 @@ def test_bodies_that_outlast_their_lease_are_never_one_too_many(base: str) -> No
 
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", [OURS, SPAWN])
-def test_the_worker_gives_back_what_a_killed_work_horse_held(base: str, kind: str) -> None:
-    """At once: long before the lease is over."""
+def test_the_worker_returns_the_slot_of_a_killed_work_horse(base: str, kind: str) -> None:
+    """The slot is returned at once, long before the lease is over."""
     with RqSlotting(Slots(amount=1, lease=600, kinds=(kind, OURS_SIMPLE)), base) as slotting:
         slotting.start(kind)
         killed = slotting.work("killed", 600)
-        wait_until(lambda: starts(slotting, "killed"), description="it runs")
+        wait_until(lambda: starts(slotting, "killed"), description="the job runs")
         slotting.start(OURS_SIMPLE)
         slotting.work("next", 0)
         os.kill(process_of(slotting, "killed"), signal.SIGKILL)
         slotting.until_ended(1)
-        wait_until(lambda: killed.get_status(refresh=True) == JobStatus.FAILED, description="RQ says it failed")
+        wait_until(lambda: killed.get_status(refresh=True) == JobStatus.FAILED, description="RQ has failed the job")
 
 
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", [OURS, OURS_SIMPLE, SPAWN, "rq.Worker", "rq.SimpleWorker"])
-def test_a_time_limit_gives_the_slot_back(base: str, kind: str) -> None:
-    """At once, in every kind of worker."""
+def test_a_time_limit_returns_the_slot(base: str, kind: str) -> None:
+    """The slot is returned at once, in every kind of worker."""
     with RqSlotting(Slots(amount=1, lease=600, kinds=(kind,)), base) as slotting:
         slotting.start()
         killed = slotting.work("killed", 600, job_timeout=2)
-        wait_until(lambda: killed.get_status(refresh=True) == JobStatus.FAILED, description="it is over")
+        wait_until(lambda: killed.get_status(refresh=True) == JobStatus.FAILED, description="the job has ended")
         slotting.work("next", 0)
         slotting.until_ended(1)
 
 
 @pytest.mark.workers
 def test_a_work_horse_whose_worker_is_killed_keeps_its_slot_until_its_end(base: str) -> None:
-    """It runs on, and renews its lease itself."""
+    """The work-horse continues, and renews its lease itself."""
     with RqSlotting(Slots(amount=1, lease=4), base) as slotting:
         fleet = slotting.start(OURS)
         slotting.work("orphan", 9.0)
-        wait_until(lambda: starts(slotting, "orphan"), description="it runs")
+        wait_until(lambda: starts(slotting, "orphan"), description="the job runs")
         os.kill(fleet.commands[0].pid, signal.SIGKILL)
         slotting.start(OURS_SIMPLE)
         slotting.work("next", 0)
@@ -173,27 +176,27 @@ def test_a_work_horse_whose_worker_is_killed_keeps_its_slot_until_its_end(base: 
 
 
 @pytest.mark.workers
-def test_killed_workers_slots_come_free_with_their_leases(base: str) -> None:
-    """Four of eight, on a busy key: the others get them, and no more than that."""
+def test_slots_of_killed_workers_are_free_after_their_leases(base: str) -> None:
+    """Killed workers held four of eight slots of a busy key. Other jobs get these slots, and never more."""
     with RqSlotting(Slots(amount=8, lease=5), base) as slotting:
         doomed = slotting.start(*[OURS_SIMPLE] * 4)
         for n in range(4):
             slotting.work(f"doomed-{n}", 600)
-        wait_until(lambda: len(slotting.events()) == 4, description="they hold four slots")
+        wait_until(lambda: len(slotting.events()) == 4, description="the workers hold four slots")
         slotting.start(*[OURS_SIMPLE] * 9)
         for n in range(200):
             slotting.work(n, 0.1)
         wait_until(lambda: len(slotting.events()) > 60, description="the key is busy")
-        assert most_beside(slotting) <= 4
+        assert most_of_others(slotting) <= 4
         doomed.kill()
         for n in range(10):
-            slotting.work(f"long-{n}", 2.0)  # long enough to be at work together, however busy the machine
+            slotting.work(f"long-{n}", 2.0)  # long enough for all slots to be in use together, on a busy machine too
         slotting.until_ended(210)
-        assert most_beside(slotting) == 8
+        assert most_of_others(slotting) == 8
 
 
-def most_beside(slotting: RqSlotting) -> int:
-    """The most bodies at once, but for those that are to be killed."""
+def most_of_others(slotting: RqSlotting) -> int:
+    """Return the most bodies at once, except those whose workers are to be killed."""
     most = now = 0
     for event in slotting.events():
         if not event.job.startswith("doomed"):
@@ -203,20 +206,23 @@ def most_beside(slotting: RqSlotting) -> int:
 
 
 @pytest.mark.workers
-def test_a_store_that_is_away_for_longer_than_the_lease(base: str) -> None:
-    """A running body sees that its slot may be lost; once the store is back all other jobs run, each once."""
+def test_an_outage_longer_than_the_lease_loses_slots_and_no_job(base: str) -> None:
+    """
+    A running body can detect that its slot may be lost. When the store is available again, all other jobs run, each
+    once.
+    """
     with redis_server() as store, RqSlotting(Slots(amount=2, lease=2), base, store) as slotting:
         slotting.start(*[OURS_SIMPLE] * 3)
         for n in range(2):
             slotting.work(f"long-{n}", 6.0)
-        wait_until(lambda: starts(slotting, "long-0", "long-1"), description="two run")
+        wait_until(lambda: starts(slotting, "long-0", "long-1"), description="two jobs run")
         for n in range(10):
             slotting.work(n, 0.05)
         pid = int(slotting.store.info("server")["process_id"])
         os.kill(pid, signal.SIGSTOP)
         try:
-            wait_until(lambda: slotting.record.scard("ended") == 2, description="the long ones have ended")
-            assert len(slotting.events()) == 4, "nobody runs while nobody can be asked"
+            wait_until(lambda: slotting.record.scard("ended") == 2, description="the long jobs have ended")
+            assert len(slotting.events()) == 4, "no job starts while the store is unavailable"
         finally:
             os.kill(pid, signal.SIGCONT)
         slotting.until_ended(12)

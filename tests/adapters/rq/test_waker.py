@@ -1,4 +1,6 @@
-"""`throttlekit wake`: the jobs that stock workers deny are woken, and come back by themselves if nobody wakes them."""
+"""
+`throttlekit wake`: jobs that stock workers deny are woken, and are enqueued by their schedule if they are not woken.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,14 @@ Start = Callable[..., Command]
 
 @pytest.fixture
 def start(redis_url: str) -> Iterator[Start]:
-    """Starts workers and wakers on this test's Redis; all are gone afterwards."""
+    """Return a function that starts workers and wakers on this test's Redis. All of them are stopped afterwards."""
     started: list[Command] = []
 
     def start(kind: str = "rq.SimpleWorker", *, store: str = redis_url) -> Command:
         command = rq_waker(redis_url, "work")
-        if kind != "waker":  # a fork that imports throttlekit asks too late on a busy machine: others pass before it
+        if (
+            kind != "waker"
+        ):  # a fork that imports throttlekit requests too late on a busy machine: other jobs are admitted before it
             command = rq_worker(redis_url, "work", kind=kind, options=["-c", "support.rq.preload"])
         started.append(Command(command, {"THROTTLEKIT_URL": store}))
         return started[-1]
@@ -51,7 +55,7 @@ def start(redis_url: str) -> Iterator[Start]:
         command.close()
 
 
-def until_announced(site: Site, but: str = "") -> Announcement:
+def wait_until_announced(site: Site, but: str = "") -> Announcement:
     def other() -> bool:
         found = read_announcement(site.connection, "work")
         return found is not None and found.owner != but
@@ -63,46 +67,46 @@ def until_announced(site: Site, but: str = "") -> Announcement:
 
 
 def start_both(site: Site, start: Start, kind: str = "rq.Worker") -> tuple[Command, Command]:
-    """Start a worker, and the waker. Returns both, once the waker has announced itself."""
+    """Start a worker and the waker, and return both after the waker has announced itself."""
     both = start(kind), start("waker")
-    until_announced(site)
+    wait_until_announced(site)
     return both
 
 
-def until_denied(site: Site, count: int) -> None:
+def wait_until_denied(site: Site, count: int) -> None:
     registry = site.queue.scheduled_job_registry
     wait_until(lambda: registry.count == count, description=f"{count} jobs are denied", timeout=30)
 
 
-def never_by_itself(site: Site) -> None:
-    """None of the denied jobs comes back unless it is woken."""
+def disable_schedule(site: Site) -> None:
+    """Change the schedule so that none of the denied jobs is enqueued unless it is woken."""
     key = site.queue.scheduled_job_registry.key
     for id_ in site.queue.scheduled_job_registry.get_job_ids():
         site.connection.zadd(key, {id_: time.time() + 3600}, xx=True)
 
 
-def until_noted(site: Site, *expected: str) -> None:
+def wait_until_noted(site: Site, *expected: str) -> None:
     wait_until(lambda: len(site.noted) >= len(expected), description=f"{len(expected)} jobs have run", timeout=30)
     assert site.noted == [*expected]
 
 
 @pytest.mark.parametrize("kind", ["rq.SimpleWorker", "rq.Worker", "rq.Worker+scheduler"])
-def test_the_waker_brings_denied_jobs_back_in_order(stock_site: Site, start: Start, kind: str) -> None:
-    """Each at its turn, which its schedule alone would bring an hour later, and none beyond the limit."""
+def test_the_waker_enqueues_denied_jobs_in_order(stock_site: Site, start: Start, kind: str) -> None:
+    """Each job is enqueued at its turn, which its schedule alone would do an hour later, and none exceeds the limit."""
     site = stock_site
     start_both(site, start, kind)
     site.limiter.pause(LIVELY, 3600)
     for n in range(12):
         site.queue.enqueue(jobs.plain, n, throttle=[LIVELY])
-    until_denied(site, 12)
-    never_by_itself(site)
+    wait_until_denied(site, 12)
+    disable_schedule(site)
     site.limiter.resume(LIVELY)
-    until_noted(site, *map(str, range(12)))
+    wait_until_noted(site, *map(str, range(12)))
     wait_until(lambda: not site.deferrals_left(), description="the last job has ended")
 
 
-def test_a_queue_that_comes_later_is_found(stock_site: Site, start: Start, redis_url: str) -> None:
-    """Without `--queue` the waker has all queues that there are."""
+def test_a_queue_that_is_created_later_is_found(stock_site: Site, start: Start, redis_url: str) -> None:
+    """Without `--queue` the waker serves all existing queues."""
     site = stock_site
     waker = Command(rq_waker(redis_url), {"THROTTLEKIT_URL": redis_url})
     try:
@@ -114,72 +118,76 @@ def test_a_queue_that_comes_later_is_found(stock_site: Site, start: Start, redis
 
 
 def test_a_released_slot_wakes_the_next_job(stock_site: Site, start: Start) -> None:
-    """And no cancelled or deleted one in its place."""
+    """No cancelled or deleted job is woken in its place."""
     site = stock_site
     held = site.limiter.acquire(jobs.SLOT)
     start_both(site, start)
     names = ("first", "cancelled", "deleted", "second")
     waiting = [site.queue.enqueue(jobs.plain, name, throttle=[jobs.SLOT]) for name in names]
-    until_denied(site, 4)
-    never_by_itself(site)
+    wait_until_denied(site, 4)
+    disable_schedule(site)
     site.fetch(waiting[1]).cancel()
     site.fetch(waiting[2]).delete()
     site.limiter.release(held)
-    until_noted(site, "first", "second")
+    wait_until_noted(site, "first", "second")
 
 
-def test_a_job_of_two_limits_is_woken_when_both_let_it_pass(stock_site: Site, start: Start) -> None:
-    """It waits for the slot, and keeps what it has of the rate."""
+def test_a_job_of_two_limits_is_woken_when_both_admit_it(stock_site: Site, start: Start) -> None:
+    """The job waits for the slot, and keeps its position for the rate."""
     site = stock_site
     held = site.limiter.acquire(jobs.SLOT)
     start_both(site, start)
     for n in range(3):
         site.queue.enqueue(jobs.plain, n, throttle=[LIVELY, jobs.SLOT])
-    until_denied(site, 3)
-    never_by_itself(site)
+    wait_until_denied(site, 3)
+    disable_schedule(site)
     site.limiter.release(held)
     wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run", timeout=30)
 
 
-def test_a_job_past_its_longest_wait_fails_in_time(stock_site: Site, start: Start) -> None:
-    """The waker lets it ask then, though its limit has no room."""
+def test_a_job_fails_at_the_end_of_max_wait(stock_site: Site, start: Start) -> None:
+    """The waker enqueues it then, although its limit has no room."""
     site = stock_site
     site.shut(FOUR)
     start_both(site, start)
     job = site.queue.enqueue(jobs.plain, throttle=[FOUR], throttle_max_wait=2)
-    until_denied(site, 1)
-    never_by_itself(site)
+    wait_until_denied(site, 1)
+    disable_schedule(site)
     wait_until(lambda: site.queue.failed_job_registry.count == 1, description="the job has failed", timeout=10)
     assert "WaitedTooLong" in str(site.fetch(job).latest_result().exc_string)
 
 
-def test_another_waker_takes_the_place_of_a_killed_one(stock_site: Site, start: Start) -> None:
-    """What the killed one held comes back by itself, and waits for the other one if it is denied again."""
+def test_another_waker_replaces_a_killed_one(stock_site: Site, start: Start) -> None:
+    """Jobs of the killed waker are enqueued by their schedule. If one is denied again, it waits in the other waker."""
     site = stock_site
     start("rq.Worker")
     first = start("waker")
-    killed = until_announced(site)
+    killed = wait_until_announced(site)
     second = start("waker")
     wait_until(lambda: "work" in second.log(), description="the second waker has found the queue")
-    assert read_announcement(site.connection, "work") == killed, "the first one is asked for as long as it lives"
+    assert read_announcement(site.connection, "work") == killed, (
+        "the announcement of the first waker is used until it expires"
+    )
     site.limiter.pause(SECONDLY, 20)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[SECONDLY]) for n in range(3)]
-    until_denied(site, 3)
+    wait_until_denied(site, 3)
     registry = site.queue.scheduled_job_registry
-    comes_in = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
-    assert all(GRACE_S < seconds < GRACE_S + 25 for seconds in comes_in)
+    delays = [registry.get_scheduled_time(job).timestamp() - time.time() for job in waiting]
+    assert all(GRACE_S < seconds < GRACE_S + 25 for seconds in delays)
     first.kill()
-    assert until_announced(site, but=killed.owner).owner != killed.owner
-    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all have run", timeout=60)
+    assert wait_until_announced(site, but=killed.owner).owner != killed.owner
+    wait_until(lambda: sorted(site.noted) == ["0", "1", "2"], description="all jobs have run", timeout=60)
 
 
 def test_a_waker_that_is_stopped_leaves_its_jobs_to_their_schedule(stock_site: Site, start: Start) -> None:
-    """At their turn, and not `GRACE_S` later. It ends with 0, and says no longer that it is there."""
+    """
+    The jobs are enqueued at their turn, and not `GRACE_S` later. The waker exits with 0, and removes its announcement.
+    """
     site = stock_site
     worker, waker = start_both(site, start, "rq.SimpleWorker+scheduler")
     site.limiter.pause(SECONDLY, 30)
     job = site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
-    until_denied(site, 1)
+    wait_until_denied(site, 1)
     waker.terminate()
     assert waker.ends_within(10)
     assert waker.exit_code == 0, waker.log()
@@ -190,20 +198,20 @@ def test_a_waker_that_is_stopped_leaves_its_jobs_to_their_schedule(stock_site: S
 
 
 def test_a_waker_that_is_stopped_strands_no_job(stock_site: Site, start: Start) -> None:
-    """Where nobody else enqueues scheduled jobs, they go to the front of their queue, in order."""
+    """If no other process enqueues scheduled jobs, they are put at the front of their queue, in order."""
     site = stock_site
     site.limiter.pause(FOUR, 3600)
     worker, waker = start_both(site, start)
     waiting = [site.queue.enqueue(jobs.plain, n, throttle=[FOUR]) for n in range(3)]
-    until_denied(site, 3)
+    wait_until_denied(site, 3)
     worker.stop()
     waker.terminate()
     assert waker.ends_within(10)
     assert site.queue.job_ids == [job.id for job in waiting]
 
 
-def test_the_waker_keeps_nothing_of_jobs_that_have_run(redis_url: str) -> None:
-    """Neither of jobs whose grants carried a note, nor of those whose grants did not."""
+def test_the_waker_keeps_no_data_of_jobs_that_have_run(redis_url: str) -> None:
+    """This applies to jobs whose grants had a note, and to those whose grants had none."""
     connection, limiter = redis.Redis.from_url(redis_url), Limiter(redis_url)
     waker = WakerProcess(connection, limiter, ["work"])
     queue = ThrottledQueue("work", connection=connection)
@@ -217,7 +225,7 @@ def test_the_waker_keeps_nothing_of_jobs_that_have_run(redis_url: str) -> None:
                 queue.enqueue(jobs.plain, n, throttle=[LIVELY])
             wait_until(lambda: connection.llen("noted") == 30, description="all jobs have run")
             room = waker._waker._here.room
-            wait_until(lambda: not room._busy and not len(room), description="the waker has forgotten them")
+            wait_until(lambda: not room._busy and not len(room), description="the waker has removed the jobs")
     finally:
         stopped.set()
         thread.join()
@@ -226,7 +234,9 @@ def test_the_waker_keeps_nothing_of_jobs_that_have_run(redis_url: str) -> None:
 
 
 def test_due_jobs_are_enqueued_while_the_store_is_away(redis_url: str) -> None:
-    """Denied jobs are scheduled again each second then, and maybe no other process enqueues them."""
+    """
+    Denied jobs are scheduled again each second during an outage, and there may be no other process that enqueues them.
+    """
     connection = redis.Redis.from_url(redis_url)
     queue, stopped = ThrottledQueue("work", connection=connection), threading.Event()
     with redis_server() as store:
@@ -235,7 +245,7 @@ def test_due_jobs_are_enqueued_while_the_store_is_away(redis_url: str) -> None:
         thread.start()
         wait_until(lambda: read_announcement(connection, "work"), description="the waker has announced itself")
     try:
-        wait_until(lambda: not read_announcement(connection, "work"), description="its announcement is gone")
+        wait_until(lambda: not read_announcement(connection, "work"), description="the announcement has expired")
         job = queue.enqueue_in(timedelta(seconds=0), jobs.plain)
         wait_until(lambda: queue.job_ids == [job.id], description="the job is enqueued", timeout=30)
     finally:
@@ -245,54 +255,54 @@ def test_due_jobs_are_enqueued_while_the_store_is_away(redis_url: str) -> None:
         connection.close()
 
 
-def test_a_waker_at_another_store_is_not_waited_for(stock_site: Site, start: Start, redis_url: str) -> None:
-    """It would never be told of a wake. The log says so, and the job comes back by its delay."""
+def test_a_waker_with_another_store_is_not_used(stock_site: Site, start: Start, redis_url: str) -> None:
+    """It would never get a wake. A line is logged, and the job is enqueued after its delay."""
     site = stock_site
     worker = start("rq.SimpleWorker+scheduler")
     start("waker", store=redis_url.rpartition("/")[0] + "/15")
-    until_announced(site)
+    wait_until_announced(site)
     site.shut(SECONDLY)
     site.queue.enqueue(jobs.plain, throttle=[SECONDLY])
-    until_noted(site, "ran")
+    wait_until_noted(site, "ran")
     assert "listens at the store" in worker.log()
 
 
-def test_a_note_that_cannot_be_read_stops_nobody(stock_site: Site, start: Start) -> None:
-    """The log has it, and the next one is read."""
+def test_an_unreadable_note_is_skipped(stock_site: Site, start: Start) -> None:
+    """The error is logged, and the next note is read."""
     site = stock_site
     held = site.limiter.acquire(jobs.SLOT)
     start("rq.Worker")
     waker = start("waker")
-    notes = notes_key(until_announced(site).owner)
+    notes = notes_key(wait_until_announced(site).owner)
     newer: dict[str, Any] = {"v": 1, "queue": "work", "grace": 1, "ends_in_us": None, "note": {"v": 2, "id": "newer"}}
     wrong = {**newer, "note": {"v": 1, "id": "x", "units": [["b", "t", 1]], "kept": [3, ""], "wakes": [], "looks": []}}
     site.connection.rpush(notes, "no JSON", json.dumps({"v": 9}), json.dumps(newer), json.dumps(wrong))
     site.queue.enqueue(jobs.plain, throttle=[jobs.SLOT])
-    until_denied(site, 1)
-    never_by_itself(site)
+    wait_until_denied(site, 1)
+    disable_schedule(site)
     site.limiter.release(held)
-    until_noted(site, "ran")
+    wait_until_noted(site, "ran")
     assert "cannot read a note" in waker.log()
 
 
-def test_a_job_in_a_frozen_limit_comes_back_after_its_pause(stock_site: Site, start: Start) -> None:
-    """An operator's rule is decided without the store, so nobody wakes the job: it comes back by its delay."""
+def test_a_job_of_a_paused_limit_is_enqueued_after_the_pause(stock_site: Site, start: Start) -> None:
+    """An operator's rule is applied without the store, so the job is not woken. It is enqueued after its delay."""
     site = stock_site
     start_both(site, start)
     with Control(site.limiter) as control:
         control.pause("partner", duration=2)
     site.queue.enqueue(jobs.plain, throttle=[PARTNER])
-    until_noted(site, "ran")
+    wait_until_noted(site, "ran")
 
 
-def test_an_announcement_of_another_release_is_none(stock_site: Site) -> None:
+def test_an_announcement_of_another_release_is_ignored(stock_site: Site) -> None:
     for text in ("no JSON", "[]", '{"v": 2}', '{"v": 1, "owner": "x"}'):
         stock_site.connection.set(waker_key("work"), text)
         assert read_announcement(stock_site.connection, "work") is None
 
 
 def test_the_waker_names_a_server_that_does_not_answer(start: Start) -> None:
-    """Exit code 2, and one line without the password."""
+    """The exit code is 2, and the message is one line without the password."""
     command = Command(rq_waker("redis://:secret@localhost:1/0"), {"THROTTLEKIT_URL": ""})
     assert command.ends_within(20)
     assert command.exit_code == 2

@@ -1,4 +1,7 @@
-"""Workers that ask first: what they override behaves as in RQ, and a fault neither kills them nor strands a job."""
+"""
+Workers that decide before a job runs: what they override works as in RQ, and a fault neither kills them nor strands a
+job.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ HELD = [jobs.HOURLY]
 UNREADABLE = TokenBucket("by-account", "1/hour", key="{account}")
 
 
-def unreadable_text(job: Any) -> None:
-    """Make what *job* carries into something that no release has written."""
+def make_unreadable(job: Any) -> None:
+    """Change the limits of *job* to a text that no release has written."""
     job.instance._throttlekit = ('{"v": 99}', None)
     job.data = job.serializer.dumps((job.func_name, job.instance, job.args, job.kwargs))
     job.save()
@@ -39,7 +42,9 @@ def unreadable_text(job: Any) -> None:
 
 
 def test_queues_have_priorities(simple_site: Site) -> None:
-    """All of the first queue before any of the second, and a job without limits is not held up by those that wait."""
+    """
+    All jobs of the first queue run before those of the second. A job without limits is not delayed by waiting jobs.
+    """
     site = simple_site
     site.shut(jobs.HOURLY)
     low, high = (ThrottledQueue(name, connection=site.connection) for name in ("low", "high"))
@@ -53,8 +58,8 @@ def test_queues_have_priorities(simple_site: Site) -> None:
     assert site.connection.llen("rq:queue:high:intermediate") == 0
 
 
-def test_order_and_at_front(throttled_site: Site) -> None:
-    """First in, first out; what asks for the front gets it."""
+def test_jobs_run_in_order_and_at_front_is_respected(throttled_site: Site) -> None:
+    """The order is first in, first out. A job with at_front runs first."""
     site = throttled_site
     for name in ("first", "second"):
         site.queue.enqueue(jobs.plain, name, throttle=[jobs.LIVELY])
@@ -63,8 +68,8 @@ def test_order_and_at_front(throttled_site: Site) -> None:
     assert site.noted == ["front", "first", "second"]
 
 
-def test_round_robin(simple_site: Site) -> None:
-    """A dequeue strategy works on the queues as in RQ."""
+def test_a_dequeue_strategy_works_as_in_rq(simple_site: Site) -> None:
+    """The strategy is round robin."""
     site = simple_site
     one, two = (ThrottledQueue(name, connection=site.connection) for name in ("one", "two"))
     for n in range(2):
@@ -74,8 +79,8 @@ def test_round_robin(simple_site: Site) -> None:
     assert site.noted == ["one 0", "two 0", "one 1", "two 1"]
 
 
-def test_max_jobs_counts_what_has_run(throttled_site: Site) -> None:
-    """Denials are no jobs done: a worker of two jobs looks at three that are denied, and does two."""
+def test_max_jobs_counts_runs(throttled_site: Site) -> None:
+    """A denial is not a completed job: a worker with max_jobs=2 denies three jobs, and runs two."""
     site = throttled_site
     site.shut(jobs.HOURLY)
     for _ in range(3):
@@ -87,12 +92,12 @@ def test_max_jobs_counts_what_has_run(throttled_site: Site) -> None:
 
 
 def test_an_idle_worker_ends_after_its_idle_time(throttled_site: Site) -> None:
-    """max_idle_time: the worker ends by itself, though a job waits for its limit."""
+    """With max_idle_time, the worker ends by itself, even if a job waits for its limit."""
     site = throttled_site
     site.shut(jobs.HOURLY)
     site.queue.enqueue(jobs.plain, throttle=HELD)
     site.run(ThrottledSimpleWorker(["work"], connection=site.connection), max_idle_time=1)
-    # A worker that is about to end may have put it into the queue just then, to ask.
+    # A worker that is about to end may just have put the job into the queue, for a new decision.
     assert site.queue.scheduled_job_registry.count + site.queue.count == 1
 
 
@@ -115,8 +120,8 @@ def test_maintenance_still_runs(throttled_site: Site) -> None:
     assert site.fetch(job).get_status() == JobStatus.FAILED
 
 
-def test_a_worker_of_ours_starts_no_scheduler(throttled_site: Site) -> None:
-    """A pool passes with_scheduler=True: our worker promotes due jobs itself, and holds no lock."""
+def test_a_throttled_worker_starts_no_scheduler(throttled_site: Site) -> None:
+    """A pool passes with_scheduler=True. A worker of throttlekit promotes due jobs itself, and holds no lock."""
     site = throttled_site
     worker = site.work(with_scheduler=True)
     assert worker.scheduler is None
@@ -126,8 +131,11 @@ def test_a_worker_of_ours_starts_no_scheduler(throttled_site: Site) -> None:
 # Scheduled jobs
 
 
-def test_scheduled_jobs_of_rqs_own_come_as_with_its_scheduler(throttled_site: Site) -> None:
-    """enqueue_in and retries with an interval: at the end of the queue, at its front if they ask, with their ttl."""
+def test_jobs_that_rq_schedules_are_enqueued_as_by_its_scheduler(throttled_site: Site) -> None:
+    """
+    enqueue_in and retries with an interval put jobs at the end of the queue, or at its front on request, with their
+    ttl.
+    """
     site = throttled_site
     past = datetime.now(timezone.utc) - timedelta(seconds=5)
     site.queue.enqueue_at(past, jobs.plain, "due")
@@ -141,8 +149,8 @@ def test_scheduled_jobs_of_rqs_own_come_as_with_its_scheduler(throttled_site: Si
     assert site.queue.scheduled_job_registry.count == 1
 
 
-def test_due_jobs_come_one_by_one_and_in_order(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Denied jobs whose instants have come run in the order of their slots, before what came later."""
+def test_due_jobs_run_one_by_one_and_in_order(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Denied jobs that are due run in the order of their positions, before later jobs."""
     monkeypatch.setattr(_worker, "_NEW_EVERY", 600.0)
     site, limit = throttled_site, TokenBucket("slow", "5/minute", burst=5)  # the first worker wakes none of them
     site.shut(limit)
@@ -156,8 +164,8 @@ def test_due_jobs_come_one_by_one_and_in_order(throttled_site: Site, monkeypatch
     assert site.noted == ["0", "1", "2", "3", "new", "new"]
 
 
-def test_a_queue_of_rqs_scheduler_is_left_to_it(throttled_site: Site) -> None:
-    """Where one of RQ's schedulers holds the lock, ours takes nothing out: both would enqueue the same job."""
+def test_a_queue_with_rqs_scheduler_is_left_to_that_scheduler(throttled_site: Site) -> None:
+    """If one of RQ's schedulers holds the lock, the worker enqueues nothing: both would enqueue the same job."""
     site = throttled_site
     site.tick()
     site.queue.enqueue_at(datetime.now(timezone.utc) - timedelta(seconds=5), jobs.plain, "due")
@@ -168,8 +176,8 @@ def test_a_queue_of_rqs_scheduler_is_left_to_it(throttled_site: Site) -> None:
     assert site.noted == ["due"]
 
 
-def test_stock_workers_leave_due_jobs_to_ours(stock_site: Site) -> None:
-    """A worker of ours is known to stock ones: they put denied jobs among the scheduled, as if a scheduler ran."""
+def test_stock_workers_leave_due_jobs_to_throttled_workers(stock_site: Site) -> None:
+    """Stock workers detect a worker of throttlekit. They schedule denied jobs as if a scheduler ran."""
     site = stock_site
     site.shut(jobs.HOURLY)
     site.run(ThrottledSimpleWorker(["work"], connection=site.connection))
@@ -181,10 +189,12 @@ def test_stock_workers_leave_due_jobs_to_ours(stock_site: Site) -> None:
     assert site.noted == ["ran"]
 
 
-def test_without_a_promoter_a_job_goes_to_the_end_of_its_queue(
+def test_without_a_promoter_a_job_is_put_at_the_end_of_its_queue(
     stock_site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No scheduler anywhere: other jobs go first, the denied job comes again, and one warning names what to start."""
+    """
+    Without any scheduler, other jobs run first, the denied job is decided again, and one warning names what to start.
+    """
     site = stock_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, "held", throttle=HELD)
@@ -202,8 +212,10 @@ def test_without_a_promoter_a_job_goes_to_the_end_of_its_queue(
     assert site.noted[-1] == "held"
 
 
-def test_without_a_promoter_short_waits_are_waited_out(stock_site: Site) -> None:
-    """No scheduler anywhere, and room in a moment: the job waits in place, before the next one in the queue."""
+def test_without_a_promoter_a_job_waits_in_its_worker_for_a_short_time(stock_site: Site) -> None:
+    """
+    Without any scheduler, and with room in a moment, the job waits in its worker, before the next one in the queue.
+    """
     site = stock_site
     site.shut(jobs.LIVELY)
     for n in range(8):
@@ -215,8 +227,10 @@ def test_without_a_promoter_short_waits_are_waited_out(stock_site: Site) -> None
 # Whole queues
 
 
-def test_a_limit_on_a_whole_queue_holds_everything_in_it(throttled_site: Site) -> None:
-    """configure(queues=…): jobs with limits of their own and without, from any producer, but of no other queue."""
+def test_a_limit_on_a_whole_queue_applies_to_all_of_its_jobs(throttled_site: Site) -> None:
+    """
+    configure(queues=…) applies to jobs with and without their own limits, from any producer, but to no other queue.
+    """
     site = throttled_site
     configure(site.limiter, queues={"work": jobs.HOURLY})
     other = ThrottledQueue("other", connection=site.connection)
@@ -230,7 +244,7 @@ def test_a_limit_on_a_whole_queue_holds_everything_in_it(throttled_site: Site) -
 
 
 def test_a_whole_queues_key_that_a_job_lacks_fails_the_job(throttled_site: Site) -> None:
-    """It is never run unthrottled: it fails like a function that fails, callback, retries and all."""
+    """The job never runs unthrottled. It fails like a function that fails, with its callback and retries."""
     site = throttled_site
     configure(site.limiter, queues={"work": UNREADABLE})
     job = site.queue.enqueue(jobs.plain, on_failure=Callback(jobs.failed), retry=Retry(max=1), job_id="keyless")
@@ -245,8 +259,8 @@ def test_a_whole_queues_key_that_a_job_lacks_fails_the_job(throttled_site: Site)
 
 
 @pytest.mark.parametrize("retry", [None, Retry(max=3)], ids=["no-retry", "retry"])
-def test_a_job_past_its_wait_fails_for_good(rq_site: Site, retry: Any) -> None:
-    """on_waited_too_long="fail": WaitedTooLong, by its callback and in its result, even with a Retry."""
+def test_a_job_past_its_max_wait_fails(rq_site: Site, retry: Any) -> None:
+    """With on_waited_too_long="fail", its callback and its result have WaitedTooLong, even with a Retry."""
     site = rq_site
     configure(site.limiter, max_wait=60)
     site.shut(jobs.HOURLY)
@@ -262,8 +276,8 @@ def test_a_job_past_its_wait_fails_for_good(rq_site: Site, retry: Any) -> None:
     assert site.deferrals_left() == []
 
 
-def test_a_job_past_its_deferrals_is_dropped(rq_site: Site) -> None:
-    """on_waited_too_long="drop": cancelled, unrun, where RQ keeps cancelled jobs."""
+def test_a_job_past_its_max_deferrals_is_dropped(rq_site: Site) -> None:
+    """With on_waited_too_long="drop", the job is cancelled without a run, and is in the registry of cancelled jobs."""
     site = rq_site
     configure(site.limiter, max_deferrals=0, on_waited_too_long="drop")
     site.shut(jobs.HOURLY)
@@ -276,8 +290,10 @@ def test_a_job_past_its_deferrals_is_dropped(rq_site: Site) -> None:
     assert site.deferrals_left() == []
 
 
-def test_a_spawning_worker_fails_what_is_refused(spawn_site: Site) -> None:
-    """A spawned process would fetch the job anew and run it: what is refused before is failed in another way."""
+def test_a_spawning_worker_fails_refused_jobs(spawn_site: Site) -> None:
+    """
+    A spawned process would fetch the job again and run it. A job that is refused before that is failed in another way.
+    """
     site = spawn_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, throttle=HELD, throttle_max_wait=0)
@@ -286,8 +302,8 @@ def test_a_spawning_worker_fails_what_is_refused(spawn_site: Site) -> None:
     assert site.fetch(job).get_status() == JobStatus.FAILED
 
 
-def test_a_class_of_its_own_spawns_too(spawn_site: Site) -> None:
-    """A spawned process finds the class that it was made of: RQ 3 sends it the name."""
+def test_a_custom_class_of_workers_can_spawn(spawn_site: Site) -> None:
+    """A spawned process finds the original class, whose name RQ 3 sends to it."""
     site = spawn_site
     site.queue.enqueue(jobs.plain, throttle=HELD)
     site.work(worker=throttled_worker(OwnSpawnWorker)(["work"], connection=site.connection))
@@ -299,7 +315,7 @@ def test_a_class_of_its_own_spawns_too(spawn_site: Site) -> None:
 
 @pytest.mark.parametrize("function", ["support.rq.jobs.no_such_function", "no_such_module.function"])
 def test_a_function_that_cannot_be_imported_fails_as_in_rq(rq_site: Site, function: str) -> None:
-    """The worker lives, the job has failed, with or without limits, and the next one runs."""
+    """The worker continues, the job has failed, with or without limits, and the next one runs."""
     site = rq_site
     lost = [site.queue.enqueue(function), site.queue.enqueue(function, throttle=[jobs.LIVELY])]
     site.queue.enqueue(jobs.plain, "next")
@@ -309,11 +325,13 @@ def test_a_function_that_cannot_be_imported_fails_as_in_rq(rq_site: Site, functi
     assert site.deferrals_left() == []
 
 
-def test_limits_that_cannot_be_read_fail_the_job_and_say_why(rq_site: Site) -> None:
-    """Written by a newer release, or forged: never run unthrottled, never asked for ever."""
+def test_unreadable_limits_fail_the_job_with_the_reason(rq_site: Site) -> None:
+    """
+    Limits that were written by a newer release or forged neither run the job unthrottled nor are decided repeatedly.
+    """
     site = rq_site
     newer = site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
-    unreadable_text(newer)
+    make_unreadable(newer)
     site.queue.enqueue(jobs.plain, "next")
     site.work()
     assert site.noted == ["next"]
@@ -321,8 +339,8 @@ def test_limits_that_cannot_be_read_fail_the_job_and_say_why(rq_site: Site) -> N
     assert "Update the workers first" in str(result and result.exc_string)
 
 
-def test_a_place_in_the_line_that_nobody_wrote_gains_nothing(rq_site: Site) -> None:
-    """What stands in the job's hash is not trusted: a job that has not waited, decided like any other."""
+def test_a_forged_position_has_no_effect(rq_site: Site) -> None:
+    """The data of a wait in the job's hash is not trusted. A job that has not waited is decided like any other."""
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, throttle=HELD)
@@ -334,10 +352,12 @@ def test_a_place_in_the_line_that_nobody_wrote_gains_nothing(rq_site: Site) -> N
     assert site.noted == []
 
 
-def test_a_fault_of_ours_leaves_the_job_to_where_it_runs(
+def test_an_error_before_the_fork_leaves_the_decision_to_the_work_horse(
     throttled_site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If something goes wrong between the pop and the fork, the worker lives; the job asks for itself."""
+    """
+    If an error occurs between taking the job and the fork, the worker continues, and the work-horse decides the job.
+    """
     site = throttled_site
     site.shut(jobs.HOURLY)
 
@@ -352,8 +372,8 @@ def test_a_fault_of_ours_leaves_the_job_to_where_it_runs(
     assert "could not be checked before it began" in caplog.text
 
 
-def test_while_the_store_is_away_jobs_wait(rq_site: Site) -> None:
-    """A store that does not answer defers for about a second: no job fails, none runs unthrottled."""
+def test_jobs_wait_while_the_store_is_unavailable(rq_site: Site) -> None:
+    """A store that does not answer defers jobs for about a second: no job fails, and none runs unthrottled."""
     site = rq_site
     configure(Limiter("redis://127.0.0.1:1/0"))
     job = site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY], retry=Retry(max=1))
@@ -366,8 +386,8 @@ def test_while_the_store_is_away_jobs_wait(rq_site: Site) -> None:
     assert site.noted == ["ran"]
 
 
-def test_denials_are_quiet(throttled_site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """One line at INFO for the limit, none of a job's arguments."""
+def test_denials_log_one_line(throttled_site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """There is one line at INFO for the limit, without any of a job's arguments."""
     site = throttled_site
     site.shut(jobs.HOURLY)
     for _ in range(5):
@@ -382,12 +402,12 @@ def test_denials_are_quiet(throttled_site: Site, caplog: pytest.LogCaptureFixtur
 # The factory
 
 
-def test_a_class_of_the_users_own_asks_first(throttled_site: Site) -> None:
-    """throttled_worker(MyWorker): all that the class does, and asking."""
+def test_a_custom_class_of_workers_decides_first(throttled_site: Site) -> None:
+    """throttled_worker(MyWorker) works like the class, and decides before each job."""
     site = throttled_site
     taken: list[str] = []
 
-    class Mine(SimpleWorker):
+    class CustomWorker(SimpleWorker):
         def execute_job(self, job: Any, queue: Any) -> None:
             taken.append(job.description)
             super().execute_job(job, queue)
@@ -395,19 +415,19 @@ def test_a_class_of_the_users_own_asks_first(throttled_site: Site) -> None:
     site.shut(jobs.HOURLY)
     site.queue.enqueue(jobs.plain, throttle=HELD)
     site.queue.enqueue(jobs.plain, "free")
-    kind = throttled_worker(Mine)
-    assert (kind.__name__, issubclass(kind, Mine)) == ("ThrottledMine", True)
+    kind = throttled_worker(CustomWorker)
+    assert (kind.__name__, issubclass(kind, CustomWorker)) == ("ThrottledMine", True)
     site.work(worker=kind(["work"], connection=site.connection))
     assert site.noted == ["free"]
     assert taken == ["support.rq.jobs.plain('free')"]
 
 
 @pytest.mark.parametrize("base", [Worker, SimpleWorker, SpawnWorker, *IN_PROCESS.values()])
-def test_every_class_of_rqs_can_be_made_to_ask(base: Any) -> None:
+def test_every_worker_class_of_rq_is_supported(base: Any) -> None:
     assert issubclass(throttled_worker(base), base)
 
 
 @pytest.mark.parametrize("wrong", [object, "rq.Worker", ThrottledQueue])
-def test_what_is_no_class_of_workers_is_refused(wrong: Any) -> None:
+def test_values_other_than_worker_classes_are_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="class of RQ workers"):
         throttled_worker(wrong)

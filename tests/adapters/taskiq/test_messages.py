@@ -1,4 +1,6 @@
-"""What a message brings of its own, what goes back while its broker is away, and bodies that do not begin."""
+"""
+The limits of single messages, messages that are put back while the broker is unavailable, and bodies that do not begin.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ from throttlekit_taskiq._held import Delivered, Holding
 
 class _Broker(InMemoryBroker):
     """
-    Keeps what is sent, and runs nothing.
+    Keeps sent messages, and runs nothing.
 
     Attributes:
-        failures: How often to send fails at first.
+        failures: How many sends fail at first.
     """
 
     def __init__(self, failures: int = 0) -> None:
@@ -48,7 +50,7 @@ class _Broker(InMemoryBroker):
 
 
 def test_each_message_of_one_kicker_has_its_own_key() -> None:
-    """Limits that are given with messages: the key of the first is not the key of the next."""
+    """With limits of single messages, the key of the first is not the key of the next."""
     broker = _Broker()
     with closing(Limiter("memory://")) as limiter:
         broker.add_middlewares(Throttle(limiter))
@@ -69,8 +71,11 @@ def test_each_message_of_one_kicker_has_its_own_key() -> None:
     ("option", "meant"),
     [("throtle", "throttle"), ("throttle_maxwait", "throttle_max_wait"), ("max_wait", "throttle_max_wait")],
 )
-def test_misspelt_option_is_refused(option: str, meant: str) -> None:
-    """taskiq makes a label of any option: a task or message whose limits nothing reads is an error at once."""
+def test_a_misspelt_option_is_refused(option: str, meant: str) -> None:
+    """
+    taskiq stores any option as a label. An unknown one at a task or message is an error at once, since its limits would
+    be ignored.
+    """
     broker, limits = _Broker(), {"throttle": [TokenBucket("own", "1/s")]} if option == "max_wait" else {}
     with closing(Limiter("memory://")) as limiter:
         broker.add_middlewares(Throttle(limiter))
@@ -86,8 +91,11 @@ async def _nothing() -> None: ...
 
 
 @pytest.mark.parametrize("acked", [False, True], ids=["no acknowledgements", "acknowledged before its body"])
-def test_a_denied_message_that_its_broker_would_not_bring_again_goes_back(*, acked: bool) -> None:
-    """Denied while its worker stops and its broker is away for a moment, it is sent once the broker is there."""
+def test_a_denied_message_that_would_not_be_redelivered_is_put_back(*, acked: bool) -> None:
+    """
+    If it is denied while its worker stops and its broker is unavailable for a moment, it is sent when the broker is
+    available.
+    """
     broker = _Broker(failures=1)
 
     @broker.task
@@ -117,7 +125,7 @@ def _plainly(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_a_plain_function_that_returns_its_body_to_await_is_refused() -> None:
-    """Its slot would be free before that body begins: it fails, and its slot is released. Without limits it runs."""
+    """Its slot would be free before that body begins. It fails, and its slot is released. Without limits it runs."""
     broker, slot, ran = InMemoryBroker(await_inplace=True), Concurrency("one", 1, lease=600), []
 
     async def body(number: int) -> int:
@@ -141,7 +149,7 @@ def test_a_plain_function_that_returns_its_body_to_await_is_refused() -> None:
 
 
 def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task() -> None:
-    """A broker in memory that runs a task as it is sent: the next one of the same sender has the slot."""
+    """With a broker in memory, which runs a task as it is sent, the next task of the same sender gets the slot."""
     broker, slot, fails = InMemoryBroker(await_inplace=True), Concurrency("one", 1, lease=600), [True]
 
     def depended() -> int:
@@ -167,7 +175,7 @@ def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task() -> None:
 
 
 class _Queue(InMemoryBroker):
-    """Its receiver reads what is sent from a queue."""
+    """A broker whose receiver reads sent messages from a queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,8 +190,8 @@ class _Queue(InMemoryBroker):
 
 
 @pytest.mark.parametrize("form", ["loop", "thread"])
-def test_units_that_a_body_gives_back_wake_the_next_task(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next task is woken as the body ends; here the worker looks at its line only every ten minutes."""
+def test_units_that_a_body_returns_wake_the_next_task(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next task is woken when the body ends. In this test, the worker polls its waitlist only every ten minutes."""
     monkeypatch.setattr("throttlekit.adapter.loop._LOOK_EVERY", 600.0)
     broker, ran, go = _Queue(), list[int](), threading.Event()
     tokens = TokenBucket("tokens", "10/hour", burst=10, cost=10)
@@ -208,9 +216,9 @@ def test_units_that_a_body_gives_back_wake_the_next_task(form: str, monkeypatch:
             receiver = Receiver(broker, executor=executor, max_async_tasks=3, run_startup=False)
             receiving = asyncio.ensure_future(receiver.listen(finish))
             waker = throttle._holding.waker
-            await asyncio.to_thread(wait_until, lambda: len(waker) == 2, description="two wait")
+            await asyncio.to_thread(wait_until, lambda: len(waker) == 2, description="two tasks wait")
             go.set()
-            await asyncio.to_thread(wait_until, lambda: len(ran) == 3, description="all have run")
+            await asyncio.to_thread(wait_until, lambda: len(ran) == 3, description="all tasks have run")
             finish.set()
             await receiving
 

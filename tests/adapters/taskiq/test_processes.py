@@ -32,27 +32,27 @@ def servers_of(request: pytest.FixtureRequest, kind: Kind) -> Servers:
     return found
 
 
-def _denials(told: Told) -> float:
-    return sum(told.counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line"))
+def _denials(record: Told) -> float:
+    return sum(record.counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line"))
 
 
 @pytest.mark.parametrize("kind", _DURABLE)
-def test_killed_workers_lose_nothing(kind: Kind, servers_of: Servers) -> None:
-    """All processes are killed with SIGKILL, twice, while tasks wait and run: every task comes to its end."""
+def test_killed_workers_lose_no_task(kind: Kind, servers_of: Servers) -> None:
+    """All processes are killed with SIGKILL, twice, while tasks wait and run. Every task ends."""
     flood = TaskiqFlood(limits=_LIMITS, jobs=200, on=kind, body=0.02, kills=(1.0, 2.5), settle=1.0)
-    told = in_order(run(flood, servers_of))
-    assert set(told.ends) == {str(n) for n in range(200)}
-    assert told.ended_twice <= 2 * 2 * flood.threads  # finished, and killed before that was confirmed
-    assert figures(told).bound_holds
+    record = in_order(run(flood, servers_of))
+    assert set(record.ends) == {str(n) for n in range(200)}
+    assert record.ended_twice <= 2 * 2 * flood.threads  # finished, and killed before that was confirmed
+    assert figures(record).bound_holds
 
 
 @pytest.mark.parametrize(
     ("kind", "number"), [*((kind, signal.SIGTERM) for kind in KINDS), ("stream", signal.SIGINT)], ids=str
 )
-def test_stopped_workers_lose_nothing(kind: Kind, number: signal.Signals, servers_of: Servers) -> None:
+def test_stopped_workers_lose_no_task(kind: Kind, number: signal.Signals, servers_of: Servers) -> None:
     """
-    A worker that is stopped gives back at once what waits in it: the next one runs each task once. What a stream had
-    given to the first one, and it had not read yet, comes after five seconds' idling.
+    A worker that is stopped puts its waiting tasks back at once, and the next worker runs each task once. Messages that
+    a stream had given to the first worker, and that it had not read yet, are claimed after five seconds.
     """
     flood = TaskiqFlood(limits=(FloodLimit("one", "20/s", 10),), jobs=100, on=kind, faulty=True)
     with TaskiqFlooding(flood, servers_of) as flooding:
@@ -67,14 +67,16 @@ def test_stopped_workers_lose_nothing(kind: Kind, number: signal.Signals, server
             description="all tasks have run, and the broker is empty",
             every=0.5,
         )
-        told = in_order(flooding.stop())
-    assert starts_of(told) == {str(n): 1 for n in range(100)}
-    assert assert_bound(told, "one", 50_000, 10) == 100
-    assert_calm(told.log)
+        record = in_order(flooding.stop())
+    assert starts_of(record) == {str(n): 1 for n in range(100)}
+    assert assert_bound(record, "one", 50_000, 10) == 100
+    assert_calm(record.log)
 
 
 def test_an_idle_time_shorter_than_the_wait_runs_nothing_twice(on_redis: Servers) -> None:
-    """A stream gives what is idle for 3 s to another worker; tasks that wait for 9 s run once, where they wait."""
+    """
+    A stream gives a message that is idle for 3 s to another worker. Tasks that wait for 9 s run once, where they wait.
+    """
     flood = TaskiqFlood(
         limits=(FloodLimit("one", "10/s", 10),),
         jobs=100,
@@ -87,16 +89,16 @@ def test_an_idle_time_shorter_than_the_wait_runs_nothing_twice(on_redis: Servers
         until = time.monotonic() + 60
 
         def all_ran() -> bool:
-            flooding.nudge()  # taskiq looks for idle messages when others come
+            flooding.nudge()  # taskiq checks for idle messages when other messages arrive
             return len(flooding.starts()) >= 100 or time.monotonic() > until
 
         wait_until(all_ran, description="all tasks have run", every=0.2)
-        told = flooding.stop()
-    assert starts_of(told) == {str(n): 1 for n in range(100)}
+        record = flooding.stop()
+    assert starts_of(record) == {str(n): 1 for n in range(100)}
 
 
 def test_tasks_that_run_for_longer_than_the_idle_time_run_once(on_redis: Servers) -> None:
-    """Workers that are alive keep their tasks, however long these run, while no other message arrives."""
+    """Running workers keep their tasks, however long these run, while no other message arrives."""
     flood = TaskiqFlood(
         limits=(FloodLimit("one", "100/s", 10),),
         jobs=4,
@@ -113,14 +115,14 @@ def test_tasks_that_run_for_longer_than_the_idle_time_run_once(on_redis: Servers
             description="all tasks have run, and nothing is left",
             every=0.2,
         )
-        told = flooding.stop()
-    assert starts_of(told) == {str(n): 1 for n in range(4)}
+        record = flooding.stop()
+    assert starts_of(record) == {str(n): 1 for n in range(4)}
 
 
-def test_tasks_of_killed_workers_run_though_no_other_message_comes(on_redis: Servers) -> None:
+def test_tasks_of_killed_workers_run_without_other_messages(on_redis: Servers) -> None:
     """
-    All processes are killed with 300 tasks in their hands. The next ones claim them from the stream once they are
-    idle, also those that taskiq would claim only after other messages.
+    All processes are killed while they have 300 tasks. The next processes claim these from the stream when they are
+    idle, including those that taskiq would claim only after other messages.
     """
     flood = TaskiqFlood(
         limits=(FloodLimit("one", "100/s", 10),),
@@ -138,15 +140,15 @@ def test_tasks_of_killed_workers_run_though_no_other_message_comes(on_redis: Ser
             lambda: len({start.job for start in flooding.starts()}) == 300, description="all tasks have run", every=0.2
         )
         wait_until(lambda: flooding.left() == 0, description="the stream is empty", every=0.2)
-        told = in_order(flooding.stop())
-    assert figures(told).bound_holds
-    assert_calm(told.log)
+        record = in_order(flooding.stop())
+    assert figures(record).bound_holds
+    assert_calm(record.log)
 
 
-def test_a_rabbitmq_that_restarts_doubles_no_task_that_waits(rabbitmq_url: str) -> None:
+def test_a_restart_of_rabbitmq_runs_no_waiting_task_twice(rabbitmq_url: str) -> None:
     """
-    RabbitMQ delivers again what was unacknowledged. What waits in a worker is not handed on from there then: twice run
-    at most those whose bodies, or acknowledgements, were under way.
+    RabbitMQ delivers unacknowledged messages again. A worker does not pass on its earlier copies of waiting tasks. Only
+    tasks whose bodies or acknowledgements were in progress can run twice.
     """
     flood = TaskiqFlood(limits=(FloodLimit("one", "20/s", 20),), jobs=120)
     with contextlib.closing(RabbitMQ()) as server, redis_server() as base:
@@ -158,15 +160,18 @@ def test_a_rabbitmq_that_restarts_doubles_no_task_that_waits(rabbitmq_url: str) 
             wait_until(lambda: len(flooding.starts()) >= 30, description="some tasks have run")
             server.stop()
             server.start()
-            wait_until(lambda: len({start.job for start in flooding.starts()}) == 120, description="all have run")
+            wait_until(lambda: len({start.job for start in flooding.starts()}) == 120, description="all tasks have run")
             wait_until(lambda: flooding.left() == 0, description="the broker is empty")
-            told = in_order(flooding.stop())
-    assert told.begun_twice <= 2 * flood.threads
-    assert figures(told).bound_holds
+            record = in_order(flooding.stop())
+    assert record.begun_twice <= 2 * flood.threads
+    assert figures(record).bound_holds
 
 
 def test_a_pause_by_an_operator_keeps_the_order_of_tasks(on_redis: Servers) -> None:
-    """Nobody runs while the limit is paused; most tasks ask nothing meanwhile; after `resume` all run, in order."""
+    """
+    No task runs while the limit is paused, and most of them make no request in the meantime. After `resume` all run, in
+    order.
+    """
     flood = TaskiqFlood(limits=(FloodLimit("one", "20/s", 1),), jobs=100, processes=1)
     with TaskiqFlooding(flood, on_redis) as flooding, Control(on_redis.store_url, by="ann") as control:
         for index in range(100):
@@ -177,19 +182,21 @@ def test_a_pause_by_an_operator_keeps_the_order_of_tasks(on_redis: Servers) -> N
         store = wiring_of(control_limiter := Limiter(on_redis.store_url)).stores.shared
 
         def paused() -> int:
-            of_one = [each for each in look(store).limits if each.limit.name == "one"]
-            return sum((each.minute.denied or {}).get("paused", 0) for each in of_one)
+            limits = [each for each in look(store).limits if each.limit.name == "one"]
+            return sum((each.minute.denied or {}).get("paused", 0) for each in limits)
 
         wait_until(lambda: paused() >= 1, description="the worker follows")
         ran = len(flooding.starts())
-        denied = wait_until(lambda: (found := paused()) >= 5 and found, description="those held back asked some times")
+        denied = wait_until(
+            lambda: (found := paused()) >= 5 and found, description="some requests were denied by the pause"
+        )
         assert len(flooding.starts()) <= ran + flood.threads
         control.resume("one")
         wait_until(lambda: len(flooding.starts()) >= 100, description="all tasks have run", every=0.5)
         control_limiter.close()
-        told = in_order(flooding.stop())
-    order = [int(start.job) for start in sorted(told.starts, key=lambda start: start.at_us)]
+        record = in_order(flooding.stop())
+    order = [int(start.job) for start in sorted(record.starts, key=lambda start: start.at_us)]
     assert sorted(order) == list(range(100))
     assert denied < 30
     assert max(abs(job - place) for place, job in enumerate(order)) <= 10
-    assert_bound(told, "one", 50_000, 1)
+    assert_bound(record, "one", 50_000, 1)

@@ -1,4 +1,4 @@
-"""What taskiq's receiver does stays as it was: places, prefetch, schedules, brokers in memory."""
+"""taskiq's receiver works as without throttlekit: concurrency, prefetch, schedules, and brokers in memory."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _SLOW = TokenBucket("slow", "1/hour", burst=1)
 
 class _Fleet:
     def __init__(
-        self, kind: Kind, where: Servers, queue: str, *options: str, workers_url: str = "", **broker: Any
+        self, kind: Kind, servers: Servers, queue: str, *options: str, workers_url: str = "", **broker: Any
     ) -> None:
-        told: dict[str, Any] = {
-            "kind": kind, "broker": workers_url or where.broker_url, "store": where.store_url, "queue": queue,
-            "results": f"{where.redis_base}/3", "options": broker,
+        settings: dict[str, Any] = {
+            "kind": kind, "broker": workers_url or servers.broker_url, "store": servers.store_url, "queue": queue,
+            "results": f"{servers.redis_base}/3", "options": broker,
         }  # fmt: skip
         self._loop = Loop()
-        self.broker = make_broker(kind, where.broker_url, told["results"], queue, **broker)
-        self.tasks = {name: self.broker.task(name)(_unrun(name)) for name in ("denied", "slotted", "free")}
-        self.limiter = Limiter(where.store_url)
+        self.broker = make_broker(kind, servers.broker_url, settings["results"], queue, **broker)
+        self.tasks = {name: self.broker.task(name)(_declared_task(name)) for name in ("denied", "slotted", "free")}
+        self.limiter = Limiter(servers.store_url)
         self.slow, self.slot = limits_of(queue)
         self._loop.run(self.broker.startup())
         self.worker: Command = taskiq_worker(
-            "support.taskiq.jobs:broker", *options, environment={"TK_TASKIQ": json.dumps(told)}
+            "support.taskiq.jobs:broker", *options, environment={"TK_TASKIQ": json.dumps(settings)}
         )
 
     def send(self, name: str, *args: Any, task_id: str = "", **labels: Any) -> Any:
@@ -75,7 +75,7 @@ class _Fleet:
         self._loop.close()
 
 
-def _unrun(name: str) -> Any:
+def _declared_task(name: str) -> Any:
     async def task(*args: Any) -> Any: ...
 
     task.__name__ = name
@@ -86,9 +86,9 @@ def _unrun(name: str) -> Any:
 def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
     made: list[_Fleet] = []
 
-    def make(kind: Kind, *options: str, **told: Any) -> _Fleet:
-        where = request.getfixturevalue("on_rabbitmq" if kind == "rabbitmq" else "on_redis")
-        made.append(_Fleet(kind, where, f"receiver-{kind}-{time.time_ns()}", *options, **told))
+    def make(kind: Kind, *options: str, **broker_options: Any) -> _Fleet:
+        servers = request.getfixturevalue("on_rabbitmq" if kind == "rabbitmq" else "on_redis")
+        made.append(_Fleet(kind, servers, f"receiver-{kind}-{time.time_ns()}", *options, **broker_options))
         return made[-1]
 
     yield make
@@ -98,8 +98,11 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", KINDS)
-def test_tasks_that_wait_take_no_place(kind: Kind, fleet: Any) -> None:
-    """50 tasks wait in a worker of one place, on RabbitMQ with a window of 2 messages; free tasks run meanwhile."""
+def test_waiting_tasks_use_no_slot_of_the_worker(kind: Kind, fleet: Any) -> None:
+    """
+    50 tasks wait in a worker that runs one task at a time, on RabbitMQ with a window of 2 messages. Tasks without
+    limits run in the meantime.
+    """
     broker = {"qos": 2} if kind == "rabbitmq" else {}
     site = fleet(kind, "--max-async-tasks", "1", **broker)
     for _ in range(50):
@@ -109,8 +112,10 @@ def test_tasks_that_wait_take_no_place(kind: Kind, fleet: Any) -> None:
 
 
 @pytest.mark.workers
-def test_a_worker_that_lost_its_connection_and_ends_puts_nothing_back_twice(fleet: Any, on_rabbitmq: Servers) -> None:
-    """What it held when the connection broke is delivered to it anew; it puts back those deliveries alone."""
+def test_a_worker_that_lost_its_connection_puts_no_task_back_twice(fleet: Any, on_rabbitmq: Servers) -> None:
+    """
+    The tasks that it held when the connection broke are delivered to it again. It puts only those deliveries back.
+    """
     url = on_rabbitmq.broker_url
     port = re.findall(r":(\d+)", url)[-1]
     with Proxy(int(port)) as proxy:
@@ -121,38 +126,43 @@ def test_a_worker_that_lost_its_connection_and_ends_puts_nothing_back_twice(flee
             with pika.BlockingConnection(pika.URLParameters(url)) as connection:
                 return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
-        site.result(site.send("denied"))  # the one that may run
+        site.result(site.send("denied"))  # the task that is admitted
         for _ in range(20):
             site.send("denied")
-        wait_until(lambda: ready() == 0, description="all are held")
+        wait_until(lambda: ready() == 0, description="all tasks are held")
         proxy.cut()
-        wait_until(lambda: ready() == 20, description="RabbitMQ has them again")
+        wait_until(lambda: ready() == 20, description="RabbitMQ has the messages again")
         wait_until(lambda: proxy.connections == connections, description="the worker is connected again")
-        wait_until(lambda: ready() == 0, description="all are held again")
+        wait_until(lambda: ready() == 0, description="all tasks are held again")
         assert site.result(site.send("free", 1)).return_value == 1
         os.kill(site.worker.pid, signal.SIGTERM)
         assert site.worker.ends_within(30)
-        wait_until(lambda: ready() >= 20, description="it has put them back")
+        wait_until(lambda: ready() >= 20, description="the worker has put the tasks back")
         assert ready() == 20
 
 
 @pytest.mark.workers
-def test_a_list_that_was_away_for_a_while_has_lost_no_task_that_waits(on_redis: Servers) -> None:
-    """The worker process ends with its connection, as taskiq has it, once it has put back what waits in it."""
+def test_an_outage_of_a_list_loses_no_waiting_task(on_redis: Servers) -> None:
+    """The worker process ends when its connection is lost, as in taskiq, after it has put the waiting tasks back."""
     with closing(RedisProcess()) as broker:
         broker.start()
         with closing(_Fleet("list", replace(on_redis, broker_url=broker.url), f"away-{time.time_ns()}")) as site:
             queue = site.broker.queue_name  # type: ignore[attr-defined]
-            site.result(site.send("denied"))  # the one that may run
+            site.result(site.send("denied"))  # the task that is admitted
             for _ in range(20):
                 site.send("denied")
-            wait_until(lambda: broker.client.llen(queue) == 0, description="all are held")
+            wait_until(lambda: broker.client.llen(queue) == 0, description="all tasks are held")
             assert site.result(site.send("free", 1)).return_value == 1
             broker.kill()
-            wait_until(lambda: "The broker is unavailable" in site.worker.log(), description="the worker has noticed")
+            wait_until(
+                lambda: "The broker is unavailable" in site.worker.log(),
+                description="the worker has logged the lost connection",
+            )
             broker.start()
-            wait_until(lambda: site.worker.log().count("Listening started.") == 2, description="it begins anew")
-            wait_until(lambda: broker.client.llen(queue) == 0, description="all are held again")
+            wait_until(
+                lambda: site.worker.log().count("Listening started.") == 2, description="the worker has started again"
+            )
+            wait_until(lambda: broker.client.llen(queue) == 0, description="all tasks are held again")
             os.kill(site.worker.pid, signal.SIGTERM)
             assert site.worker.ends_within(30)
             assert broker.client.llen(queue) == 20
@@ -160,10 +170,13 @@ def test_a_list_that_was_away_for_a_while_has_lost_no_task_that_waits(on_redis: 
 
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_two_tasks_with_one_id_wait_both(kind: Kind, fleet: Any, on_redis: Servers) -> None:
-    """A sender may choose an id, and send it twice. Neither task drives the other round through the broker."""
+def test_two_tasks_with_one_id_both_wait(kind: Kind, fleet: Any, on_redis: Servers) -> None:
+    """
+    A sender can choose an id, and send it twice. Neither task makes the worker send the other one through the broker
+    repeatedly.
+    """
     site = fleet(kind)
-    site.result(site.send("denied"))  # the one that may run
+    site.result(site.send("denied"))  # the task that is admitted
     for _ in range(2):
         site.send("denied", task_id="same")
     urls = on_redis.broker_url, on_redis.store_url
@@ -176,7 +189,7 @@ def test_two_tasks_with_one_id_wait_both(kind: Kind, fleet: Any, on_redis: Serve
         def waiting() -> int:
             return sum(store.hlen(name) for name in store.keys(f"*{site.slow.name}*:entries1"))
 
-        wait_until(lambda: waiting() == 2, description="both wait")
+        wait_until(lambda: waiting() == 2, description="both tasks wait")
         before = sent()
         for number in range(5):
             assert site.result(site.send("free", number)).return_value == number
@@ -186,14 +199,14 @@ def test_two_tasks_with_one_id_wait_both(kind: Kind, fleet: Any, on_redis: Serve
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", ["stream", "rabbitmq"])
 @pytest.mark.parametrize("fails", ["middleware", "ack"])
-def test_a_grant_without_a_body_is_given_back(kind: Kind, fails: str, fleet: Any) -> None:
-    """What fails between the grant and the body leaves no slot taken, of a lease of ten minutes, and no unit."""
+def test_a_grant_without_a_body_is_returned(kind: Kind, fails: str, fleet: Any) -> None:
+    """An error between the grant and the body leaves no slot taken, whose lease is ten minutes, and no unit charged."""
     site = fleet(kind)
     site.send("slotted", 1, fails=fails, ack_type="when_received")
     words = "a middleware behind Throttle fails" if fails == "middleware" else "an acknowledgement fails"
     assert site.result(site.send("free", 1)).return_value == 1
     wait_until(lambda: site.limiter.peek(site.slot).allowed, description="the slot is free")
-    for number in range(2):  # the rate lets two run in an hour
+    for number in range(2):  # the rate admits two tasks in an hour
         assert site.result(site.send("slotted", number)).return_value == number
     os.kill(site.worker.pid, signal.SIGTERM)
     assert site.worker.ends_within(30)
@@ -201,46 +214,51 @@ def test_a_grant_without_a_body_is_given_back(kind: Kind, fails: str, fleet: Any
 
 
 @pytest.mark.workers
-def test_a_message_that_is_anothers_by_now_is_left_to_it(fleet: Any, on_redis: Servers) -> None:
-    """Another worker has taken over what waits here: it is neither run here nor taken back."""
+def test_a_message_that_another_worker_has_claimed_is_left_to_it(fleet: Any, on_redis: Servers) -> None:
+    """Another worker has claimed a message that waits here. It is neither run here nor claimed again."""
     site = fleet("stream", idle_timeout=4_000, xread_block=200)
     queue, group = site.broker.queue_name, site.broker.consumer_group_name
-    site.result(site.send("denied"))  # the one that may run
+    site.result(site.send("denied"))  # the task that is admitted
     waits = site.send("denied")
     with closing(Redis.from_url(on_redis.broker_url, decode_responses=True)) as broker:
 
         def pending() -> Any:
             return broker.xpending_range(queue, group, "-", "+", 10)
 
-        wait_until(lambda: [each["times_delivered"] for each in pending()] == [1], description="it waits")
+        wait_until(lambda: [each["times_delivered"] for each in pending()] == [1], description="the task waits")
         (held,) = pending()
         broker.xclaim(queue, group, "another", 0, [held["message_id"]])
-        # The worker looks each half second, and says each 200 ms that what it holds is its own.
-        wait_until(lambda: pending()[0]["time_since_delivered"] > 3_000, description="the worker has looked at it")
+        # The worker checks every 0.5 s, and renews its claim on its messages every 200 ms.
+        wait_until(
+            lambda: pending()[0]["time_since_delivered"] > 3_000, description="the worker has checked the message"
+        )
         assert [each["consumer"] for each in pending()] == ["another"]
         site.limiter.reset(site.slow)
-        assert site.result(site.send("denied")).is_err is False  # the one unit was free for this one
+        assert site.result(site.send("denied")).is_err is False  # the one unit was free for this task
         assert not site.has_result(waits)
         assert [each["consumer"] for each in pending()] == ["another"]
 
 
-def test_a_stream_says_whose_a_message_is(redis_url: str) -> None:
-    """Held on by its worker it stays that worker's; claimed by another, or acknowledged elsewhere, it is not."""
-    asyncio.run(_whose(redis_url))
+def test_a_stream_shows_the_owner_of_a_message(redis_url: str) -> None:
+    """
+    A message that its worker renews stays that worker's. One that was claimed by another, or acknowledged elsewhere,
+    does not.
+    """
+    asyncio.run(_check_owner(redis_url))
 
 
-async def _whose(redis_url: str) -> None:
+async def _check_owner(redis_url: str) -> None:
     broker: Any = make_broker("stream", redis_url, None, "whose", idle_timeout=60_000)
     limiter = Limiter("memory://")
     broker.add_middlewares(throttle := Throttle(limiter))
     await broker.startup()
-    await broker.task("any")(_unrun("any")).kiq()
+    await broker.task("any")(_declared_task("any")).kiq()
     stream = broker.listen()
     message = (await anext(stream)).data
     async with AsyncRedis.from_url(redis_url) as client:
 
         async def is_ours() -> bool:
-            message.since -= 30.0  # as if it had waited for so long
+            message.since -= 30.0  # as if the message had waited for that long
             return bool(await throttle._holding.is_ours(message))
 
         async def claimed_by(name: str) -> None:
@@ -261,17 +279,17 @@ async def _whose(redis_url: str) -> None:
     limiter.close()
 
 
-def test_a_slow_worker_takes_over_all_messages_of_a_dead_one(redis_url: str) -> None:
-    """It may take them over more slowly than they count as idle: each is its own only once it is handed on."""
-    asyncio.run(_taken_over_slowly(redis_url))
+def test_a_slow_worker_claims_all_messages_of_a_dead_one(redis_url: str) -> None:
+    """Claiming can take longer than the idle time: each message belongs to the worker only after it was passed on."""
+    asyncio.run(_claim_slowly(redis_url))
 
 
-async def _taken_over_slowly(redis_url: str) -> None:
+async def _claim_slowly(redis_url: str) -> None:
     broker: Any = make_broker("stream", redis_url, None, "slow", idle_timeout=200)
     limiter = Limiter("memory://")
     broker.add_middlewares(throttle := Throttle(limiter))
     await broker.startup()
-    task = broker.task("any")(_unrun("any"))
+    task = broker.task("any")(_declared_task("any"))
     sent = {(await task.kiq()).task_id for _ in range(4)}
     loop = asyncio.get_running_loop()
     async with AsyncRedis.from_url(redis_url) as client:
@@ -280,7 +298,7 @@ async def _taken_over_slowly(redis_url: str) -> None:
         while len(ran) < 4:
             message = await asyncio.wait_for(anext(stream), 30.0)
             ran.add(broker.formatter.loads(message.data).task_id)
-            # Only what it has handed on is its own.
+            # Only messages that it has passed on are its own.
             assert len(await client.xpending_range("slow", "taskiq", "-", "+", 4, broker.consumer_name)) == 1
             handed_on_at = loop.time()
             while loop.time() < handed_on_at + 0.12:  # more than half of the time after which a message counts as idle
@@ -295,17 +313,20 @@ async def _taken_over_slowly(redis_url: str) -> None:
 @pytest.mark.workers
 @pytest.mark.parametrize("kind", ["list", "stream"])
 def test_a_process_pool_is_refused_as_a_worker_starts(kind: Kind, on_redis: Servers) -> None:
-    """No limit could hold in other processes: the worker says so before it takes a task, also one without limits."""
+    """A limit could not hold in other processes. The worker refuses before it takes a task, even one without limits."""
     with closing(Redis.from_url(on_redis.broker_url)) as client:
         queue = f"pool-{time.time_ns()}"
-        told = {"kind": kind, "broker": on_redis.broker_url, "store": on_redis.store_url, "queue": queue}
+        settings = {"kind": kind, "broker": on_redis.broker_url, "store": on_redis.store_url, "queue": queue}
         loop, broker = Loop(), make_broker(kind, on_redis.broker_url, None, queue)
         loop.run(broker.startup())
-        loop.run(broker.task("free")(_unrun("free")).kiq(1))
-        environment = {"TK_TASKIQ": json.dumps({**told, "results": None, "options": {}})}
+        loop.run(broker.task("free")(_declared_task("free")).kiq(1))
+        environment = {"TK_TASKIQ": json.dumps({**settings, "results": None, "options": {}})}
         command = worker_command("support.taskiq.jobs:broker", "--use-process-pool")
         with closing(Command(command, environment)) as worker:
-            wait_until(lambda: "does not work with a pool of processes" in worker.log(), description="it is refused")
+            wait_until(
+                lambda: "does not work with a pool of processes" in worker.log(),
+                description="the worker has refused the pool",
+            )
         left = client.llen(queue) if kind == "list" else client.xinfo_groups(queue)[0]["lag"]
         assert left == 1
         loop.run(broker.shutdown())
@@ -344,10 +365,10 @@ def test_an_error_at_shutdown_reaches_the_receiver() -> None:
     limiter.close()
 
 
-def test_a_message_that_reaches_a_list_as_its_worker_closes_the_read_stays_there(
+def test_a_message_that_arrives_as_its_worker_closes_the_read_is_not_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis would give it to the read, which is still there for it, and nobody would see it again."""
+    """Redis would give the message to the read, which still exists in the server, and the message would be lost."""
     broker: Any = make_broker("list", redis_url, None, "closing")
     broker.add_middlewares(Throttle(limiter := Limiter("memory://")))
     disconnect, sent = Connection.disconnect, list[str]()
@@ -382,7 +403,7 @@ def test_a_message_that_reaches_a_list_as_its_worker_closes_the_read_stays_there
 
 
 class _SlowToTake(InMemoryBroker):
-    """A queue that takes a while to store a message, and has no acknowledgements."""
+    """A queue that needs a while to store a message, and has no acknowledgements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -399,8 +420,8 @@ class _SlowToTake(InMemoryBroker):
         await asyncio.Event().wait()
 
 
-def test_a_task_that_is_denied_after_the_worker_has_closed_its_stream_ends_in_the_broker() -> None:
-    """taskiq waits for the callbacks that it has begun, and for nothing else: a callback ends once its task is back."""
+def test_a_task_that_is_denied_after_the_stream_was_closed_is_put_back() -> None:
+    """taskiq waits only for the callbacks that it has begun. A callback ends after its task is put back."""
     broker, limiter = _SlowToTake(), Limiter("memory://")
     broker.add_middlewares(Throttle(limiter))
     broker.is_worker_process = True
@@ -426,7 +447,7 @@ def test_a_task_that_is_denied_after_the_worker_has_closed_its_stream_ends_in_th
 
 
 class NatsBroker(InMemoryBroker):
-    """As that of taskiq-nats, which gives each message to all workers unless it has a queue."""
+    """Like that of taskiq-nats, which gives each message to all workers unless it has a queue."""
 
     queue: str | None = None
 
@@ -441,7 +462,7 @@ class NatsBroker(InMemoryBroker):
     ids=["pub/sub", "fanout", "NATS without a queue"],
 )
 def test_a_broker_that_gives_a_message_to_many_is_refused(broker: Any) -> None:
-    """What one worker puts back as it stops would run in all: the mistake shows where the middleware is added."""
+    """A task that one worker puts back as it stops would run in all. Adding the middleware raises."""
     limiter = Limiter("memory://")
     with pytest.raises(ConfigurationError, match="delivers each message to several workers"):
         broker().add_middlewares(Throttle(limiter))
@@ -455,8 +476,8 @@ def _in_memory(*limits: TokenBucket, **options: Any) -> tuple[InMemoryBroker, Li
     return broker, limiter
 
 
-def test_a_broker_in_memory_waits_in_place() -> None:
-    """`InMemoryBroker`, of tests, has no stream of messages: a denied task waits where it was sent."""
+def test_a_denied_task_of_a_broker_in_memory_waits_in_its_sender() -> None:
+    """`InMemoryBroker`, for tests, has no stream of messages. A denied task waits where it was sent."""
     broker, limiter = _in_memory()
     ran: list[float] = []
 
@@ -478,8 +499,8 @@ def test_a_broker_in_memory_waits_in_place() -> None:
     limiter.close()
 
 
-def test_a_429_in_memory_runs_again() -> None:
-    """A body that received a 429 runs once more after the pause, and no retry is counted."""
+def test_a_task_with_a_429_runs_again_in_memory() -> None:
+    """A body that gets a 429 runs once more after the pause, and no retry is counted."""
     broker, limiter = _in_memory()
     ran: list[Any] = []
 
@@ -500,8 +521,8 @@ def test_a_429_in_memory_runs_again() -> None:
     limiter.close()
 
 
-def test_a_body_that_calls_another_task_calls_a_function() -> None:
-    """A task called by hand, or in the body of another, is its function: it asks for nothing."""
+def test_a_direct_call_of_a_task_makes_no_request() -> None:
+    """A task that is called directly, or in the body of another task, is a plain function."""
     broker, limiter = _in_memory()
 
     @broker.task(throttle=[_SLOW])
@@ -522,8 +543,8 @@ def test_a_body_that_calls_another_task_calls_a_function() -> None:
     limiter.close()
 
 
-def test_limits_do_not_travel_in_labels() -> None:
-    """The limits of a task stay out of its labels, which taskiq sends as text, and out of schedules made of them."""
+def test_limits_are_not_sent_in_labels() -> None:
+    """The limits of a task are not in its labels, which taskiq sends as text, or in schedules with these labels."""
     broker, limiter = _in_memory()
 
     @broker.task(throttle=[_SLOW], throttle_max_wait=5, schedule=[{"cron": "* * * * *"}], color="red")
@@ -542,7 +563,7 @@ def test_limits_do_not_travel_in_labels() -> None:
 
 
 def test_a_throttle_belongs_to_one_broker() -> None:
-    """What waits belongs to one broker: adding a `Throttle` to a second one is an error."""
+    """Waiting tasks belong to one broker. Adding a `Throttle` to a second one is an error."""
     throttle = Throttle(limiter := Limiter("memory://"))
     InMemoryBroker().add_middlewares(throttle)
     with pytest.raises(ConfigurationError, match="make one for each broker"):
@@ -576,8 +597,8 @@ def test_a_task_that_brokers_share_has_its_limits_on_each() -> None:
     assert free == [[False, True], [True, False]]
 
 
-def test_limits_that_became_text_are_refused() -> None:
-    """A message whose limits taskiq has turned into text, as its task was declared elsewhere, is not sent."""
+def test_limits_that_were_converted_to_text_are_refused() -> None:
+    """If a task was declared elsewhere and taskiq has converted its limits to text, its message is not sent."""
     broker, limiter = _in_memory()
 
     @broker.task("known")
@@ -596,6 +617,6 @@ def test_limits_that_became_text_are_refused() -> None:
 
 @pytest.mark.parametrize("most", [0, 1.5, "many"])
 def test_max_held_is_a_whole_number(most: Any) -> None:
-    """`max_held` that can never work is an error that names it."""
+    """A value of `max_held` that can never work is an error that names it."""
     with pytest.raises(ConfigurationError, match=f"max_held .* not {most!r}"):
         Throttle(Limiter("memory://"), max_held=most)
