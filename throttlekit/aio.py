@@ -18,6 +18,7 @@ from throttlekit._core.answer import Answer
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.spelling import checks_spelling
 from throttlekit._engine.call import PLAIN_DELIVERY, Call, Delivery
 from throttlekit._engine.claims import Attempt, decision_from
 from throttlekit._engine.pipeline import begins_in
@@ -55,6 +56,7 @@ class AsyncLimiter:
         client, plugins, stores: As for `Limiter`; raises the same.
     """
 
+    @checks_spelling
     def __init__(
         self,
         store: str | Store | Limiter = DEFAULT_STORE,

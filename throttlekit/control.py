@@ -12,6 +12,7 @@ from throttlekit._core.durations import finite_seconds
 from throttlekit._core.limit.base import Limit, altered
 from throttlekit._core.limit.share import checked_weight
 from throttlekit._core.limit.template import key_text, safe_repr
+from throttlekit._core.spelling import checks_spelling
 from throttlekit._core.storage_keys import patterns_of
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
@@ -62,6 +63,7 @@ class Control:
         ConfigurationError: Only this process uses the store. Call `pause` and `resume` of its limiter instead.
     """
 
+    @checks_spelling
     def __init__(self, store: str | Store | Limiter, *, by: str | None = None) -> None:
         self._own = not isinstance(store, Limiter)
         if isinstance(store, Limiter):

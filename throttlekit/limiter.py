@@ -12,6 +12,7 @@ from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.durations import finite_seconds, seconds_in
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.spelling import checks_spelling
 from throttlekit._engine.apply_response import apply_response, limits_by_unit
 from throttlekit._engine.call import PLAIN_DELIVERY, Call, Delivery
 from throttlekit._engine.hold import Hold, limited_by
@@ -63,6 +64,7 @@ class Limiter(Wired):
         events, threads, fleet: For adapters: the plugins' events, where coroutines wait for the store, what is counted.
     """
 
+    @checks_spelling
     def __init__(
         self, store: str | Store = DEFAULT_STORE, *, client: object = NO_CLIENT, plugins: Sequence[object] = (),
         stores: Mapping[str, str | Store] | None = None,

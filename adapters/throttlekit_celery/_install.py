@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, seconds_in
+from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, checks_spelling, seconds_in
 from throttlekit_celery._admission import Admission
 from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import make_eager_wait
@@ -37,6 +37,7 @@ _DELAYED_DELIVERY = ("celery.worker.consumer.delayed_delivery:DelayedDelivery",)
 _STEPS_BEFORE = ("celery.worker.consumer.tasks:Tasks", *_DELAYED_DELIVERY)
 
 
+@checks_spelling
 def install(
     app: Any,
     limiter: Limiter,

@@ -29,6 +29,7 @@ from throttlekit.adapter import (
     begin,
     boolean_in,
     check_limiter,
+    checks_spelling,
     end,
 )
 from throttlekit_dramatiq._body import Bodies
@@ -87,6 +88,7 @@ class Throttle(Middleware):
         ConfigurationError: An argument can never work.
     """
 
+    @checks_spelling
     def __init__(
         self,
         limiter: Limiter,

@@ -10,7 +10,7 @@ from huey.serializer import Serializer, SignedSerializer  # type: ignore[import-
 from huey.storage import RedisStorage  # type: ignore[import-untyped]
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, show_log
+from throttlekit.adapter import OnWaitedTooLong, WaitRules, check_limiter, checks_spelling, show_log
 from throttlekit_huey._admission import Admission
 from throttlekit_huey._options import FIELD, Tasks, throttled_wrapper
 
@@ -19,6 +19,7 @@ __all__ = ["install", "limiter_of"]
 _MARK = "_throttlekit_admission"
 
 
+@checks_spelling
 def install(
     huey: Any,
     limiter: Limiter,

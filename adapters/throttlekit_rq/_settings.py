@@ -12,7 +12,15 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import OnWaitedTooLong, WaitRules, boolean_in, check_limiter, read_limits, seconds_in
+from throttlekit.adapter import (
+    OnWaitedTooLong,
+    WaitRules,
+    boolean_in,
+    check_limiter,
+    checks_spelling,
+    read_limits,
+    seconds_in,
+)
 from throttlekit_rq._waiting import is_first_to_log
 
 __all__ = ["Settings", "configure", "limiter_for", "settings"]
@@ -41,6 +49,7 @@ class _Process:
     made: dict[str, Limiter] = {}  # noqa: RUF012  one a process is meant
 
 
+@checks_spelling
 def configure(
     limiter: Limiter | None = None,
     *,

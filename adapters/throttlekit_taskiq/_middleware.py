@@ -28,6 +28,7 @@ from throttlekit.adapter import (
     Waiting,
     WaitRules,
     check_limiter,
+    checks_spelling,
 )
 from throttlekit_taskiq._held import Delivered, Holding, check_broker
 from throttlekit_taskiq._options import Options, Request
@@ -67,6 +68,7 @@ class Throttle(TaskiqMiddleware):
         ConfigurationError: An argument can never work.
     """
 
+    @checks_spelling
     def __init__(
         self,
         limiter: Limiter,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
-__all__ = ["similar_names", "spelling_hint"]
+__all__ = ["checks_spelling", "similar_names", "spelling_hint"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def similar_names(name: str, known: Iterable[str], *, most: int = 1, unknown: bool = True) -> list[str]:
@@ -22,3 +27,26 @@ def similar_names(name: str, known: Iterable[str], *, most: int = 1, unknown: bo
 def spelling_hint(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown *name*: ": did you mean 'burst'?", or "" if no name is similar."""
     return "".join(f": did you mean {each!r}?" for each in similar_names(name, known))
+
+
+def checks_spelling(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """
+    Decorate a function, or the constructor of a class: the error about an unknown argument also says which one was
+    probably meant.
+
+    Raises:
+        TypeError: When it is called: "Limiter() got an unexpected keyword argument 'plugin': did you mean 'plugins'?"
+    """
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @wraps(function)
+    def checked(*args: _P.args, **arguments: _P.kwargs) -> _R:
+        for argument in arguments:
+            if argument not in known:
+                hint = spelling_hint(argument, known)
+                raise TypeError(f"{name}() got an unexpected keyword argument {argument!r}{hint}")
+        return function(*args, **arguments)
+
+    return checked

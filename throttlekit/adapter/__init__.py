@@ -9,7 +9,7 @@ docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.A
 
 from throttlekit._core.answer import Waited
 from throttlekit._core.durations import seconds_in
-from throttlekit._core.spelling import spelling_hint
+from throttlekit._core.spelling import checks_spelling, spelling_hint
 from throttlekit._engine.call import Delivery, JobHolder, Waiting
 from throttlekit._engine.relay import Relay, read_note
 from throttlekit._engine.running import Running
@@ -91,6 +91,7 @@ __all__ = [
     "check_limiter",
     "check_on_429",
     "check_spelling",
+    "checks_spelling",
     "decision_from_receipt",
     "dump_limits",
     "end",

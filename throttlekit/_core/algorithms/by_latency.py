@@ -15,6 +15,7 @@ from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holde
 from throttlekit._core.latency import REMEMBERED_US, Drop, apply_drop, measure_hold, slots_of
 from throttlekit._core.limit.adapt import SlotAdapt, within_a_day_us
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.spelling import checks_spelling
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["AdaptiveConcurrencyAlgorithm", "ByLatency"]
@@ -96,6 +97,7 @@ class ByLatency(SlotAdapt):
     timeout: float | timedelta | None
     _timeout_us: int
 
+    @checks_spelling
     def __init__(self, floor: int, *, timeout: float | timedelta | None = None) -> None:
         if isinstance(floor, bool) or not isinstance(floor, int) or not 1 <= floor <= _MOST:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"the floor must be a whole number of slots, at least 1, not {safe_repr(floor)}")

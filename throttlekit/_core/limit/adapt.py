@@ -9,6 +9,7 @@ from throttlekit._core.limit.rate import Rate, parse_rate
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.limit.value import Value
 from throttlekit._core.slowdown import LONGEST_SPAN_US, ONE, Refusal
+from throttlekit._core.spelling import checks_spelling
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Adapt", "SlotAdapt", "check_adapt", "within_a_day_us"]
@@ -52,6 +53,7 @@ class Adapt(Value):
     _given: Refusal | None
     """The floor and span in numbers, for a limit that has another rate now, or was read from a message."""
 
+    @checks_spelling
     def __init__(self, floor: Rate, *, span: float | timedelta | None = None) -> None:
         least = parse_rate(floor)
         self._set(floor=floor, span=span, _least=least, _span_us=within_a_day_us("span", span), _given=None)

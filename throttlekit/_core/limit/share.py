@@ -9,6 +9,7 @@ from throttlekit._core.claim import CLASS, CLASSES, UNIT
 from throttlekit._core.job import Job
 from throttlekit._core.limit.template import Key, check_source, from_job, key_text, plain, safe_repr
 from throttlekit._core.limit.value import Value
+from throttlekit._core.spelling import checks_spelling
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["NO_TENANT_SHARE", "GivenShare", "Share", "TenantShare", "Weight", "checked_weight", "is_weight"]
@@ -78,6 +79,7 @@ class Share(Value):
     strict: bool
     weights: Mapping[str, float] | None
 
+    @checks_spelling
     def __init__(self, of: Key, *, weight: Weight = 1, by: Key = None, strict: bool = False) -> None:
         if of is None:
             raise ConfigurationError('a share needs to know whose job it is: a template like "{tenant}" or a callable')
