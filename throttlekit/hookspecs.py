@@ -93,7 +93,6 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
             held; of a bucket for how many µs it had been full, and lost what came, before a job that waited took of
             it, else 0. None for a limit that was not decided. Empty if no request was sent to the store, or it
             gave no answer.
-        waited_for: The name of the limit on whose waitlist the job waits, or waited last; "" if it never waited.
         due: Seconds until the job's turn: `decision.delay` is that, as far as the framework carries it.
         took: Seconds until the store answered or the request failed. None if no request was sent.
     """
@@ -102,7 +101,6 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
     decision: Decision
     limits: tuple[Limit, ...]
     uses: tuple[Use | None, ...]
-    waited_for: str
     due: float
     took: float | None
 

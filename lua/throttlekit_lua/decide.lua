@@ -138,12 +138,12 @@ local function is_scarcer(c, than)
   return is_before(c.key, than.key)
 end
 
--- When a job that its framework returns after a delay may pass, if all jobs ahead of it pass.
+-- When a job that its framework returns after a delay may pass, if all jobs ahead of it, which are counted, pass.
 local function comes(c)
   local list = c.line
   if not c.entry then return now end
-  local before = rank_of(list, c.entry.place) + count_expected(list, owner)
-  local at = ready(c, units_out(list) - held(list).late + before * c.cost)
+  c.ahead = rank_of(list, c.entry.place) + count_expected(list, owner)
+  local at = ready(c, units_out(list) - held(list).late + c.ahead * c.cost)
   if c.code == 't' and c.algorithm.tight(c, late) then at = at - early end  -- a unit that is not taken at once is lost
   return max(now + SOONEST, at, list.paused)
 end
@@ -216,6 +216,7 @@ elseif reason ~= 3 and job ~= '' then
   if late > 0 then
     retry = now
     for _, c in ipairs(claims) do retry = max(retry, comes(c)) end
+    ahead = claims[binding].ahead
     keep_if_over(claims[binding], retry)
   end
   kept = concat({whole(binding - 1), claims[binding].line.epoch, whole(ahead)}, ' ')

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
-from throttlekit.adapter import running
+from throttlekit.adapter import decision_from_receipt, receipt, running
 from throttlekit.hookspecs import SlotLost, StoreFailed
 from throttlekit.metrics._tally import MAX_KEPT
 from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
@@ -178,6 +178,29 @@ def test_the_span_of_a_job_has_its_waiting_time(site: Site) -> None:
     assert attributes.pop("throttlekit.waited") == pytest.approx(2.5, abs=0.1)
     assert attributes == {"throttlekit.limit": "partner", "throttlekit.deferrals": 1}
     assert not at_once.attributes
+
+
+def test_the_span_of_a_job_names_the_limit_for_which_it_waited(site: Site) -> None:
+    """With its tier; not the limit that has the fewest units left, nor the first, also in another process."""
+    tiered = TokenBucket("plan", {"pro": "6/minute", "free": "1/minute"}, tier="{account}", burst={"pro": 4, "free": 1})
+    day, job = TokenBucket("day", "2/hour", burst=2), Job(id="2", kwargs={"account": "pro"})
+    site.limiter.acquire(tiered, job=Job(kwargs=job.kwargs), cost=4)
+    assert site.limiter.acquire(day, tiered, job=job).limit.name == "plan"
+    site.clock.advance(41)
+    decision = site.limiter.acquire(day, tiered, job=job)
+    assert decision.limit.name == "day"
+    exporter = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    for each in (decision, decision_from_receipt(receipt(decision))):
+        with tracers.get_tracer("test").start_as_current_span("job"), running(site.limiter, each, job):
+            pass
+    tracers.shutdown()
+    expected = {"throttlekit.limit": "plan", "throttlekit.tier": "pro", "throttlekit.deferrals": 1}
+    for span in exporter.get_finished_spans():
+        attributes = dict(span.attributes or {})
+        assert attributes.pop("throttlekit.waited") == pytest.approx(41, abs=0.1)
+        assert attributes == expected
 
 
 def test_a_wrong_provider_is_a_configuration_error() -> None:

@@ -136,7 +136,8 @@ def decide(
         by = requester._replace(waited_us=waited.for_us, denials=waited.denials)
         kept = Kept(binding, _deny(looks, binding, now_us, by, epoch), ahead)
         if lateness_us(requester.owner):
-            retry_us = max(_comes_us(each, requester, now_us, early_us) for each in looks)
+            comes = [_comes_us(each, requester, now_us, early_us) for each in looks]
+            retry_us, kept = max(at_us for at_us, _ in comes), kept._replace(position=comes[binding][1])
             _keep_if_over(looks[binding], requester, now_us, retry_us)
     elif reason is not Reason.FULL:
         retry_us = _spread(looks[binding], retry_us, now_us, requester.max_wait_us)
@@ -333,18 +334,18 @@ def _spread(found: _Found, retry_us: int, now_us: int, max_wait_us: int | None) 
     return retry_us
 
 
-def _comes_us(found: _Found, requester: Requester, now_us: int, early_us: int) -> int:
-    """When a job that its framework returns after a delay may pass, if all jobs ahead of it pass."""
+def _comes_us(found: _Found, requester: Requester, now_us: int, early_us: int) -> tuple[int, int]:
+    """When a job that its framework returns after a delay may pass, if all jobs ahead pass, and how many these are."""
     algorithm, waitlist, late_us = found.claim.algorithm, found.waitlist, lateness_us(requester.owner)
     entry = waitlist.entries.get(requester.job)
     if entry is None:
-        return now_us
+        return now_us, 0
     before = waitlist.rank_of(entry.place, now_us) + waitlist.count_expected(requester.owner, now_us)
     kept = waitlist.taken(now_us) - waitlist.held_late(now_us)
     passes_us = found.ready(kept + before * found.claim.cost)
     if algorithm.overflows and algorithm.keeps_us < late_us:
         passes_us -= early_us  # a unit that is not taken at once is lost
-    return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us)
+    return max(now_us + _SOONEST_US, passes_us, waitlist.pause.until_us), before
 
 
 def _keep_if_over(bound: _Found, requester: Requester, now_us: int, retry_us: int) -> None:

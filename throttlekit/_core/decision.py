@@ -63,10 +63,14 @@ class Decision:
         charged: For an allowed decision, each limit with its charged units, for `Limiter.settle` and `Limiter.release`.
             While the store is unavailable, the units are those of this process's shares. A limit that fails open
             charges nothing, so settling it has no effect.
-        position: For a job that waits, how many jobs are ahead of it on the waitlist of the binding limit. With shares
-            or priorities, a first denial counts every job of that waitlist. None: the job does not wait.
-        waited: The time since the job's first denial, by the store's clock; 0 if it was not denied.
-        deferrals: How often the job was denied, including this time.
+        position: For a job on a waitlist of the store, how many jobs are ahead of it there. A first denial counts every
+            job of that waitlist, also those that the job is ahead of: with shares or priorities, or after a 429. None:
+            the job is on no waitlist.
+        waited: The time since the job's first denial, by the store's clock; 0 if it was not denied, and while the store
+            is unavailable.
+        deferrals: How often the job was denied, including this time. Of the denials by an operator's rule at most the
+            first is counted, and none while the store is unavailable.
+        waited_for: The name of the limit on whose waitlist the job waits, or waited last; "" if it never waited.
     """
 
     allowed: bool
@@ -82,6 +86,7 @@ class Decision:
     position: int | None = None
     waited: float = 0.0
     deferrals: int = 0
+    waited_for: str = ""
 
     @property
     def final(self) -> bool:
@@ -136,22 +141,23 @@ class _Draft:
     def __init__(
         self, allowed: bool, limit: Limit, key: str, cost: int, remaining: int, retry_after: float, delay: float,
         reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...], position: int | None, waited: float,
-        deferrals: int,
+        deferrals: int, waited_for: str,
     ) -> None:  # fmt: skip
         self.allowed, self.limit, self.key, self.cost, self.remaining = allowed, limit, key, cost, remaining
         self.retry_after, self.delay, self.reset_after, self.reason = retry_after, delay, reset_after, reason
         self.charged, self.position, self.waited, self.deferrals = charged, position, waited, deferrals
+        self.waited_for = waited_for
 
 
 def decision_of(
     allowed: bool, limit: Limit, key: str, cost: int, remaining: int, retry_after: float, delay: float,
     reset_after: float, reason: DecisionReason, charged: tuple[Charged, ...], position: int | None = None,
-    waited: float = 0.0, deferrals: int = 0,
+    waited: float = 0.0, deferrals: int = 0, waited_for: str = "",
 ) -> Decision:  # fmt: skip
     """Return a `Decision` with these attributes, like its constructor, but faster."""
     made: Any = _Draft(
         allowed, limit, key, cost, remaining, retry_after, delay, reset_after, reason, charged, position, waited,
-        deferrals,
+        deferrals, waited_for,
     )  # fmt: skip
     made.__class__ = Decision
     return made  # type: ignore[no-any-return]

@@ -93,6 +93,7 @@ class Delivery:
         return decision_of(
             False, decision.limit, decision.key, decision.cost, decision.remaining, decision.retry_after, delay,
             decision.reset_after, decision.reason, (), decision.position, decision.waited, decision.deferrals,
+            decision.waited_for,
         )  # fmt: skip
 
     def _lives_us(self) -> int | None:

@@ -355,4 +355,5 @@ def decision_from(answer: Answer, claims: Sequence[Claim], waited: Waited = NOT_
         None if answer.kept is None else answer.kept.position,
         waited.for_us / 1_000_000,
         waited.denials,
+        "" if waited.claim is None or not waited.denials else claims[waited.claim].limit.name,
     )

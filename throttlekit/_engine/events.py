@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 
 import pluggy
 
-from throttlekit._core.answer import Answer, Waited
+from throttlekit._core.answer import Answer
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -108,13 +108,8 @@ class EventDispatcher:
 
     # What plugins observe
 
-    def emit_decided(self, attempt: Attempt, decision: Decision, answer: Answer, waited: Waited) -> None:
-        """
-        Emit the *decision* on a call. If the call waited in place, only its last attempt is emitted.
-
-        Args:
-            waited: How long the job has waited, and how often it was denied, including this denial.
-        """
+    def emit_decided(self, attempt: Attempt, decision: Decision, answer: Answer) -> None:
+        """Emit the *decision* on a call. If the call waited in place, only its last attempt is emitted."""
         ended, uses, claims = time.perf_counter(), answer.uses, attempt.claims
         if len(claims) == 1:
             limit = claims[0].limit
@@ -123,7 +118,6 @@ class EventDispatcher:
         else:
             limits = tuple([claim.limit for claim in claims])
             called = any(use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True))
-        now_us, held_by = answer.now_us, waited.claim
         self._decided.emit(
             _new(
                 Decided,
@@ -132,8 +126,7 @@ class EventDispatcher:
                     decision,
                     limits,
                     uses,
-                    "" if held_by is None or not waited.denials else claims[held_by].limit.name,
-                    (answer.retry_us - now_us) / 1_000_000,
+                    (answer.retry_us - answer.now_us) / 1_000_000,
                     ended - attempt.began if called else None,
                 ),
             )
@@ -143,13 +136,13 @@ class EventDispatcher:
         """Emit a *decision* that was made because the store gave no usable answer."""
         limits = tuple([claim.limit for claim in attempt.claims])
         took = time.perf_counter() - attempt.began if error.called else None
-        self._decided.emit(Decided(attempt.call.job, decision, limits, (), "", 0.0, took))
+        self._decided.emit(Decided(attempt.call.job, decision, limits, (), 0.0, took))
 
     def emit_decided_locally(self, decision: Decision, limits: Sequence[Limit], job: Job | None) -> None:
         """Emit a *decision* on *limits* that was made without a request to a store."""
         if self.decisions:
             own = tuple([limit.for_job(job) for limit in limits])
-            self._decided.emit(Decided(job, decision, own, (), "", round(decision.delay * 1_000_000) / 1_000_000, None))
+            self._decided.emit(Decided(job, decision, own, (), round(decision.delay * 1_000_000) / 1_000_000, None))
 
     def emit_deferred(self, job: Job, decision: Decision) -> None:
         if self._deferred.functions:

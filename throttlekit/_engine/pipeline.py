@@ -149,7 +149,7 @@ class Pipeline:
         elif job is not None:
             decision = self._conclude_coming_back(attempt, job, decision, waited)
         if self.events.decisions:
-            self.events.emit_decided(attempt, decision, answer, waited)
+            self.events.emit_decided(attempt, decision, answer)
         return decision
 
     def _conclude_waiting(
@@ -267,7 +267,7 @@ def _waited_of(id: str, waits: Waiting | None, answer: Answer) -> Waited:
 
 
 def _waited_too_long(decision: Decision) -> Decision:
-    return replace(decision, reason="waited too long", delay=0.0)
+    return replace(decision, reason="waited too long", delay=0.0, position=None)
 
 
 def begins_in(answer: Answer) -> float:

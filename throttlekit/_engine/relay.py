@@ -134,7 +134,7 @@ def _note(
 ) -> dict[str, Any]:  # fmt: skip
     written = [_write_unit(each.bucket, each.algorithm) for each in units]
     woken = [(number, *wake) for number, wake in wakes]
-    return {"v": _VERSION, "id": id, "units": written, "kept": kept, "wakes": woken, "looks": looks}
+    return {"v": _VERSION, "id": id, "units": written, "kept": kept and kept[:2], "wakes": woken, "looks": looks}
 
 
 @dataclass(frozen=True, slots=True)

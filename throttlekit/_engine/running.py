@@ -120,8 +120,9 @@ class Running:
         """For adapters: the body has ended, with *error* if it raised one."""
         self.release()
         limiter, job = self._limiter, self._job
-        if limiter is None or job is None or not limiter.events.bodies or not self._started_at:
+        if limiter is None or job is None or not limiter.events.bodies:
             return
+        self.start()  # if an error ended the job before its body, or the body was not called
         if (decision := self._decision_for_events()) is not None:
             limiter.events.emit_finished(job, decision, _outcome(error), time.monotonic() - self._started_at)
 

@@ -214,7 +214,9 @@ class Throttling(Generic[_M]):
         if not run.limits or not run.delivery.is_over(waited.for_us / 1_000_000, waited.denials):
             return None
         limit = run.limits[0] if run.decision is None else run.decision.limit
-        return self._outcome(decision_of(False, limit, "", 0, 0, 0.0, 0.0, 0.0, "waited too long", ()), run)
+        refusal = decision_of(False, limit, "", 0, 0, 0.0, 0.0, 0.0, "waited too long", ())
+        known = replace(refusal, waited=waited.for_us / 1_000_000, deferrals=waited.denials)
+        return self._outcome(known, run)
 
     def wait_again(self, message: _M, waits: Waiting, retry_after: float, *, stored: bool) -> Outcome:
         """

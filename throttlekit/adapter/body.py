@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -114,8 +115,9 @@ def receipt(decision: Decision) -> dict[str, Any]:
         }
         for each in decision.charged
     ]
-    waited = {"waited": decision.waited, "deferrals": decision.deferrals} if decision.deferrals else {}
-    return {"charged": charged, **waited}
+    if not decision.deferrals:
+        return {"charged": charged}
+    return {"charged": charged, "waited": [decision.waited, decision.deferrals, decision.waited_for]}
 
 
 def _text_of(limit: Limit) -> str:
@@ -137,11 +139,14 @@ def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
     """
     try:
         charged = tuple(_read_charge(each) for each in receipt["charged"])
+        waited, deferrals, waited_for = receipt.get("waited", (0.0, 0, ""))
+        if not (type(waited) is float and 0 <= waited < math.inf and type(deferrals) is int and deferrals >= 0):
+            raise TypeError("waited")
         first = charged[0]
         return Decision(
             allowed=True, limit=first.limit, key="", cost=first.cost, remaining=0, retry_after=0.0, delay=0.0,
-            reset_after=0.0, reason="allowed", charged=charged, waited=float(receipt.get("waited", 0.0)),
-            deferrals=int(receipt.get("deferrals", 0)),
+            reset_after=0.0, reason="allowed", charged=charged, waited=waited, deferrals=deferrals,
+            waited_for=str(waited_for),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigurationError(f"a job's receipt is not one that throttlekit wrote: {safe_repr(error)}") from None

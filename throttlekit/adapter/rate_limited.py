@@ -126,12 +126,12 @@ def _hold(
     denials = waited.denials + decision.allowed
     if call.delivery.is_over(waited.for_us / 1_000_000, denials):
         waits.waker.leave(call.id, [each.claim for each in limiter.claims(call)])
-        return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long")
+        return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long", deferrals=denials)
     how, ends_in_us = waited._replace(denials=denials), call.delivery.ends_in_us(waited.for_us)
     waits.waker.hold(call.id, waits.item, round(delay * 1_000_000), how, ends_in_us=ends_in_us)
     if decision.allowed:
         decision = replace(decision, allowed=False, charged=(), reason="paused", retry_after=delay)
-    return replace(decision, delay=delay)
+    return replace(decision, delay=delay, deferrals=denials)
 
 
 def _granted_us() -> dict[str, int]:
@@ -156,6 +156,7 @@ def _defer_briefly(limiter: Limiter, decision: Decision, job: Job, delivery: Del
     waited = history.of(job.id)
     waited = waited._replace(denials=waited.denials + 1)
     history.note(job.id, waited, again=True)
+    decision = replace(decision, allowed=False, charged=(), deferrals=waited.denials)
     if delivery.is_over(waited.for_us / 1_000_000, waited.denials):
-        return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long")
-    return replace(decision, allowed=False, charged=(), reason="paused", delay=_MOMENT, retry_after=_MOMENT)
+        return replace(decision, delay=0.0, reason="waited too long")
+    return replace(decision, reason="paused", delay=_MOMENT, retry_after=_MOMENT)

@@ -135,6 +135,8 @@ class OverrideLayer:
             found = self._pipeline.where(call, self._in_force(call, call.cost))
             known = NOT_WAITED if found is None else Waited(found.for_us, 1, found.claim)
         decision, waited = fleet.overrides.held_back(claim, paused.rule, known)
+        if job is None:
+            decision = replace(decision, deferrals=0)
         if found is not None:  # wait until its units are estimated to be free, if that is after the pause
             decision = replace(decision, delay=max(decision.delay, found.in_us / 1_000_000))
         if call.peek:

@@ -355,7 +355,7 @@ class CountingPlugin(ABC):
 
 def _line_of(event: Decided) -> Limit:
     """Return the limit on whose waitlist an admitted job has waited last."""
-    return next((limit for limit in event.limits if limit.name == event.waited_for), event.decision.limit)
+    return next((limit for limit in event.limits if limit.name == event.decision.waited_for), event.decision.limit)
 
 
 def bucket_bounds(buckets: Sequence[float]) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
+from throttlekit._core.limit.base import Limit
 from throttlekit.errors import ConfigurationError
 from throttlekit.hookspecs import Deferred, Started, StoreFailed, hookimpl
 from throttlekit.metrics._tally import (
@@ -78,15 +79,17 @@ class OpenTelemetryMetrics(CountingPlugin):
 
     @hookimpl
     def throttlekit_started(self, event: Started) -> None:
-        if event.decision.deferrals and (span := self._span()).is_recording():
-            span.set_attributes(_wait(event.decision))
+        decision = event.decision
+        if decision.waited and (span := self._span()).is_recording():
+            limits = [each.limit for each in decision.charged if each.limit.name == decision.waited_for]
+            span.set_attributes(_wait(limits[0] if limits else decision.limit, decision))
 
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:
         span, decision = self._span(), event.decision
         if span.is_recording():
             attributes = {
-                **_wait(decision), "throttlekit.reason": decision.reason.replace(" ", "_"),
+                **_wait(decision.limit, decision), "throttlekit.reason": decision.reason.replace(" ", "_"),
                 "throttlekit.delay": decision.delay,
             }  # fmt: skip
             if decision.position is not None:
@@ -136,11 +139,10 @@ def _labels(limit: str, tier: str | None) -> dict[str, str]:
     return {"limit": limit, "tier": tier} if tier else {"limit": limit}
 
 
-def _wait(decision: Decision) -> dict[str, str | float]:
-    """How long a job has waited, as attributes of a span or of an event."""
-    labels = _labels(decision.limit.name, decision.limit.of_tier)
+def _wait(limit: Limit, decision: Decision) -> dict[str, str | float]:
+    """How long a job has waited for *limit*, as attributes of a span or of an event."""
     return {
-        **{f"throttlekit.{name}": value for name, value in labels.items()},
+        **{f"throttlekit.{name}": value for name, value in _labels(limit.name, limit.of_tier).items()},
         "throttlekit.waited": decision.waited, "throttlekit.deferrals": decision.deferrals,
     }  # fmt: skip
 

@@ -637,6 +637,20 @@ def test_jobs_redelivered_after_a_delay_count_until_they_are_overdue(lists: List
     assert lists.decide("one", limit, owner=owner).reason is Reason.ALLOWED
 
 
+@pytest.mark.parametrize("owner", [PLAIN_OWNER, late_owner(2.1)])
+def test_a_denial_has_the_number_of_jobs_ahead(lists: Lists, owner: str) -> None:
+    """Also if the job would be woken soon, but its framework redelivers it later than that."""
+    limit = TokenBucket("fleet", "10/s", burst=1)
+    lists.listen(owner)
+    lists.decide("zero", limit, owner=owner)
+    jobs = [f"job {number}" for number in range(30)]
+    for again in range(2):
+        answers = [lists.decide(job, limit, owner=owner, free=0) for job in jobs]
+        denied = [answer.kept.position for answer in answers if answer.kept is not None]
+        assert len(denied) >= 28
+        assert denied == [*range(len(denied))], again
+
+
 def test_the_estimated_wait_counts_the_units_of_the_jobs_ahead(lists: Lists) -> None:
     """Behind two jobs of ten units each, a job of ten units is granted after 30 units, not after 12."""
     limit = TokenBucket("tokens", "1/s", burst=10)

@@ -132,7 +132,7 @@ def test_an_event_has_the_deferrals_and_the_wait_of_a_job_on_a_waitlist() -> Non
     assert [event.decision.deferrals for event in mine] == denials, "nothing was denied while the store was unavailable"
     assert [event.decision for event in deferred.events] == [event.decision for event in mine[:-1]]
     assert mine[0].decision.waited < 0.05 < mine[-1].decision.waited
-    assert {event.waited_for for event in mine if event.decision.reason != "store unavailable"} == {"partner"}
+    assert {event.decision.waited_for for event in mine if event.decision.reason != "store unavailable"} == {"partner"}
     assert [(event.due > 0.0, event.due == event.decision.delay) for event in mine[:1]] == [(True, True)]
     waker.close()
     limiter.close()

@@ -317,6 +317,44 @@ def test_a_plugin_is_notified_of_a_body_of_another_process() -> None:
     assert plugin.seen == [("started", "1", "calls"), ("succeeded", "1", "calls")]
 
 
+def test_an_adapter_reports_the_start_of_a_body_later() -> None:
+    """With `starts=False`, the event is emitted by `start`, once, and by `end` if the body was never called."""
+    plugin = _Bodies()
+    limiter = Limiter(plugins=[plugin])
+    written = receipt(limiter.acquire(CALLS, job=JOB))
+    for calls in (2, 0):
+        begin_from_receipt(limiter, written, JOB, starts=False)
+        assert plugin.seen == []
+        for _ in range(calls):
+            current().start()
+        end(ValueError())
+        assert plugin.seen == [("started", "1", "calls"), ("failed", "1", "calls")]
+        plugin.seen.clear()
+
+
+def test_a_receipt_has_the_wait_of_its_job() -> None:
+    """For how long, how often it was denied, and for which limit; nothing of a job that was not denied."""
+    clock = FakeClock()
+    limiter, slow, day = Limiter(MemoryStore(clock_us=clock)), TokenBucket("slow", "1/s", burst=1), CALLS
+    assert "waited" not in receipt(limiter.acquire(day, slow, job=JOB))
+    job = Job(id="2")
+    assert limiter.acquire(day, slow, job=job).reason == "exhausted"
+    clock.advance(1)
+    read = decision_from_receipt(json.loads(json.dumps(receipt(limiter.acquire(day, slow, job=job)))))
+    assert (read.waited, read.deferrals, read.waited_for) == (1.0, 1, "slow")
+
+
+@pytest.mark.parametrize(
+    "forged", [None, [], [1.0], ["1", 1, ""], [-1.0, 1, ""], [1.0, -1, ""], [1.0, "1", ""], [float("inf"), 1, ""],
+               [float("nan"), 1, ""], [10**400, 1, ""], [1.0, True, ""]],
+)  # fmt: skip
+def test_a_receipt_with_an_invalid_wait_is_refused(limiter: Limiter, forged: object) -> None:
+    """Neither a body nor a plugin gets a number that no decision has."""
+    sent = receipt(limiter.acquire(TOKENS, job=JOB)) | {"waited": forged}
+    with pytest.raises(ConfigurationError, match="receipt"):
+        decision_from_receipt(sent)
+
+
 def test_an_unreadable_receipt_causes_no_event() -> None:
     """A listening plugin is not notified of that body; the body runs, as without a plugin."""
     plugin = _Bodies()
