@@ -73,7 +73,7 @@ def stages(name: str) -> list[list[str]]:
         return [[WAITS], CASES, [WAITS]]  # what is rare is met by one of many histories
     rest = [*STORES, HISTORY.format("mixtures")]
     if stem == "sliding_log":  # few histories move more than a piece
-        rest.append("tests/conformance/test_bounded_scripts.py::test_units_that_move_keep_their_instants")
+        rest.append("tests/conformance/test_bounded_scripts.py::test_moved_units_keep_their_times")
     return [likely, CASES, rest]
 
 
