@@ -1,11 +1,11 @@
 """
-Limiters side by side: ours, each of the peers' kinds, and redis-py's INCR, in one shape.
+Limiters with one interface, for a comparison: throttlekit's, those of its peers, and redis-py's INCR.
 
     bind = contender.make(url)
-    ask = bind(key, amount, seconds)   # a limit of so many in so many seconds, for one tenant
-    assert ask()                       # True: allowed
+    request = bind(key, amount, seconds)   # a limit of amount in seconds, for one tenant
+    assert request()                       # True: allowed
 
-Each is used as its own documentation says, on a Redis, with the client that it brings or asks for.
+Each is used as its documentation says, on a Redis, with the client that it creates or requires.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SET = "redis-py: SET of an integer, with a time to live, under our name"
 @dataclass(frozen=True)
 class Contender:
     """
-    One way to limit.
+    One limiter.
 
     Attributes:
-        package: Whose version is told; an ImportError of it is a row that says so.
-        denies: False: it has no answer but yes.
-        memory: Whether it keeps something for a tenant that asked once.
+        package: The package whose version is shown. If it cannot be imported, the row says so.
+        denies: Whether it can deny.
+        memory: Whether it stores data for a tenant after one request.
     """
 
     name: str
@@ -61,7 +61,7 @@ def _limits(url: str, make: Callable[[str, int, int], Limit], count: int = 1, jo
 
     @cache
     def limits(amount: int, seconds: int) -> list[Limit]:
-        # Only the last is short, so that a denial has looked at all.
+        # Only the last limit is scarce, so that a denial has checked all of them.
         rates = [(1_000_000, 1)] * (count - 1) + [(amount, seconds)]
         return [make(f"partner-{n}-{amount}", *rate) for n, rate in enumerate(rates)]
 
@@ -169,14 +169,14 @@ def _steindamm(url: str) -> Bind:
             refill_frequency=seconds, max_sleep=0.001, expiry=600,
         )  # fmt: skip
 
-        def ask() -> bool:
+        def request() -> bool:
             try:
                 with bucket:
                     return True
             except MaxSleepExceededError:
                 return False
 
-        return ask
+        return request
 
     return bind
 
@@ -193,18 +193,18 @@ def _dramatiq(kind: str) -> Callable[[str], Bind]:
             if kind == "Concurrent":
                 limiter = limiter_of(backend, f"{key}:{amount}", limit=amount)
                 if amount == 1:
-                    return lambda: bool(limiter._acquire())  # and does not give it back
+                    return lambda: bool(limiter._acquire())  # without a release
             elif kind == "Bucket":
                 limiter = limiter_of(backend, f"{key}:{amount}", limit=amount, bucket=1000 * seconds)
             else:
-                # It keeps a counter for each second of its window, and reads all: an hour would not be fair.
+                # It keeps a counter for each second of its window, and reads all of them, so an hour would be unfair.
                 limiter = limiter_of(backend, f"{key}:{amount}", limit=amount, window=min(seconds, 60))
 
-            def ask() -> bool:
+            def request() -> bool:
                 with limiter.acquire(raise_on_failure=False) as acquired:
                     return bool(acquired)
 
-            return ask
+            return request
 
         return bind
 
@@ -239,7 +239,7 @@ def _leaky(name: str, amount: int, seconds: int) -> Limit:
 
 
 def _log(name: str, amount: int, seconds: int) -> Limit:
-    return SlidingLog(name, (min(amount, 100_000), seconds), key="{tenant}")  # it takes no more
+    return SlidingLog(name, (min(amount, 100_000), seconds), key="{tenant}")  # the maximum of SlidingLog
 
 
 def _plain(kind: type[FixedWindow] | type[SlidingWindow]) -> Callable[[str, int, int], Limit]:
