@@ -1,10 +1,10 @@
 """
-What the waitlists cost the server: microseconds of its main thread for each call, and bytes for each waiting job.
+The cost of the waitlists for the server: microseconds of its main thread per call, and bytes per waiting job.
 
     python tests/benchmarks/waitlist_cost.py [--quick]
 
-Calls are sent in pipelines, so that the server is not woken for each of them. Each case is measured with 100 and with
-100 000 jobs on the list, of 1 and of 50 owners; the best of some rounds counts.
+Calls are sent in pipelines, so that the server does not wake up for each of them. Each case is measured with 100 and
+with 100 000 jobs on the waitlist, of 1 and of 50 owners; the figure is the best of some rounds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Bench:
         self.pipeline.evalsha(self._shas[_LOOK], len(keys), *keys, now, owner, "8 0", *claims, *ids)
 
     def fill(self, claims: Sequence[StoreClaim], jobs: int, owners: Sequence[str], now: Any = "") -> None:
-        """Let so many jobs wait. Nobody listens yet, and no unit is there."""
+        """Add *jobs* waiting jobs. No process is subscribed, and no unit is free."""
         self.client.flushall()
         before = self.client.info("memory")["used_memory"]
         for first in range(0, jobs, 1000):
@@ -103,7 +103,7 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
         lambda n: bench.decide([slow, other, third], f"new{n}", owner(n), attempt="1")
     )
     if jobs > 2_000:
-        # The bucket fills one unit a millisecond: each call is granted, wakes the next job, and is told so.
+        # The bucket gains one unit a millisecond: each call is granted, and its answer wakes the next job.
         fast = bench.claim("1000/s")
         now = 1_800_000_000_000_000
         bench.fill([fast], jobs, ["me"], now)

@@ -23,10 +23,10 @@ from support.throughput.bare import EMPTY, GCRA, JOIN, incr, scripted, with_a_ti
 from throttlekit import Concurrency, FixedWindow, Job, LeakyBucket, Limit, Limiter, SlidingLog, SlidingWindow
 from throttlekit import TokenBucket as OurBucket
 
-__all__ = ["BASE", "CONTENDERS", "EMPTY_SCRIPT", "FLOOR", "PLACE", "SET", "Ask", "Bind", "Contender"]
+__all__ = ["BASE", "CONTENDERS", "EMPTY_SCRIPT", "FLOOR", "PLACE", "SET", "Bind", "Contender", "Decide"]
 
-Ask: TypeAlias = "Callable[[], bool]"
-Bind: TypeAlias = "Callable[[str, int, int], Ask]"
+Decide: TypeAlias = "Callable[[], bool]"
+Bind: TypeAlias = "Callable[[str, int, int], Decide]"
 BASE = "redis-py: INCR"
 FLOOR = "redis-py: the least that a script can cost"
 
@@ -65,7 +65,7 @@ def _limits(url: str, make: Callable[[str, int, int], Limit], count: int = 1, jo
         rates = [(1_000_000, 1)] * (count - 1) + [(amount, seconds)]
         return [make(f"partner-{n}-{amount}", *rate) for n, rate in enumerate(rates)]
 
-    def bind(key: str, amount: int, seconds: int) -> Ask:
+    def bind(key: str, amount: int, seconds: int) -> Decide:
         of = limits(amount, seconds)
         if job:
             return lambda: limiter.acquire(*of, job=Job(id=str(next(numbers)), kwargs={"tenant": key})).allowed
@@ -86,7 +86,7 @@ def _slots(url: str) -> Bind:
     limiter = Limiter(url)
     many, one = Concurrency("many", 1_000_000, key="{tenant}"), Concurrency("one", 1, lease=3600, key="{tenant}")
 
-    def bind(key: str, amount: int, seconds: int) -> Ask:
+    def bind(key: str, amount: int, seconds: int) -> Decide:
         def with_release() -> bool:
             decision = limiter.acquire(many, key=key)
             limiter.release(decision)
@@ -107,7 +107,7 @@ def _of_limits(strategy: str) -> Callable[[str], Bind]:
         strategies_of: Any = strategies
         limiter = getattr(strategies_of, strategy)(storage.RedisStorage(url))
 
-        def bind(key: str, amount: int, seconds: int) -> Ask:
+        def bind(key: str, amount: int, seconds: int) -> Decide:
             item = RateLimitItemPerSecond(amount, seconds)
             return lambda: bool(limiter.hit(item, key))
 
@@ -122,7 +122,7 @@ def _pyrate(algorithm: str) -> Callable[[str], Bind]:
 
         client: Any = redis.Redis.from_url(url)
 
-        def bind(key: str, amount: int, seconds: int) -> Ask:
+        def bind(key: str, amount: int, seconds: int) -> Decide:
             rates = [pyrate.Rate(amount, 1000 * seconds)]
             bucket: Any
             if algorithm == "log":
@@ -149,7 +149,7 @@ def _throttled(using: str) -> Callable[[str], Bind]:
             quota = throttled.per_duration(datetime.timedelta(seconds=seconds), limit=amount, burst=amount)
             return throttled.Throttled(using=using, quota=quota, store=store, key_prefix=f"of-{amount}")
 
-        def bind(key: str, amount: int, seconds: int) -> Ask:
+        def bind(key: str, amount: int, seconds: int) -> Decide:
             of = limiter(amount, seconds)
             return lambda: not of.limit(key).limited
 
@@ -163,7 +163,7 @@ def _steindamm(url: str) -> Bind:
 
     client: Any = redis.Redis.from_url(url)
 
-    def bind(key: str, amount: int, seconds: int) -> Ask:
+    def bind(key: str, amount: int, seconds: int) -> Decide:
         bucket: Any = SyncRedisTokenBucket(
             connection=client, name=f"{key}:{amount}", capacity=amount, refill_amount=amount,
             refill_frequency=seconds, max_sleep=0.001, expiry=600,
@@ -189,7 +189,7 @@ def _dramatiq(kind: str) -> Callable[[str], Bind]:
         limiter_of: Any = getattr(rate_limits, f"{kind}RateLimiter")
         backend: Any = RedisBackend(client=redis.Redis.from_url(url))
 
-        def bind(key: str, amount: int, seconds: int) -> Ask:
+        def bind(key: str, amount: int, seconds: int) -> Decide:
             if kind == "Concurrent":
                 limiter = limiter_of(backend, f"{key}:{amount}", limit=amount)
                 if amount == 1:
@@ -222,7 +222,7 @@ def _heimdall(url: str) -> Bind:
         options = {"rate_limit": RateLimit((amount, seconds))}
         return app.task(_nothing, name=f"of-{amount}", base=HeimdallTask, heimdall=options)
 
-    def bind(key: str, amount: int, seconds: int) -> Ask:
+    def bind(key: str, amount: int, seconds: int) -> Decide:
         of = task(amount, seconds)
         name = f"h-rate:{key}:{amount}"
         return lambda: rate_limited_countdown(of, name, (), {}) == 0
