@@ -85,6 +85,4 @@ def test_a_node_that_stalls_leaves_no_slot(stalls: int) -> None:
             cluster.processes[stalls].send_signal(signal.SIGCONT)
         with Limiter(f"{cluster.url}?socket_timeout=5") as judge:
             for slots in both:
-                wait_until(
-                    lambda slots=slots: free(judge, slots) == 2, description="the slots are released", timeout=10
-                )  # type: ignore[misc]
+                wait_until(lambda slots=slots: free(judge, slots) == 2, description="slots released", timeout=10)  # type: ignore[misc]

@@ -271,9 +271,8 @@ def _broken_pauses(history: Sequence[Event]) -> list[str]:
             if until_us <= event.clock_us:
                 del until[bucket], longest[bucket]  # permanently, even if the clock steps back
             else:
-                until[bucket] = min(
-                    until_us, event.clock_us + longest[bucket]
-                )  # after a step back, at most its length from now on
+                # After a step back, the pause lasts at most its length from now on.
+                until[bucket] = min(until_us, event.clock_us + longest[bucket])
         if event.what == "lost state":
             until.clear()
             longest.clear()
