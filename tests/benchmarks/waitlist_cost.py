@@ -28,7 +28,7 @@ from throttlekit._core.storage_keys import bucket_name, granted_name
 from throttlekit.stores.wire import claims_arguments, requester_arguments, wait_keys
 
 _BATCH = 200
-_ASK, _LOOK = (throttlekit_lua.read(verb, frozenset("t")) for verb in ("ask", "wait_look"))
+_DECIDE, _LOOK = (throttlekit_lua.read(verb, frozenset("t")) for verb in ("decide", "wait_look"))
 
 
 class Bench:
@@ -37,7 +37,7 @@ class Bench:
         self.rounds = rounds
         self.number = 0
         self.bytes_of_a_job = 0.0
-        self._shas = {text: self.client.script_load(text) for text in (_ASK, _LOOK)}
+        self._shas = {text: self.client.script_load(text) for text in (_DECIDE, _LOOK)}
         self.pipeline = self.client.pipeline(transaction=False)
 
     def claim(self, rate: str, burst: int = 1, name: str = "bench") -> StoreClaim:
@@ -47,7 +47,7 @@ class Bench:
     def decide(self, claims: Sequence[StoreClaim], job: str, owner: str, *, attempt: str = "", now: Any = "") -> None:
         keys = wait_keys(claims) + ([granted_name(claims[0].bucket, job)] if attempt else [])
         args = requester_arguments(claims, Requester(Caller.JOB, job, owner, 8), now or None, "ab", attempt)
-        self.pipeline.evalsha(self._shas[_ASK], len(keys), *keys, *args, *claims_arguments(claims))
+        self.pipeline.evalsha(self._shas[_DECIDE], len(keys), *keys, *args, *claims_arguments(claims))
 
     def look(self, claim: StoreClaim, owner: str, ids: Sequence[str] = (), now: Any = "") -> None:
         keys, claims = wait_keys([claim]), claims_arguments([claim])
@@ -118,7 +118,7 @@ def measure(bench: Bench, jobs: int, owners: int) -> dict[str, float]:
         found["woken and granted"] = bench.cost(granted)
     bench.client.flushall()
     many = bench.claim("1000000/s", 1_000_000, name="many")
-    found["nobody waits, granted"] = bench.cost(lambda n: bench.decide([many], f"new{n}", owner(n), attempt="1"))
+    found["no job waits, granted"] = bench.cost(lambda n: bench.decide([many], f"new{n}", owner(n), attempt="1"))
     return found
 
 
