@@ -88,8 +88,8 @@ def test_prefetched_units_on_a_cluster_are_returned(cluster: Cluster) -> None:
     """Limits in different hash slots are prefetched together, and a later denial returns the units."""
     limit = TokenBucket("api", "1000/s", burst=1000, prefetch=16, prefetch_for=60)
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
-    beside = TokenBucket("beside", "1/h", burst=40)
-    admitted = sum(limiter.acquire(limit, beside).allowed for _ in range(60))
+    other = TokenBucket("other", "1/h", burst=40)
+    admitted = sum(limiter.acquire(limit, other).allowed for _ in range(60))
     assert admitted == 40
     prefetched = sum(entry.quota.left for entry in wiring_of(limiter).prefetcher._held.entries.values())
     assert 1000 - limiter.peek(limit).remaining <= 40 + prefetched

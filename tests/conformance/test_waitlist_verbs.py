@@ -428,7 +428,7 @@ _WINDOW, _HELD = _claim(FixedWindow("window", "5/min")), _claim(SLOTS, holder="j
 
 
 @pytest.mark.parametrize(
-    ("beside", "owner", "early_ms", "granted"),
+    ("other_claim", "owner", "early_ms", "granted"),
     [
         (_WINDOW, "p", 4, False),
         (_WINDOW, late_owner(2.1), 4, False),
@@ -440,7 +440,7 @@ _WINDOW, _HELD = _claim(FixedWindow("window", "5/min")), _claim(SLOTS, holder="j
     ],
 )
 def test_a_window_of_another_store_is_charged_at_most_5_ms_early(
-    beside: StoreClaim, owner: str, early_ms: int, granted: bool
+    other_claim: StoreClaim, owner: str, early_ms: int, granted: bool
 ) -> None:
     """A bucket grants a job that was woken a little early, although another store counts its unit from now on."""
     one, two = MemoryStore(), MemoryStore()
@@ -452,7 +452,7 @@ def test_a_window_of_another_store_is_charged_at_most_5_ms_early(
     at_us = NOW_US + SECOND - early_ms * 1000
     one.look(bucket, "p", 1, (), NOW_US + SECOND - 30_000 if owner == "p" else at_us)
     parts = [Part(one, [0]), Part(two, [1])]
-    assert decide_in_parts(parts, [bucket, beside], requester, at_us, in_order=True).allowed is granted
+    assert decide_in_parts(parts, [bucket, other_claim], requester, at_us, in_order=True).allowed is granted
     if not granted:
         assert one.decide([bucket], requester, at_us).allowed, "without the other store the job is granted"
     stop()

@@ -27,7 +27,7 @@ _NAMES = itertools.count(1)
 class CelerySite:
     """A worker with a separate queue, and a plain app that sends by name."""
 
-    def __init__(self, kind: str, broker_url: str, redis_base: str, told: Mapping[str, Any]) -> None:
+    def __init__(self, kind: str, broker_url: str, redis_base: str, config: Mapping[str, Any]) -> None:
         self.kind = kind
         self.queue = f"c{os.getpid()}x{next(_NAMES)}"
         self.record: Any = redis.Redis.from_url(f"{redis_base}/14", decode_responses=True)
@@ -35,7 +35,7 @@ class CelerySite:
             "broker": broker_url, "backend": f"{redis_base}/15", "record": f"{redis_base}/14", "queue": self.queue,
             "store": None, "rate": "10/s", "burst": None, "denials": 2, "delay": 0.05, "quorum": False,
             "install": {}, "conf": {}, "form": "hold", "module": "support.celery.tasks",
-            "pool": "prefork", **told,
+            "pool": "prefork", **config,
         }  # fmt: skip
         self.app = Celery("tests", broker=broker_url, backend=self.told["backend"], set_as_current=False)
         self.app.conf.update(conf_of(self.told))
@@ -102,11 +102,11 @@ class CelerySite:
         return self.app.control.inspect(list(names), timeout=60.0, limit=len(names))
 
     @contextlib.contextmanager
-    def listening(self, kind: str, heard: list[dict[str, Any]]) -> Iterator[None]:
-        """Put Celery's events of one *kind* into *heard*."""
+    def listening(self, kind: str, events: list[dict[str, Any]]) -> Iterator[None]:
+        """Put Celery's events of one *kind* into *events*."""
         ready = threading.Event()
         with self.app.connection_for_read() as connection:
-            handlers = {kind: heard.append, "site-listens": lambda _: ready.set()}
+            handlers = {kind: events.append, "site-listens": lambda _: ready.set()}
             receiver = self.app.events.Receiver(connection, handlers=handlers)
 
             def capture() -> None:
@@ -150,33 +150,33 @@ class CelerySite:
 
 
 @contextlib.contextmanager
-def celery_site(kind: str, broker_url: str, redis_base: str, **told: Any) -> Iterator[CelerySite]:
+def celery_site(kind: str, broker_url: str, redis_base: str, **config: Any) -> Iterator[CelerySite]:
     """A site whose worker has not been started."""
-    site = CelerySite(kind, f"{broker_url}/0" if kind == "redis" else broker_url, redis_base, told)
+    site = CelerySite(kind, f"{broker_url}/0" if kind == "redis" else broker_url, redis_base, config)
     try:
         yield site
     finally:
         site.close()
 
 
-def conf_of(told: Mapping[str, Any]) -> dict[str, Any]:
+def conf_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     Return Celery's settings. With *exchange* "topic", a second queue, whose name ends in "-copy", gets a copy of each
     message.
     """
-    arguments = {"x-queue-type": "quorum"} if told["quorum"] else {}
-    exchange = Exchange(told["queue"], type="topic" if told["quorum"] else told.get("exchange", "direct"))
-    queues = [Queue(told["queue"], exchange, routing_key=told["queue"], queue_arguments=arguments)]
-    if told.get("exchange") == "topic":
-        queues.append(Queue(f"{told['queue']}-copy", exchange, routing_key="#"))
+    arguments = {"x-queue-type": "quorum"} if config["quorum"] else {}
+    exchange = Exchange(config["queue"], type="topic" if config["quorum"] else config.get("exchange", "direct"))
+    queues = [Queue(config["queue"], exchange, routing_key=config["queue"], queue_arguments=arguments)]
+    if config.get("exchange") == "topic":
+        queues.append(Queue(f"{config['queue']}-copy", exchange, routing_key="#"))
     return {
         "task_queues": queues,
-        "task_default_queue": told["queue"],
-        "task_default_exchange": told["queue"],
+        "task_default_queue": config["queue"],
+        "task_default_exchange": config["queue"],
         "task_default_exchange_type": exchange.type,
-        "task_default_routing_key": told["queue"],
+        "task_default_routing_key": config["queue"],
         "accept_content": ["json", "pickle"],
         "worker_hijack_root_logger": False,
         "broker_connection_retry_on_startup": True,  # Celery before 6 warns if this is not set
-        **told["conf"],
+        **config["conf"],
     }

@@ -30,11 +30,11 @@ class Row:
 
     name: str
     judged: bool = True
-    told: dict[str, str] = field(default_factory=dict[str, str])
+    figures: dict[str, str] = field(default_factory=dict[str, str])
     faults: list[str] = field(default_factory=list[str])
 
     def tell(self, what: str, figure: object, *, good: bool = True) -> None:
-        self.told[what] = str(figure)
+        self.figures[what] = str(figure)
         if self.judged and not good:
             self.faults.append(f"{self.name}: {what} {figure}")
 
@@ -62,15 +62,15 @@ def report(brokers: Iterable[Servers], scenarios: Sequence[Scenario], only: str)
                 scenario.run(where, row)
             except AssertionError as error:
                 row.tell("gave up", error, good=False)
-            print(f"{row.name}: {row.told}", flush=True)
+            print(f"{row.name}: {row.figures}", flush=True)
             tables.setdefault(scenario.title, []).append(row)
             faults += row.faults
     shown: list[Table] = []
     for title, rows in tables.items():
-        columns = list(dict.fromkeys(what for row in rows for what in row.told))
+        columns = list(dict.fromkeys(what for row in rows for what in row.figures))
         shown.append(Table("", *columns, title=title))
         for row in rows:
-            shown[-1].add_row(row.name, *(row.told.get(what, "-") for what in columns))
+            shown[-1].add_row(row.name, *(row.figures.get(what, "-") for what in columns))
     return show(shown, faults, width=180)
 
 
