@@ -114,8 +114,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Avoid costs of some hundredths of a second in each of many thousand tests."""
     gc.collect()
     gc.freeze()  # the tests are no garbage: a site that collects garbage when it closes must not traverse them
-    # Between two tests pytest-rerunfailures writes twice and reads. Without TCP_NODELAY the second write waits 40 ms for
-    # the acknowledgement of the first.
+    # Between two tests pytest-rerunfailures writes twice and reads. Without TCP_NODELAY the second write waits 40 ms
+    # for the acknowledgement of the first.
     if isinstance(connection := getattr(getattr(session.config, "failures_db", None), "sock", None), socket.socket):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

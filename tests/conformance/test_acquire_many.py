@@ -43,7 +43,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 @every_limit
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_grants_are_charged_to_the_unit(store: Store, kind: str, limit: Limit) -> None:
-    """It grants all units that are requested, then all that are left, then none. Settled units are free again."""
+    """A request grants all requested units, then all that are left, then none. Settled units are free again."""
     with either(kind, store) as limiter:
         first = limiter.acquire_many(limit, 40)
         decisions = [first, limiter.acquire_many(limit, 40), limiter.acquire_many(limit, 40)]
@@ -73,7 +73,7 @@ def test_batches_that_race_take_no_unit_twice(store: Store, limit: Limit) -> Non
 
 
 def test_acquire_many_takes_two_round_trips(redis_url: str) -> None:
-    """It looks, then takes, whether all requested units are free or fewer."""
+    """A call looks, then takes, whether all requested units are free or fewer."""
     recording = Recording(RedisStore(redis_url, timeout=5))
     with contextlib.closing(Limiter(recording)) as limiter:
         for most, granted in ((40, 40), (40, 10), (40, 1)):
@@ -95,7 +95,7 @@ def test_waiting_jobs_come_before_acquire_many(store: Store) -> None:
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_acquire_many_follows_live_control(redis_url: str, kind: str) -> None:
-    """It grants at most a lower burst that is set, nothing for a paused limit, and all in shadow mode."""
+    """A call grants at most a lower burst that is set, nothing for a paused limit, and all in shadow mode."""
     verbs: list[tuple[Any, tuple[bool, int]]] = [
         (lambda control: control.set("bucket", "1/day", burst=20), (True, 20)),
         (lambda control: control.shadow("bucket"), (True, 20)),

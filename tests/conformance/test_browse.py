@@ -1,4 +1,4 @@
-"""What the web page shows in addition to the snapshot, on a real server: recent steps, pages of keys, holders."""
+"""The data of the web page beyond the snapshot, on a real server: recent steps, pages of keys, holders."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_a_step_without_a_report_is_not_known(limiter: Limiter, store: RedisStor
     """A step in which a process reported is known, even for a limit without decisions; earlier steps are not."""
     limiter.acquire(OTHER, key="a")
     limiter.fleet.activity.report()  # type: ignore[union-attr]
-    steps = recent_steps(store, ["unknown:limit"], time_of(store))["unheard:of"]
+    steps = recent_steps(store, ["unknown:limit"], time_of(store))["unknown:limit"]
     assert [each.is_known for each in steps if each.number < steps[-1].number - 1] == [False, False]
     assert any(each.is_known for each in steps)
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         client.flushdb()
-    steps = recent_steps(store, ["unknown:limit"], time_of(store))["unheard:of"]
+    steps = recent_steps(store, ["unknown:limit"], time_of(store))["unknown:limit"]
     assert not minute_of(steps, time_of(store)).is_known
 
 

@@ -1,4 +1,4 @@
-"""What processes report to the fleet, on real servers: it is read from the store alone, is bounded, and expires."""
+"""The reports of processes to the fleet, on real servers: they are read from the store, are bounded, and expire."""
 
 from __future__ import annotations
 

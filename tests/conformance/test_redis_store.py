@@ -1,4 +1,6 @@
-"""What only the Redis store guarantees: one command per decision, and a defined error for every error of the server."""
+"""
+The guarantees of the Redis store alone: one command per decision, and a defined error for every error of the server.
+"""
 
 from __future__ import annotations
 

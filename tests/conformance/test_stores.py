@@ -217,7 +217,10 @@ def test_jobs_are_admitted_in_order_when_they_are_woken(bench: Bench, case: Case
 
 @each_case
 def test_a_job_that_ran_before_is_first_and_keeps_its_position(bench: Bench, case: Case) -> None:
-    """It keeps the first position even if its unit is used up before its request; tenants alternate behind it."""
+    """
+    A job that ran before keeps the first position even if its unit is used up before its request; tenants alternate
+    behind it.
+    """
     limit, bench.now_us = case.limit, case.start_us
     bench.drain(limit)
     for id in ("many 1", "many 2", "few"):

@@ -150,7 +150,7 @@ def test_the_limit_that_denies_longest_is_reported(both: BothStores) -> None:
 
 
 def test_a_log_counts_again_after_units_were_returned(both: BothStores) -> None:
-    """It also counts correctly if the clock steps back, and units that had left the window are in it again."""
+    """The limit also counts correctly if the clock steps back, and units that had left the window are in it again."""
     one_rule = rule(SlidingLog("x", "5/s"))
     for at_us in (0, 50_000, 500_000, 1_200_000):
         _decide(both, NOW_US + at_us, one_rule)

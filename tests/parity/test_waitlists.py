@@ -32,7 +32,7 @@ ALWAYS = [
     "waiting", "woken", "kept", "paused", "allowed", "exhausted", "in line", "bells", "own wakes", "slow",
     "return_units", "positions", "where", "waited", "waited, list unknown",
 ]  # fmt: skip
-"""What each run of some thousand steps must contain."""
+"""The events that each run of some thousand steps must contain."""
 
 
 @pytest.mark.parametrize("algorithms", [*([name] for name in LIMITS), [*LIMITS]], ids=[*LIMITS, "mixtures"])
